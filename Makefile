@@ -1,0 +1,39 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each sets itself up; a second time that costs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# two ranks on two cores: one thread each
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test test-full lint bench clean
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+demo: $(VENV)/.installed  ## train and judge a small scorer on two ranks
+	$(BIN)/lmgym demo
+
+test: $(VENV)/.installed-dev  ## what CI runs
+	$(BIN)/python -m pytest -m "not slow"
+
+test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
+	$(BIN)/python -m pytest -rA --durations=15 > docs/test_full.txt; status=$$?; tail -n 3 docs/test_full.txt; exit $$status
+
+lint: $(VENV)/.installed-dev  ## style, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev  ## speed side by side with TRL; see benchmarks/README.md
+	$(BIN)/python benchmarks/reward_training.py --shape S --dtype bf16
+
+clean:  ## everything that can be made again
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,1 @@
+"""The roof: the `lmgym` command. It alone may import stages, and only inside its commands."""

@@ -1,0 +1,213 @@
+"""DeepSpeed, and how ranks find each other. The only module that imports deepspeed.
+
+Design decisions:
+- One file of configs/ serves the Trainer, which fills its "auto" fields from TrainingArguments, and raw DeepSpeed,
+  which knows no "auto" (it takes `bf16.enabled: "auto"` silently as fp32): `resolve_config` fills them and refuses
+  what is left.
+- On a CPU deepspeed's probe for compiled operators is skipped: its builds take minutes, and a killed one leaves a lock
+  on which every later start hangs.
+- Plain `python` is one rank: the launcher's variables are set here where they are absent.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+
+from lmgym.errors import InputError
+
+
+def rank() -> int:
+    """This process among all."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """How many processes the launcher started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def start_distributed(use_deepspeed: bool) -> None:
+    """Joins the ranks. Called before TrainingArguments and before the model, else ZeRO-3 cannot shard at load."""
+    on_gpu = torch.cuda.is_available()
+    # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    elif "OMP_NUM_THREADS" not in os.environ:
+        # more threads than cores made small matrices 5 to 200 times slower
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))))
+    # neither is a user's to mend: the Trainer hands its accumulation to DeepSpeed alone, torch renames its functions
+    logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    if world_size() == 1 and not use_deepspeed:
+        return
+    _set_launcher_variables()
+    if not use_deepspeed:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+        return
+    deepspeed = _import_deepspeed()
+    deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", auto_mpi_discovery=False)
+
+
+def stop_distributed() -> None:
+    """Leaves together: without the barrier a rank that exits first can abort the others."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _set_launcher_variables() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _import_deepspeed():
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if not torch.cuda.is_available():
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__ = {}
+    return deepspeed
+
+
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The elementwise sum of a tensor over all ranks (itself where there is one)."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A DeepSpeed config. Raises InputError for a path that is none."""
+    path = Path(path)
+    if not path.is_file():
+        beside = Path(__file__).parent.parent / "configs"
+        known = ", ".join(f"configs/{p.name}" for p in sorted(beside.glob("*.json")))
+        raise InputError(f"DeepSpeed config {path} does not exist; needed: a JSON file such as {known or 'zero2.json'}")
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"DeepSpeed config {path} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"DeepSpeed config {path} is a JSON {type(config).__name__}; needed: an object")
+    return config
+
+
+def zero_stage(config: dict[str, Any] | None) -> int:
+    """The ZeRO level of a config, 0 where there is none."""
+    return int((config or {}).get("zero_optimization", {}).get("stage", 0))
+
+
+def resolve_config(
+    config: dict[str, Any],
+    micro_batch: int,
+    accumulation: int,
+    ranks: int,
+    precision: str,
+    max_grad_norm: float,
+    hidden_size: int,
+) -> dict[str, Any]:
+    """The config with every "auto" filled in, as raw DeepSpeed takes it. Raises InputError for what is left."""
+    values = {
+        "train_batch_size": micro_batch * accumulation * ranks,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": max_grad_norm,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+        "zero_optimization.reduce_bucket_size": hidden_size * hidden_size,
+        "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden_size * hidden_size),
+        "zero_optimization.stage3_param_persistence_threshold": 10 * hidden_size,
+    }
+    resolved = _fill(config, values, "")
+    for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        if resolved.get(name, values[name]) != values[name]:
+            raise InputError(f'DeepSpeed config: {name}={resolved[name]}, the run has {values[name]}; write "auto"')
+    return resolved
+
+
+def _fill(node: Any, values: dict[str, Any], path: str) -> Any:
+    if isinstance(node, dict):
+        return {key: _fill(item, values, f"{path}.{key}" if path else key) for key, item in node.items()}
+    if node != "auto":
+        return node
+    if path not in values:
+        raise InputError(f'DeepSpeed config: {path} is "auto", which only these may be: {", ".join(values)}')
+    return values[path]
+
+
+def gathered_parameters(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):
+    """ZeRO-3's parameters made whole for the length of a `with`; a change on `modifier_rank` reaches all."""
+    deepspeed = _import_deepspeed()
+    return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
+
+
+@contextlib.contextmanager
+def without_sharded_load() -> Iterator[None]:
+    """Models made within are whole and this rank's own, also where the Trainer's ZeRO-3 shards at load."""
+    from transformers.integrations import deepspeed as integration
+
+    kept = integration._hf_deepspeed_config_weak_ref
+    integration.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        integration._hf_deepspeed_config_weak_ref = kept
+
+
+@final
+class Engine:
+    """One trained model under raw DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def prepare(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> "Engine":
+        """A model and its optimizer under a resolved config. Raises InputError where an "auto" is left."""
+        _fill(config, {}, "")
+        engine, *_ = _import_deepspeed().initialize(model=model, optimizer=optimizer, config=config)
+        return cls(engine)
+
+    def __call__(self, *args, **kwargs):
+        """The wrapped module's forward."""
+        return self.engine(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, last: bool = True) -> None:
+        """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller."""
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.engine.backward(loss, scale_wrt_gas=False)
+
+    def step(self) -> bool:
+        """Updates the weights after a last backward; False where DeepSpeed skipped it for a gradient not finite."""
+        skipped = self.engine.skipped_steps
+        self.engine.step()
+        return self.engine.skipped_steps == skipped
+
+    def gather(self) -> dict[str, torch.Tensor]:
+        """All weights, whole and on the CPU, on rank 0; elsewhere an empty dict."""
+        whole = {}
+        for name, parameter in self.engine.module.named_parameters():
+            with gathered_parameters([parameter] if hasattr(parameter, "ds_id") else []):
+                if rank() == 0:
+                    whole[name] = parameter.detach().cpu().clone()
+        return whole
+
+    def save(self, folder: str | Path) -> None:
+        """DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""
+        self.engine.save_checkpoint(str(folder))

@@ -1,0 +1,96 @@
+"""What a training run needs of a device's memory, estimated before anything is loaded."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoModelForSequenceClassification
+
+from lmgym.engine import zero_stage
+from lmgym.errors import InputError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Bytes on one device: of weights, gradients, optimizer state, and activations of one micro-batch."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def estimate(
+    model_config,
+    tokens: int,
+    precision: str,
+    deepspeed: dict[str, Any] | None,
+    ranks: int,
+    checkpointing: bool = False,
+    lora_rank: int = 0,
+) -> Demand:
+    """Bytes a device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
+
+    In mixed precision DeepSpeed holds 2 bytes a weight and gradient and 12 a trained weight for its fp32 master and
+    moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Level 1 shards the optimizer, 2 the gradients too,
+    3 the weights too (Rajbhandari et al. 2019, section 3.1); offload moves the optimizer (at level 3 the weights too)
+    to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
+    without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
+    """
+    parameters, trainable = count_weights(model_config, lora_rank)
+    stage = zero_stage(deepspeed)
+    weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
+    zero = (deepspeed or {}).get("zero_optimization", {})
+    layers, width = model_config.num_hidden_layers, 2 if precision == "fp32" else 1
+    per_token = model_config.hidden_size * width * ((2 * layers + 34) if checkpointing else 34 * layers)
+    return Demand(
+        weights=0 if zero.get("offload_param") else parameters * weight / (ranks if stage == 3 else 1),
+        gradients=trainable * weight / (ranks if stage >= 2 else 1),
+        optimizer=0 if zero.get("offload_optimizer") else trainable * moment / (ranks if stage >= 1 else 1),
+        activations=tokens * per_token,
+    )
+
+
+def count_weights(model_config, lora_rank: int = 0) -> tuple[int, int]:
+    """(all, trainable) weights of a classifier, counted without allocating any."""
+    with init_empty_weights():
+        model = AutoModelForSequenceClassification.from_config(model_config)
+    everything = sum(p.numel() for p in model.parameters())
+    if not lora_rank:
+        return everything, everything
+    embeddings = {id(m) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    matrices = [m.weight for m in model.modules() if getattr(m, "weight", None) is not None and id(m) not in embeddings]
+    return everything, lora_rank * sum(sum(w.shape) for w in matrices if w.ndim == 2)
+
+
+def device_memory_gb() -> float | None:
+    """GiB of the GPU at hand, None without one."""
+    return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
+
+
+def refuse_excess(demand: Demand, memory_gb: float | None, stage: int, micro_batch: int) -> None:
+    """Raises InputError where the estimate exceeds the stated memory (GiB a device)."""
+    if memory_gb is None or demand.total <= memory_gb * GIB:
+        return
+    parts = ", ".join(f"{name} {getattr(demand, name) / GIB:.1f}" for name in Demand.__dataclass_fields__)
+    fixes = []
+    if demand.activations > 0.3 * demand.total and micro_batch > 1:
+        fixes.append("a smaller --micro_batch")
+    fixes.append("--gradient_checkpointing")
+    if stage < 3:
+        fixes.append(f"--deepspeed configs/zero{stage + 1}.json" if stage else "--deepspeed configs/zero2.json")
+    else:
+        fixes.append("--deepspeed configs/zero3_offload.json")
+    fixes.append("more devices, or --lora_rank 16")
+    raise InputError(
+        f"the run needs about {demand.total / GIB:.1f} GiB a device ({parts}); --memory_gb is {memory_gb:g}; "
+        f"try {', '.join(fixes)}"
+    )

@@ -1,0 +1,278 @@
+"""Loading tokenizers and classifiers, and the one module whose forward scores replies.
+
+Traps that this module exists for: a pad token that is the eos token pools the wrong place; a bf16 folder loads as
+bf16 weights, which plain AdamW at 1e-5 hardly moves; a forward of an inner module beside the wrapped one makes data
+parallel ranks diverge silently, so everything that a loss needs is one forward of `ScoringModel`.
+"""
+
+import contextlib
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging as transformers_logging
+
+from lmgym.errors import InputError
+from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.text import Replies, ensure_template
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_attention)
+# what its reports of missing and unexpected keys mean for a scorer is said, or refused, here
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+# families whose packed forward is tested equal to the plain one
+PACKED_FAMILIES = ("gpt2", "llama", "qwen3")
+PAD_TOKEN = "<|pad|>"
+
+
+def resolve_source(name: str, role: str = "model") -> str:
+    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is no model folder."""
+    path = Path(name)
+    looks_local = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not looks_local:
+        return name
+    path = path.expanduser()
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise InputError(f"{role} {name} {found}; needed: a Hugging Face folder (with config.json) or a hub id")
+    if not (path / "config.json").is_file():
+        files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
+        hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
+        raise InputError(f"{role} {name} is no model folder: found {files}; needed: config.json and weights{hint}")
+    return str(path)
+
+
+def load_tokenizer(name: str):
+    """A tokenizer with a pad token of its own, right padding and a chat template."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve_source(name))
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"no tokenizer loads from {name}: {_first_line(error)}") from error
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+        tokenizer.add_special_tokens({"pad_token": PAD_TOKEN})
+    tokenizer.padding_side = "right"
+    tokenizer.truncation_side = "left"
+    ensure_template(tokenizer)
+    return tokenizer
+
+
+def load_config(name: str):
+    """A model's config alone. Raises InputError where there is none."""
+    try:
+        return AutoConfig.from_pretrained(resolve_source(name))
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"no model config loads from {name}: {_first_line(error)}") from error
+
+
+def load_classifier(name: str, tokenizer, num_labels: int = 1, seed: int = 0, fresh_head: bool = True):
+    """A sequence classifier in fp32, its head new where the folder has none; returns (model, head_is_new).
+
+    A new head is normal with std 1/sqrt(hidden + 1) (Stiennon et al. 2020). With `fresh_head=False` a folder
+    without a trained head raises InputError.
+    """
+    config = load_config(name)
+    set_seed(seed)  # a new pooler is drawn within from_pretrained
+    labels = {} if config.num_labels == num_labels else {"num_labels": num_labels}
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            resolve_source(name), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **labels
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"no classifier loads from {name}: {_first_line(error)}") from error
+    head_names = {f"{head_name(model)}.{suffix}" for suffix in ("weight", "bias")}
+    absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
+    head_is_new = bool(head_names & absent)
+    if head_is_new and not fresh_head:
+        raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
+    if lost := sorted(absent - head_names - {key for key in absent if ".pooler." in key}):
+        raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    if head_is_new:
+        _init_head(model, seed)
+    head = getattr(model, head_name(model))
+    if type(head) is nn.Linear:
+        head.__class__ = Float32Head  # in place: ZeRO-3 and the optimizer know this module and its weight
+    return model, head_is_new
+
+
+def head_name(model) -> str:
+    """Where the family keeps its classification head."""
+    return next(name for name in ("score", "classifier") if hasattr(model, name))
+
+
+def _init_head(model, seed: int) -> None:
+    head = getattr(model, head_name(model))
+    if not isinstance(head, nn.Linear):
+        return  # families with a deeper head keep their own initialisation
+    generator = torch.Generator().manual_seed(seed)
+    with gathered([head.weight], modifier_rank=0), torch.no_grad():
+        if head.weight.numel():
+            drawn = torch.randn(head.weight.shape, generator=generator) / math.sqrt(head.in_features + 1)
+            head.weight.copy_(drawn.to(head.weight))
+
+
+def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):
+    """Whole parameters for the length of a `with`, where ZeRO-3 has sharded them; else nothing happens."""
+    if not any(hasattr(p, "ds_id") for p in parameters):
+        return contextlib.nullcontext()
+    from lmgym.engine import gathered_parameters
+
+    return gathered_parameters(parameters, modifier_rank)
+
+
+def add_lora(model, rank: int, alpha: int, dropout: float):
+    """Low-rank adapters on every linear layer of the trunk; the head trains in full and is saved with them."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(
+        model,
+        LoraConfig(
+            task_type="SEQ_CLS",
+            r=rank,
+            lora_alpha=alpha,
+            lora_dropout=dropout,
+            target_modules="all-linear",
+            modules_to_save=[head_name(model)],
+        ),
+    )
+
+
+class Float32Head(nn.Linear):
+    """A linear head that computes in fp32 whatever the trunk's precision: scores in bf16 have 8 bits."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.float()
+            return F.linear(hidden.float(), self.weight.float(), bias)
+
+
+class ScoringModel(nn.Module):
+    """A classifier whose one forward scores a batch of replies, so that data parallel wrappers see all of it.
+
+    Families in PACKED_FAMILIES run packed (lmgym/packing.py); others as padded rows through their own forward.
+    The last layer's MLP, half of its work, runs on the tokens whose hidden state is read and on no others.
+    """
+
+    def __init__(self, model, packed: bool | None = None) -> None:
+        super().__init__()
+        self.model = model
+        classifier = self.classifier
+        can_pack = classifier.config.model_type in PACKED_FAMILIES
+        self.packed = can_pack if packed is None else packed
+        if self.packed and not can_pack:
+            raise InputError(f"--packed: {classifier.config.model_type} is not one of {', '.join(PACKED_FAMILIES)}")
+        if self.packed:
+            classifier.set_attn_implementation(ATTENTION)
+            self._ends = torch.empty(0, dtype=torch.int64)  # of the batch in the forward
+            self._read_only_ends(last_mlp(classifier))
+
+    @property
+    def classifier(self):
+        """The transformers model itself, below any adapter."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def config(self):
+        """The classifier's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
+        return self.classifier.config
+
+    def collate(self, rows: Sequence[Replies], pad_id: int) -> dict:
+        """Keyword arguments of `forward` for these rows; scores come in the order of the rows' replies."""
+        return {"packed": pack(rows)} if self.packed else pad_right(rows, pad_id)
+
+    def forward(self, packed: PackedBatch | None = None, input_ids=None, attention_mask=None) -> torch.Tensor:
+        """Raw logits [replies, num_labels] in fp32."""
+        if packed is None:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).logits.float()
+        classifier = self.classifier
+        trunk = getattr(classifier, classifier.base_model_prefix)
+        self._ends = packed.ends
+        hidden = trunk(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            packed=packed,
+            allowed=packed.allowed(),
+            use_cache=False,
+        ).last_hidden_state
+        return getattr(classifier, head_name(classifier))(hidden[0].index_select(0, packed.ends))
+
+    def _read_only_ends(self, mlp: nn.Module) -> None:
+        def gather(_, inputs: tuple[torch.Tensor, ...]):
+            return (inputs[0].index_select(1, self._ends), *inputs[1:])
+
+        def scatter(_, inputs, output: torch.Tensor):
+            tokens = self._tokens
+            return output.new_zeros(1, tokens, output.shape[-1]).index_copy(1, self._ends, output)
+
+        def remember(_, inputs: tuple[torch.Tensor, ...]):
+            self._tokens = inputs[0].shape[1]
+
+        mlp.register_forward_pre_hook(remember)
+        mlp.register_forward_pre_hook(gather)
+        mlp.register_forward_hook(scatter)
+
+
+def last_mlp(classifier) -> nn.Module:
+    """The last block's MLP of a packed family."""
+    trunk = getattr(classifier, classifier.base_model_prefix)
+    return (trunk.h if hasattr(trunk, "h") else trunk.layers)[-1].mlp
+
+
+def count_parameters(model) -> tuple[int, int]:
+    """(trainable, all) parameters, whole sizes under ZeRO-3 too."""
+    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
+
+
+def save_classifier(
+    model, state_dict: dict[str, torch.Tensor], folder: str | Path, tokenizer, scorer: dict[str, Any]
+) -> None:
+    """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, and `scorer.json`.
+
+    `state_dict` holds the whole weights. Of a model with LoRA the adapters are merged in; they and the head also
+    lie in `adapter/`. A folder of that name is replaced once the new one is whole. Called on the main rank only.
+    """
+    target, folder = Path(folder), Path(f"{folder}.partial")
+    shutil.rmtree(folder, ignore_errors=True)
+    if hasattr(model, "get_base_model"):
+        model.save_pretrained(folder / "adapter", state_dict=state_dict)
+        (folder / "adapter" / "README.md").unlink(missing_ok=True)  # peft's is an empty form
+        model, state_dict = _merged(model, state_dict)
+    model.save_pretrained(folder, state_dict=state_dict)
+    tokenizer.save_pretrained(folder)
+    (folder / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
+
+
+def _merged(model, state_dict: dict[str, torch.Tensor]):
+    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one."""
+    from peft import get_peft_model
+
+    from lmgym.engine import without_sharded_load
+
+    with without_sharded_load():
+        plain = AutoModelForSequenceClassification.from_config(model.get_base_model().config, dtype=torch.float32)
+        copy = get_peft_model(plain, model.peft_config["default"])
+    copy.load_state_dict({name: value.float() for name, value in state_dict.items()})
+    merged = copy.merge_and_unload()
+    return merged, merged.state_dict()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,267 @@
+"""One output folder in one layout for every stage: what was run, what it measured and how it ended.
+
+    run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
+    metrics.jsonl   a line a step
+    run.N.json, metrics.N.jsonl   the same of former runs in this folder
+
+Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
+metrics.jsonl. Nothing here imports torch, so a run can be opened before anything slow or fragile begins.
+"""
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, final
+
+from lmgym.errors import InputError
+from lmgym.tracking import Tracker, Tracking, start_tracker
+
+LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
+
+REDACTED = "(redacted)"
+SECRET = re.compile(r"secret|passw|credential|(^|[_.-])(api|auth|access)?(token|key)s?$", re.IGNORECASE)
+# settings of a tokenizer and names of columns only sound like secrets
+ORDINARY = "pad|eos|bos|unk|sep|cls|mask|stop|special|group|sort|column|label|text|prompt|reply|row"
+HARMLESS = re.compile(rf"(^|[_.-])({ORDINARY})_(token|key)s?$", re.IGNORECASE)
+
+
+@final
+class Run:
+    """A run under way. Made by `Run.start`; on ranks that are not main every method does nothing."""
+
+    def __init__(self, folder: Path, record: dict[str, Any], metrics: TextIO | None, tracker: Tracker | None) -> None:
+        self.folder = folder
+        self.is_main = metrics is not None
+        self._record = record
+        self._metrics = metrics
+        self._tracker = tracker
+        self._began = time.monotonic()
+
+    @classmethod
+    def start(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        seed: int,
+        tracking: Tracking = "auto",
+        data_fingerprint: str | None = None,
+        is_main: bool = True,
+        name: str | None = None,
+    ) -> "Run":
+        """Opens the folder and writes run.json. Raises InputError where the folder cannot be written."""
+        folder = Path(folder)
+        if not is_main:
+            return cls(folder, {}, None, None)
+        name = name or folder.resolve().name
+        record = _describe(name, _redact(config), seed, data_fingerprint)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _set_aside_former_run(folder)
+            metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+            _write_json(folder / "run.json", record)
+        except OSError as error:
+            cause = error.strerror or error
+            raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
+        return cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Appends one line: step, seconds since the start, metrics. NaN and infinities become null, and are named."""
+        if not self.is_main:
+            return
+        assert self._metrics, "log comes before finish"
+        assert not {"step", "time", "non_finite"} & metrics.keys(), "these names are the line's own"
+        values = {key: float(value) for key, value in metrics.items()}
+        non_finite = [key for key, value in values.items() if not math.isfinite(value)]
+        line: dict[str, Any] = {"step": step, "time": round(self._seconds(), 3)}
+        line |= {key: None if key in non_finite else value for key, value in values.items()}
+        line |= {"non_finite": non_finite} if non_finite else {}
+        # a line at a time reaches the file, so that a killed run keeps what it measured
+        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
+        self._metrics.flush()
+        if self._tracker:
+            self._tracker.log(step, values)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Writes `content` to a file of the folder, atomically; the name may have folders in it."""
+        if self.is_main:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            _write_json(self.folder / name, content)
+
+    def update(self, **fields: Any) -> None:
+        """Adds fields to run.json, as counts of data that are known only once it is read."""
+        if self.is_main:
+            self._record |= _redact(fields)
+            _write_json(self.folder / "run.json", self._record)
+
+    def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
+        """Writes how the run ended and closes what is open. May be called again: the last word stands."""
+        said = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+        seconds = round(self._seconds(), 3)
+        try:
+            self.update(outcome=outcome, exit_code=exit_code, error=said, ended=_now(), seconds=seconds)
+        finally:
+            if self._metrics:
+                self._metrics.close()
+                self._metrics = None
+            if self._tracker:
+                self._tracker.finish()
+                self._tracker = None
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        outcome, exit_code = _outcome(error)
+        said = self._record.get("outcome") != "running"
+        if said and (error is None or isinstance(error, SystemExit)):
+            return  # the caller gave its own word, then left
+        try:
+            self.finish(outcome, exit_code, error if outcome == "failed" else None)
+        except OSError as trouble:
+            if error is None:
+                raise
+            # a full disk ends the run and stops this note too: the first error is the one to show
+            print(f"warning: the outcome could not be written to {self.folder}: {trouble}", file=sys.stderr, flush=True)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+def _outcome(error: BaseException | None) -> tuple[str, int]:
+    """How a run ended and the exit code that its process is about to give."""
+    if error is None:
+        return "finished", 0
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if isinstance(error, SystemExit):
+        # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return ("failed" if code else "finished"), code
+    return "failed", 2 if isinstance(error, InputError) else 1
+
+
+def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
+    """What it takes to know, a year later, what was run."""
+    return {
+        "name": name,
+        "outcome": "running",
+        "exit_code": None,
+        "started": _now(),
+        "command": shlex.join(_redact_command(sys.orig_argv)),
+        "config": config,
+        "seed": seed,
+        "data_fingerprint": data_fingerprint,
+        "git": _git(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "world_size": int(os.environ.get("WORLD_SIZE", 1)),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(library: str) -> str | None:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the repository that this code lies in, or else of the current folder's; dirty counts new files too,
+    since an experiment that was never added is in no commit.
+    """
+    for place in (Path(__file__).parent, Path.cwd()):
+        with suppress(OSError, subprocess.SubprocessError):
+            commit = _ask_git(place, "rev-parse", "--verify", "HEAD")
+            return {"commit": commit, "dirty": bool(_ask_git(place, "status", "--porcelain"))}
+    return None
+
+
+def _ask_git(place: Path, *words: str) -> str:
+    asked = subprocess.run(["git", *words], cwd=place, capture_output=True, text=True, check=True, timeout=10)
+    return asked.stdout.strip()
+
+
+def _looks_secret(name: str) -> bool:
+    return bool(SECRET.search(name)) and not HARMLESS.search(name)
+
+
+def _redact(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, without the text of those whose name sounds like a secret; numbers and None tell nothing."""
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            kept[name] = _redact(value)
+        else:
+            told = value is None or isinstance(value, bool | int | float)
+            kept[name] = value if told or not _looks_secret(str(name)) else REDACTED
+    return kept
+
+
+def _redact_command(words: Sequence[str]) -> list[str]:
+    """A command line without the values of flags whose name sounds like a secret, in either form of a flag."""
+    kept: list[str] = []
+    after_secret = False
+    for word in words:
+        flag, joined, _ = word.partition("=")
+        secret = flag.startswith("--") and _looks_secret(flag)
+        hidden = after_secret and not word.startswith("--")
+        kept.append(REDACTED if hidden else f"{flag}={REDACTED}" if secret and joined else word)
+        after_secret = secret and not joined
+    return kept
+
+
+def _set_aside_former_run(folder: Path) -> None:
+    """Renames run.json and metrics.jsonl of a former run to the first number that neither has taken."""
+    former = [folder / name for name in ("run.json", "metrics.jsonl") if (folder / name).exists()]
+    number = 1
+    while (folder / f"run.{number}.json").exists() or (folder / f"metrics.{number}.jsonl").exists():
+        number += 1
+    for path in former:
+        path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """Writes valid JSON atomically: a reader, or a kill, meets the old file or the new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: NaN and infinities, paths and other things as their text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())  # numbers and arrays of numpy and torch, without importing either
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)

@@ -1,0 +1,195 @@
+"""Who judges a reply: `score(conversations, replies) -> float32 [batch]` on the CPU, higher is better always."""
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from lmgym.batching import length_batches
+from lmgym.errors import InputError
+from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer, resolve_source
+from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
+
+Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
+
+
+class Scorer(Protocol):
+    """What every stage asks for an opinion."""
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """One float32 a reply, on the CPU, higher is better. Reply i answers conversation i."""
+        ...
+
+
+def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
+    """[n, labels] logits to [n] scores. Raises InputError where the reduction does not suit the number of labels."""
+    labels = logits.shape[1]
+    if reduce == "logit" and labels == 1:
+        return logits[:, 0]
+    if reduce == "softmax[1]" and labels == 2:
+        return logits.softmax(-1)[:, 1]
+    if reduce == "mean_sigmoid":
+        return logits.sigmoid().mean(-1)
+    raise InputError(
+        f"reduce={reduce!r} does not suit a scorer of {labels} output(s); logit takes 1, softmax[1] takes 2, "
+        "mean_sigmoid any number"
+    )
+
+
+class HFScorer:
+    """A Hugging Face sequence classifier as a scorer. Made by `HFScorer.load`."""
+
+    def __init__(
+        self,
+        model: ScoringModel,
+        tokenizer,
+        reduce: str = "logit",
+        max_length: int = 1024,
+        batch_tokens: int = 8192,
+        moments: tuple[float, float] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
+        self.max_length, self.batch_tokens, self.moments = max_length, batch_tokens, moments
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        reduce: Reduce | None = None,
+        max_length: int | None = None,
+        batch_tokens: int = 8192,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        normalize: bool = False,
+    ) -> "HFScorer":
+        """A scorer out of a folder or hub id; what `scorer.json` beside the weights says holds unless given here.
+
+        With `normalize` scores are shifted and scaled by the mean and std over reference replies that the folder
+        stores. Raises InputError for a folder without a trained head, or without those moments when asked for.
+        """
+        source = resolve_source(str(path), role="scorer")
+        saved = _read_settings(Path(source) / "scorer.json")
+        tokenizer = load_tokenizer(source)
+        config = load_config(source)
+        model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
+        limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+        moments = _moments(saved, path) if normalize else None
+        scorer = cls(
+            ScoringModel(model.to(device=device, dtype=dtype)),
+            tokenizer,
+            reduce or saved.get("reduce", "logit"),
+            max_length or saved.get("max_length") or min(limit, 1024),
+            batch_tokens,
+            moments,
+        )
+        reduce_logits(torch.zeros(1, config.num_labels), scorer.reduce)
+        return scorer
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """One float32 a reply. Replies to one conversation share its forward; text is cut on the left to fit."""
+        rows, members = self._rows(conversations, replies)
+        scores = torch.empty(len(replies), dtype=torch.float32)
+        device = next(self.model.parameters()).device
+        for batch in length_batches([row.tokens for row in rows], self.batch_tokens):
+            inputs = self.model.collate([rows[i] for i in batch], self.tokenizer.pad_token_id)
+            with torch.inference_mode():
+                logits = self.model(**{name: value.to(device) for name, value in inputs.items()})
+            scores[[m for i in batch for m in members[i]]] = reduce_logits(logits, self.reduce).float().cpu()
+        if self.moments:
+            scores = (scores - self.moments[0]) / self.moments[1]
+        return scores
+
+    def _rows(
+        self, conversations: Sequence[Conversation], replies: Sequence[str]
+    ) -> tuple[list[Replies], list[list[int]]]:
+        """Rows of replies, a row a conversation, and which replies stand in each."""
+        texts = [render(self.tokenizer, c, r) for c, r in zip(conversations, replies, strict=True)]
+        keep = {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id}
+        ids = [_keep_right(i, self.max_length, keep) for i in tokenize_texts(self.tokenizer, texts)]
+        groups: dict[Conversation, list[int]] = {}
+        for index, conversation in enumerate(conversations):
+            groups.setdefault(conversation, []).append(index)
+        members = list(groups.values())
+        return [share_prefix([ids[i] for i in group]) for group in members], members
+
+
+class FunctionScorer:
+    """A plain function `f(conversations, replies) -> list[float]` as a scorer."""
+
+    def __init__(self, function: Callable[[Sequence[Conversation], Sequence[str]], Sequence[float]]) -> None:
+        self.function = function
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """What the function says. Raises ValueError for a wrong count or a score that is not finite."""
+        values = list(self.function(conversations, replies))
+        if len(values) != len(replies):
+            raise ValueError(f"the scorer gave {len(values)} scores for {len(replies)} replies; needed: one a reply")
+        if bad := [i for i, value in enumerate(values) if not math.isfinite(value)]:
+            raise ValueError(f"the scorer gave {values[bad[0]]} for reply {bad[0]} ({len(bad)} such); needed: numbers")
+        return torch.tensor(values, dtype=torch.float32)
+
+
+class RandomScorer:
+    """A baseline: uniform in [0, 1), the same for the same seed, conversation and reply, whatever the batch."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """One number a reply."""
+        keys = [f"{self.seed}\0{c!r}\0{r}" for c, r in zip(conversations, replies, strict=True)]
+        return torch.tensor([random.Random(key).random() for key in keys], dtype=torch.float32)
+
+
+class Ensemble:
+    """Several scorers as one: their mean, the least, or the mean less `penalty` standard deviations.
+
+    The least and the lower bound resist over-optimisation (Coste et al. 2023).
+    """
+
+    def __init__(
+        self,
+        scorers: Sequence[Scorer],
+        combine: Literal["mean", "min", "mean_minus_std"] = "mean",
+        penalty: float = 1.0,
+    ) -> None:
+        if not scorers:
+            raise InputError("an ensemble of 0 scorers has no opinion; give at least 1")
+        if combine not in ("mean", "min", "mean_minus_std"):
+            raise InputError(f"combine={combine!r} is unknown; needed: mean, min or mean_minus_std")
+        self.scorers, self.combine, self.penalty = list(scorers), combine, penalty
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """One float32 a reply."""
+        opinions = torch.stack([scorer.score(conversations, replies) for scorer in self.scorers])
+        if self.combine == "min":
+            return opinions.min(0).values
+        mean = opinions.mean(0)
+        return mean if self.combine == "mean" else mean - self.penalty * opinions.std(0, correction=0)
+
+
+def _keep_right(ids: list[int], max_length: int, keep_first: set[int | None]) -> list[int]:
+    """The last `max_length` ids, a first BOS or [CLS] kept."""
+    if len(ids) <= max_length:
+        return ids
+    return [ids[0], *ids[1 - max_length :]] if ids[0] in keep_first else ids[-max_length:]
+
+
+def _moments(saved: dict, path: str | Path) -> tuple[float, float]:
+    if not saved.get("moments"):
+        raise InputError(f"scorer {path} stores no moments of reference replies; load it without normalize")
+    mean, std = saved["moments"]
+    return float(mean), float(std)
+
+
+def _read_settings(path: Path) -> dict:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}; restore it, or delete it to use the defaults") from error

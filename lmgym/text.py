@@ -1,0 +1,191 @@
+"""Chats as data, and the only place that writes "User:"/"Bot:", applies a chat template or truncates.
+
+Design decisions:
+- One mechanism renders everything: the tokenizer's chat template. A tokenizer without one gets the flat
+  "User:/Bot:" template below, which is saved with it, so whoever loads the folder renders the same text.
+- What replies to one conversation share is found on token ids (`share_prefix`), after each full text has been
+  tokenised: sharing never changes a tokenisation.
+- Truncation is on the left, in tokens, with the same window start for all replies to a conversation, and the
+  final turn stays whole.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FLAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'system' -%}{{ message.content }}{{ '\\n' }}"
+    "{%- elif message.role == 'user' -%}{{ 'User: ' + message.content + '\\n' }}"
+    "{%- elif message.role == 'assistant' -%}{{ 'Bot: ' + message.content }}"
+    "{%- if not loop.last -%}{{ '\\n' }}{%- elif eos_token -%}{{ eos_token }}{%- endif -%}"
+    "{%- endif -%}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Bot:' }}{%- endif -%}"
+)
+BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
+
+ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
+HH_MARKER = re.compile(r"\n\n(Human|Assistant):")
+FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One speaker's words; speaker is "user" or "bot"."""
+
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns in order, and what was said about the bot beforehand."""
+
+    turns: tuple[Turn, ...]
+    persona: str = ""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Replies to one conversation as token ids: their common prefix once, and a tail (never empty) a reply.
+
+    `truncated` is the number of tokens that were cut off the left of every reply's text.
+    """
+
+    prefix: list[int]
+    tails: list[list[int]]
+    truncated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a forward must see: the prefix once and every tail."""
+        return len(self.prefix) + sum(map(len, self.tails))
+
+
+def messages(conversation: Conversation, reply: str | None = None) -> list[dict[str, str]]:
+    """The conversation, and a bot's reply to it, as a chat template takes them."""
+    rows = [{"role": "system", "content": conversation.persona}] if conversation.persona else []
+    rows += [{"role": ROLES[turn.speaker], "content": turn.text} for turn in conversation.turns]
+    if reply is not None:
+        rows.append({"role": "assistant", "content": reply})
+    return rows
+
+
+def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
+    """A conversation out of chat messages. Raises ValueError for an unknown role or a message without text."""
+    turns, persona = [], []
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(f"message {index} is {type(row).__name__}; needed: an object with role and content")
+        role, content = ROLES.get(str(row.get("role")).lower()), row.get("content")
+        if role is None or not isinstance(content, str):
+            raise ValueError(
+                f"message {index} has role={row.get('role')!r} and content of type {type(content).__name__}; "
+                "needed: role user, assistant or system, and text"
+            )
+        if role == "system":
+            persona.append(content)
+        else:
+            turns.append(Turn("user" if role == "user" else "bot", content))
+    return Conversation(tuple(turns), "\n".join(persona))
+
+
+def from_transcript(text: str) -> Conversation:
+    """A conversation out of an hh transcript ("\\n\\nHuman: ...") or a flat one ("User: ...\\nBot: ...").
+
+    Text before the first marker is the persona. A trailing empty bot turn ("\\nBot:") is left out.
+    Text without any marker is one user turn.
+    """
+    marker = HH_MARKER if HH_MARKER.search(text) else FLAT_MARKER
+    pieces = marker.split(text)
+    if len(pieces) == 1:
+        return Conversation((Turn("user", text.strip()),))
+    turns = [
+        Turn("user" if ROLES[speaker.lower()] == "user" else "bot", words.strip())
+        for speaker, words in zip(pieces[1::2], pieces[2::2], strict=True)
+    ]
+    if turns[-1] == Turn("bot", ""):
+        turns.pop()
+    return Conversation(tuple(turns), pieces[0].strip())
+
+
+def ensure_template(tokenizer) -> None:
+    """Gives a tokenizer without a chat template the flat one, with a BOS where the tokenizer itself would add one."""
+    if tokenizer.chat_template is None:
+        first = tokenizer("x").input_ids[:1]
+        adds_bos = tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
+        tokenizer.chat_template = BOS_TEMPLATE if adds_bos and not _adds_classifier_token(tokenizer) else FLAT_TEMPLATE
+
+
+def _adds_classifier_token(tokenizer) -> bool:
+    return tokenizer.cls_token_id is not None and tokenizer("x").input_ids[0] == tokenizer.cls_token_id
+
+
+def render(tokenizer, conversation: Conversation, reply: str | None = None) -> str:
+    """The text that a model sees; without a reply it ends where the bot's reply begins."""
+    return tokenizer.apply_chat_template(
+        messages(conversation, reply), tokenize=False, add_generation_prompt=reply is None
+    )
+
+
+def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
+    """Token ids of rendered texts. Only encoders get their [CLS] and [SEP]: a template writes its own specials."""
+    if not texts:
+        return []
+    return tokenizer(texts, add_special_tokens=_adds_classifier_token(tokenizer), verbose=False).input_ids
+
+
+def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many leading ids all sequences share, leaving each at least one id of its own."""
+    shortest = min(map(len, sequences)) - 1
+    first = np.asarray(sequences[0][:shortest])
+    for other in sequences[1:]:
+        different = np.flatnonzero(first != np.asarray(other[: len(first)]))
+        first = first[: different[0]] if len(different) else first
+    return len(first)
+
+
+def share_prefix(sequences: Sequence[list[int]], truncated: int = 0) -> Replies:
+    """Full token sequences as one shared prefix and a tail each."""
+    shared = common_prefix(sequences)
+    return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], truncated)
+
+
+def truncate_left(
+    sequences: Sequence[list[int]], prompt_tokens: int, max_length: int, keep_first: frozenset[int] = frozenset()
+) -> tuple[list[list[int]], int] | None:
+    """Cuts the same number of tokens off the left of all, so that the longest has `max_length`; (sequences, cut).
+
+    `prompt_tokens` is where the final turn begins: None is returned where a final turn would not stay whole.
+    A first id out of `keep_first` (BOS, [CLS]) stays in place.
+    """
+    cut = max(map(len, sequences)) - max_length
+    if cut <= 0:
+        return list(sequences), 0
+    kept = 1 if sequences[0][0] in keep_first else 0
+    if kept + cut > prompt_tokens:
+        return None
+    return [ids[:kept] + ids[kept + cut :] for ids in sequences], cut
+
+
+def tokenize_replies(
+    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Sequence[str]], max_length: int
+) -> list[Replies | None]:
+    """Token ids of k replies to each conversation, truncated alike; None where a reply alone exceeds max_length.
+
+    All texts go through one call of the tokenizer.
+    """
+    prompts = tokenize_texts(tokenizer, [render(tokenizer, c) for c in conversations])
+    texts = [render(tokenizer, c, r) for c, group in zip(conversations, replies, strict=True) for r in group]
+    sequences = iter(tokenize_texts(tokenizer, texts))
+    keep_first = frozenset(i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None)
+    rows: list[Replies | None] = []
+    for prompt, group in zip(prompts, replies, strict=True):
+        full = [next(sequences) for _ in group]
+        # an encoder's [SEP] ends the prompt but not its place in the full text: the border is where they agree
+        border = min(common_prefix([[*prompt, -1], [*ids, -2]]) for ids in full)
+        window = truncate_left(full, border, max_length, keep_first)
+        rows.append(None if window is None else share_prefix(*window))
+    return rows

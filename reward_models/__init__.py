@@ -1,0 +1,1 @@
+"""Stage 1: scorers trained from people's feedback on chats."""

@@ -1,0 +1,111 @@
+"""What a reward-model run is made of: one frozen config in four groups, every field a flag."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ScorerConfig:
+    """The model that becomes a scorer."""
+
+    model: str = "gpt2"
+    """Hugging Face folder or hub id to start from"""
+    lora_rank: int = 0
+    """rank of LoRA adapters on the trunk; 0 trains every weight"""
+    lora_alpha: int = 32
+    """scale of the adapters: alpha / rank"""
+    lora_dropout: float = 0.0
+    """dropout in front of the adapters"""
+    precision: Literal["bf16", "fp32", "fp16"] = "bf16"
+    """of the computation; weights are trained in fp32"""
+    gradient_checkpointing: bool = False
+    """recompute each layer in the backward: less memory, a third more work"""
+    packed: bool | None = None
+    """rows end to end with shared prefixes; None: where the family is tested for it"""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the pairs come from and how they are cut."""
+
+    dataset: str = "Anthropic/hh-rlhf"
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
+    dataset_split: str = "train"
+    """split of a hub id, or the start of the file names in a folder"""
+    eval_dataset: str | None = None
+    """pairs to evaluate on; None: a part of the dataset, split by prompt"""
+    eval_size: float = 0.1
+    """without eval_dataset: a share below 1, or a number of pairs"""
+    max_rows: int | None = None
+    """use only the first rows of the dataset"""
+    max_length: int = 512
+    """tokens of a prompt with its reply; longer ones are cut on the left, the reply whole"""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How the weights move."""
+
+    learning_rate: float = 9e-6
+    """peak learning rate of AdamW"""
+    weight_decay: float = 0.0
+    """of AdamW, on matrices only"""
+    adam_beta2: float = 0.999
+    """decay of AdamW's second moment"""
+    warmup: float = 0.03
+    """a share of all updates below 1, or a number of updates"""
+    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
+    """what follows the warm-up"""
+    epochs: float = 1.0
+    """passes over the pairs"""
+    max_updates: int = -1
+    """stop after so many updates; -1: after the epochs"""
+    global_batch: int = 64
+    """pairs an update, over all ranks"""
+    micro_batch: int = 8
+    """pairs a forward and rank"""
+    max_grad_norm: float = 1.0
+    """gradients are scaled down to this norm"""
+    centering: float = 0.0
+    """weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
+    seed: int = 0
+    """of the split, the order and a new head"""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where and how it runs."""
+
+    output: str = ""
+    """folder of the results; empty: outputs/ and the experiment's name"""
+    deepspeed: str | None = None
+    """DeepSpeed config, such as configs/zero2.json; None: plain, or DDP under torchrun"""
+    tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
+    """besides metrics.jsonl: auto uses wandb where WANDB_API_KEY is set"""
+    log_updates: int = 10
+    """updates between two lines of metrics"""
+    eval_updates: int = 0
+    """updates between two evaluations; 0: five in a run"""
+    data_workers: int = 0
+    """processes that prepare batches"""
+    memory_gb: float | None = None
+    """memory of a device in GiB, to refuse what will not fit; None: what the GPU has"""
+    dry_run: bool = False
+    """resolve everything, show three rows as the model will see them, and stop"""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """A reward-model experiment."""
+
+    name: str
+    """of the experiment: names the output folder"""
+    scorer: ScorerConfig = field(default_factory=ScorerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def output(self) -> str:
+        """The folder of the results."""
+        return self.run.output or f"outputs/{self.name}"

@@ -1,0 +1,254 @@
+"""Preference pairs: validated, split by prompt, tokenised. What is left out is recorded, never dropped.
+
+Accepted rows: `prompt/chosen/rejected` and `chosen/rejected`, as strings or as messages (TRL's standard and
+conversational types), with an optional number `margin`; hh transcripts ("\\n\\nHuman:"/"\\n\\nAssistant:") and flat
+ones ("User:"/"Bot:"). Without a prompt column the prompt is what both sides begin with.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmgym.errors import InputError
+from lmgym.records import Record
+from lmgym.text import Conversation, Replies, from_messages, from_transcript, tokenize_replies
+
+COLUMNS = ("chosen", "rejected")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two replies to one conversation, of which a person chose the first."""
+
+    conversation: Conversation
+    chosen: str
+    rejected: str
+    margin: float = 0.0
+    file: str = ""
+    line: int = 0
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
+        turns = [self.conversation.persona, *(f"{t.speaker} {t.text}" for t in self.conversation.turns)]
+        return " ".join(" ".join(turns).lower().split())
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A row that cannot be used: where it stands, which field, and what was found."""
+
+    file: str
+    line: int
+    field: str
+    found: str
+
+
+@dataclass
+class Pairs:
+    """Usable pairs and the rows that are not."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+
+
+class _RowError(Exception):
+    """A fault of one row: (field, what was found)."""
+
+
+def validate(records: Iterable[Record]) -> Pairs:
+    """Every record as a pair or as a rejection. Raises InputError where no row has the columns that are needed."""
+    records = list(records)
+    if not records:
+        raise InputError("the dataset is empty: found 0 rows; needed: at least 2 pairs")
+    if not any(set(COLUMNS) <= set(record.fields) for record in records):
+        found = sorted({name for record in records[:100] for name in record.fields})
+        missing = [name for name in COLUMNS if name not in found]
+        raise InputError(
+            f"{records[0].file} lacks the columns {' and '.join(missing)}; found: {', '.join(found) or 'none'}; "
+            "needed: chosen and rejected, and optionally prompt and margin (rename yours to these)"
+        )
+    result = Pairs()
+    seen: dict[tuple, int] = {}
+    for record in records:
+        try:
+            pair = _pair(record)
+            _refuse_duplicate(pair, seen)
+        except _RowError as error:
+            result.rejections.append(Rejection(record.file, record.line, *error.args))
+        else:
+            result.pairs.append(pair)
+    return result
+
+
+def _pair(record: Record) -> Pair:
+    if record.fault:
+        raise _RowError("(row)", record.fault)
+    for name in COLUMNS:
+        if record.fields.get(name) in (None, "", []):
+            raise _RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
+    chosen, rejected = (_conversation(record.fields[name], name) for name in COLUMNS)
+    if record.fields.get("prompt") is None:
+        conversation, replies = _split_prompt(chosen, rejected)
+    else:
+        conversation = _conversation(record.fields["prompt"], "prompt")
+        replies = (
+            _only_reply(record.fields["chosen"], chosen, "chosen"),
+            _only_reply(record.fields["rejected"], rejected, "rejected"),
+        )
+    for name, reply in zip(COLUMNS, replies, strict=True):
+        if not reply.strip():
+            raise _RowError(name, "an empty reply")
+    if replies[0].strip() == replies[1].strip():
+        raise _RowError("rejected", "identical to chosen")
+    return Pair(conversation, *replies, _margin(record.fields.get("margin")), record.file, record.line)
+
+
+def _conversation(value: Any, name: str) -> Conversation:
+    if isinstance(value, str):
+        return from_transcript(value)
+    if isinstance(value, list):
+        try:
+            return from_messages(value)
+        except ValueError as error:
+            raise _RowError(name, str(error)) from None
+    raise _RowError(name, f"{type(value).__name__}; needed: text or messages")
+
+
+def _only_reply(value: Any, side: Conversation, name: str) -> str:
+    """The reply of a row that has a prompt column: plain text, or the one message."""
+    if isinstance(value, str):
+        return value.strip()
+    if len(side.turns) != 1 or side.turns[0].speaker != "bot":
+        raise _RowError(name, f"{len(side.turns)} messages; needed: one assistant message beside a prompt")
+    return side.turns[0].text
+
+
+def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Conversation, tuple[str, str]]:
+    """What both sides share, and the last bot turn of each."""
+    shared = 0
+    for a, b in zip(chosen.turns, rejected.turns, strict=False):
+        if a != b:
+            break
+        shared += 1
+    if chosen == rejected:
+        raise _RowError("rejected", "identical to chosen")
+    for name, side in zip(COLUMNS, (chosen, rejected), strict=True):
+        rest = side.turns[shared:]
+        if not rest:
+            raise _RowError(name, "an empty reply")
+        if len(rest) != 1 or rest[0].speaker != "bot":
+            speakers = ", ".join(turn.speaker for turn in rest)
+            raise _RowError(name, f"after the {shared} turns that both share: {speakers}; needed: one bot turn")
+    conversation = Conversation(chosen.turns[:shared], chosen.persona)
+    return conversation, (chosen.turns[shared].text, rejected.turns[shared].text)
+
+
+def _margin(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _RowError("margin", f"{value!r}; needed: a finite number")
+    return float(value)
+
+
+def _refuse_duplicate(pair: Pair, seen: dict) -> None:
+    key = (pair.conversation, pair.chosen, pair.rejected)
+    reverse = (pair.conversation, pair.rejected, pair.chosen)
+    if key in seen:
+        raise _RowError("(row)", f"duplicate of line {seen[key]}")
+    if reverse in seen:
+        raise _RowError("(row)", f"conflicting duplicate: line {seen[reverse]} prefers the other reply")
+    seen[key] = pair.line
+
+
+def split_by_prompt(pairs: Sequence[Pair], eval_size: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
+
+    Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
+    where either side would be empty.
+    """
+    wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
+    if eval_size < 0 or wanted >= len(pairs):
+        raise InputError(
+            f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} pairs; needed: a share below 1, or a number "
+            f"below {len(pairs)}"
+        )
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.prompt_key, []).append(pair)
+    order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
+    chosen: set[str] = set()
+    count = 0
+    for key in order:
+        if count >= wanted:
+            break
+        chosen.add(key)
+        count += len(groups[key])
+    if count == len(pairs) and wanted:
+        raise InputError(
+            f"the {len(pairs)} pairs have {len(groups)} prompt(s): no split by prompt leaves both sides any"
+        )
+    return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
+
+
+def without_prompts(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> tuple[list[Pair], list[Rejection]]:
+    """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
+    keys = {pair.prompt_key for pair in held_out}
+    kept = [pair for pair in pairs if pair.prompt_key not in keys]
+    leaks = [
+        Rejection(p.file, p.line, "prompt", "stands in the evaluation set too") for p in pairs if p.prompt_key in keys
+    ]
+    return kept, leaks
+
+
+@dataclass(frozen=True)
+class PairExample:
+    """A tokenised pair: chosen is the first tail. `prompt` numbers the distinct prompts; lengths are of the replies."""
+
+    replies: Replies
+    margin: float
+    prompt: int
+    lengths: tuple[int, int]
+
+
+def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[list[PairExample], list[Rejection]]:
+    """Token ids of every pair whose replies fit whole; the others as rejections. Reply lengths are in tokens."""
+    numbers: dict[str, int] = {}
+    rows = tokenize_replies(
+        tokenizer, [p.conversation for p in pairs], [(p.chosen, p.rejected) for p in pairs], max_length
+    )
+    words = (
+        tokenizer([r for p in pairs for r in (p.chosen, p.rejected)], add_special_tokens=False).input_ids
+        if pairs
+        else []
+    )
+    examples, rejections = [], []
+    for index, (pair, replies) in enumerate(zip(pairs, rows, strict=True)):
+        lengths = (len(words[2 * index]), len(words[2 * index + 1]))
+        if replies is None:
+            found = f"a reply of {max(lengths)} tokens; with its turn's marks it exceeds max_length={max_length}"
+            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], found))
+            continue
+        number = numbers.setdefault(pair.prompt_key, len(numbers))
+        examples.append(PairExample(replies, pair.margin, number, lengths))
+    return examples, rejections
+
+
+def fingerprint(*groups: Sequence[Pair]) -> str:
+    """sha256 over the pairs in their order: what a run was trained and judged on."""
+    digest = hashlib.sha256()
+    for group in groups:
+        for pair in group:
+            digest.update(json.dumps([pair.prompt_key, pair.chosen, pair.rejected, pair.margin]).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
+    """One JSON object a row that was not used."""
+    path.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rejections), encoding="utf-8")

@@ -1,0 +1,22 @@
+"""Bradley-Terry on people's choices between two replies (Anthropic's HH data, or any pairs of that form).
+
+deepspeed --num_gpus 2 reward_models/experiments/hh_pairwise.py --deepspeed configs/zero2.json \
+    --model PATH --dataset PATH
+"""
+
+from lmgym.launch import launch
+from lmgym.override import override
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
+
+CONFIG = RewardConfig(
+    name="hh_pairwise",
+    scorer=ScorerConfig(model="gpt2", precision="bf16"),
+    data=DataConfig(dataset="Anthropic/hh-rlhf", max_length=512),
+    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, micro_batch=8, epochs=1.0),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from reward_models.train import train_pairwise  # after the flags are read: --help needs no torch
+
+    launch(lambda: train_pairwise(config))

@@ -1,0 +1,52 @@
+"""Small models and pairs, made once a session; everything runs on CPU with one thread."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ROOT = Path(__file__).parent.parent
+REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
+
+
+@pytest.fixture(scope="session")
+def demo_file(tmp_path_factory) -> Path:
+    """600 pairs of the demo's world as JSONL."""
+    from reward_models.demo_pairs import write_demo_pairs
+
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    write_demo_pairs(path, 600, seed=0)
+    return path
+
+
+@pytest.fixture(scope="session")
+def demo_texts(demo_file) -> list[str]:
+    """Every message of those pairs."""
+    rows = [json.loads(line) for line in demo_file.read_text().splitlines()]
+    return [message["content"] for row in rows for key in ("prompt", "chosen", "rejected") for message in row[key]]
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
+    """Folders of small gpt2, llama, qwen3 (causal) and bert (masked) models with their tokenizers."""
+    from lmgym.small_models import make_small_model
+
+    root = tmp_path_factory.mktemp("models")
+    return {
+        family: make_small_model(
+            root / family, family, demo_texts, head="masked" if family == "bert" else "causal", max_length=256
+        )
+        for family in ("gpt2", "llama", "qwen3", "bert")
+    }
+
+
+@pytest.fixture
+def real_pairs() -> Path:
+    """People's choices out of ../shared; skips, and says so, where it is absent."""
+    if not REAL_PAIRS.is_file():
+        pytest.skip(f"{REAL_PAIRS} is absent: this test needs real preference pairs")
+    return REAL_PAIRS
