@@ -24,6 +24,10 @@ import torch.distributed as dist
 
 from lmgym.errors import InputError
 
+if not torch.accelerator.is_available():
+    # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
 
 def rank() -> int:
     """This process among all."""
@@ -38,8 +42,6 @@ def world_size() -> int:
 def start_distributed(use_deepspeed: bool) -> None:
     """Joins the ranks. Called before TrainingArguments and before the model, else ZeRO-3 cannot shard at load."""
     on_gpu = torch.cuda.is_available()
-    # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     elif "OMP_NUM_THREADS" not in os.environ:
@@ -65,12 +67,16 @@ def stop_distributed() -> None:
         dist.destroy_process_group()
 
 
-def _set_launcher_variables() -> None:
+def free_port() -> int:
+    """A port that nobody listens on now: launchers default to 29500, which two runs on a machine would share."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for name, value in defaults.items():
+        return free.getsockname()[1]
+
+
+def _set_launcher_variables() -> None:
+    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**defaults, "MASTER_PORT": str(free_port())}.items():
         os.environ.setdefault(name, value)
 
 

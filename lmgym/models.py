@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from lmgym.engine import gathered_parameters, without_sharded_load
 from lmgym.errors import InputError
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
 from lmgym.text import Replies, ensure_template
@@ -90,14 +92,17 @@ def load_classifier(name: str, tokenizer, num_labels: int = 1, seed: int = 0, fr
         model, info = AutoModelForSequenceClassification.from_pretrained(
             resolve_source(name), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **labels
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputError(f"no classifier loads from {name}: {_first_line(error)}") from error
-    head_names = {f"{head_name(model)}.{suffix}" for suffix in ("weight", "bias")}
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
-    head_is_new = bool(head_names & absent)
+    # some encoders' heads are several layers (RoBERTa, DeBERTa): all that is not the trunk, and the trunk's pooler
+    head_keys = {key for key in absent if not key.startswith(f"{model.base_model_prefix}.")}
+    head_is_new = bool(head_keys)
+    if head_is_new:
+        head_keys |= {key for key in absent if ".pooler." in key}
     if head_is_new and not fresh_head:
         raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
-    if lost := sorted(absent - head_names - {key for key in absent if ".pooler." in key}):
+    if lost := sorted(absent - head_keys):
         raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -130,8 +135,6 @@ def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = Non
     """Whole parameters for the length of a `with`, where ZeRO-3 has sharded them; else nothing happens."""
     if not any(hasattr(p, "ds_id") for p in parameters):
         return contextlib.nullcontext()
-    from lmgym.engine import gathered_parameters
-
     return gathered_parameters(parameters, modifier_rank)
 
 
@@ -165,21 +168,25 @@ class ScoringModel(nn.Module):
     """A classifier whose one forward scores a batch of replies, so that data parallel wrappers see all of it.
 
     Families in PACKED_FAMILIES run packed (lmgym/packing.py); others as padded rows through their own forward.
-    The last layer's MLP, half of its work, runs on the tokens whose hidden state is read and on no others.
+    Most of the last layer runs on the tokens whose hidden state is read and on no others.
     """
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()
         self.model = model
         classifier = self.classifier
-        can_pack = classifier.config.model_type in PACKED_FAMILIES
+        # packed attention knows no window that slides
+        slides = "sliding_attention" in (getattr(classifier.config, "layer_types", None) or ())
+        can_pack = classifier.config.model_type in PACKED_FAMILIES and not slides
         self.packed = can_pack if packed is None else packed
         if self.packed and not can_pack:
-            raise InputError(f"--packed: {classifier.config.model_type} is not one of {', '.join(PACKED_FAMILIES)}")
+            found = f"{classifier.config.model_type}{' with sliding windows' if slides else ''}"
+            raise InputError(f"--packed: {found} is not one of {', '.join(PACKED_FAMILIES)}")
         if self.packed:
             classifier.set_attn_implementation(ATTENTION)
             self._ends = torch.empty(0, dtype=torch.int64)  # of the batch in the forward
-            self._read_only_ends(last_mlp(classifier))
+            for module in read_at_ends_only(classifier):
+                self._compute_at_ends(module)
 
     @property
     def classifier(self):
@@ -206,31 +213,42 @@ class ScoringModel(nn.Module):
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
             packed=packed,
-            allowed=packed.allowed(),
+            masks=packed.masks(working_dtype(trunk)),
+            last_layer=classifier.config.num_hidden_layers - 1,
             use_cache=False,
         ).last_hidden_state
         return getattr(classifier, head_name(classifier))(hidden[0].index_select(0, packed.ends))
 
-    def _read_only_ends(self, mlp: nn.Module) -> None:
+    def _compute_at_ends(self, position_wise: nn.Module) -> None:
+        config = self.config  # not in the forward alone: checkpointing runs the layer again in the backward
+
         def gather(_, inputs: tuple[torch.Tensor, ...]):
+            if config._attn_implementation != ATTENTION:
+                return None  # a plain forward, after set_attn_implementation
+            self._tokens = inputs[0].shape[1]
             return (inputs[0].index_select(1, self._ends), *inputs[1:])
 
         def scatter(_, inputs, output: torch.Tensor):
-            tokens = self._tokens
-            return output.new_zeros(1, tokens, output.shape[-1]).index_copy(1, self._ends, output)
+            if config._attn_implementation != ATTENTION:
+                return None
+            return output.new_zeros(1, self._tokens, output.shape[-1]).index_copy(1, self._ends, output)
 
-        def remember(_, inputs: tuple[torch.Tensor, ...]):
-            self._tokens = inputs[0].shape[1]
-
-        mlp.register_forward_pre_hook(remember)
-        mlp.register_forward_pre_hook(gather)
-        mlp.register_forward_hook(scatter)
+        position_wise.register_forward_pre_hook(gather)
+        position_wise.register_forward_hook(scatter)
 
 
-def last_mlp(classifier) -> nn.Module:
-    """The last block's MLP of a packed family."""
+def working_dtype(module: nn.Module) -> torch.dtype:
+    """What its matrix products run in: autocast's type, or the weights' own."""
+    parameter = next(module.parameters())
+    kind = parameter.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
+
+
+def read_at_ends_only(classifier) -> list[nn.Module]:
+    """The position-wise parts of a packed family's last block whose output matters at the replies' ends alone."""
     trunk = getattr(classifier, classifier.base_model_prefix)
-    return (trunk.h if hasattr(trunk, "h") else trunk.layers)[-1].mlp
+    block = (trunk.h if hasattr(trunk, "h") else trunk.layers)[-1]
+    return [block.attn.c_proj if hasattr(block, "attn") else block.self_attn.o_proj, block.mlp]
 
 
 def count_parameters(model) -> tuple[int, int]:
@@ -263,8 +281,6 @@ def save_classifier(
 def _merged(model, state_dict: dict[str, torch.Tensor]):
     """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one."""
     from peft import get_peft_model
-
-    from lmgym.engine import without_sharded_load
 
     with without_sharded_load():
         plain = AutoModelForSequenceClassification.from_config(model.get_base_model().config, dtype=torch.float32)

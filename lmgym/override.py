@@ -106,14 +106,14 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
     """The field that a flag names and its value. Raises InputError where there is none or the value does not fit."""
     name = flag.removeprefix("--")
     negated = name.removeprefix("no_")
-    if name not in hints and hints.get(negated) is bool:
+    if name not in hints and _is_bool(hints.get(negated)):
         if values:
             raise InputError(f"{flag} takes no value; found {' '.join(values)!r}; write --{negated} true or false")
         return negated, False
     if name not in hints:
-        known = [*hints, *(f"no_{key}" for key, hint in hints.items() if hint is bool)]
+        known = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
         raise InputError(f"unknown flag {flag}; did you mean --{_nearest(name, known)}? (--help lists them all)")
-    parse = _parse_bool if hints[name] is bool else _parse_with_tyro
+    parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
     return name, parse(flag, values, hints[name])
 
 
@@ -123,10 +123,18 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return initials.get(name) or max(known, key=lambda flag: difflib.SequenceMatcher(None, name, flag).ratio())
 
 
-def _parse_bool(flag: str, values: list[str], hint: Any) -> bool:
+def _is_bool(hint: Any) -> bool:
+    """Whether a field is a boolean, or one that may be None."""
+    return hint is bool or set(get_args(hint)) == {bool, type(None)}
+
+
+def _parse_bool(flag: str, values: list[str], hint: Any) -> bool | None:
     word = " ".join(values).lower() or "true"
+    if word == "none" and hint is not bool:
+        return None
     if word not in TRUTH:
-        raise _misfit(flag, values, "true, false, 1 or 0, or no value for true")
+        none = "" if hint is bool else "none, "
+        raise _misfit(flag, values, f"true, false, 1 or 0, {none}or no value for true")
     return TRUTH[word]
 
 

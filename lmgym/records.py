@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".csv")
 
 @dataclass(frozen=True)
 class Record:
-    """One row as it was found. `line` counts from 1, headers included; `fault` is what is wrong with the row as such."""
+    """One row as it was found. `line` counts from 1, headers included; `fault` is what is wrong with it as such."""
 
     file: str
     line: int
@@ -49,21 +50,22 @@ def _read_file(path: Path) -> Iterator[Record]:
         if path.name.endswith(".parquet"):
             yield from _read_parquet(path)
         elif path.name.endswith(".csv"):
-            with path.open(newline="", encoding="utf-8") as lines:
+            with path.open(newline="", encoding="utf-8-sig") as lines:
                 reader = csv.DictReader(lines)
                 for row in reader:
+                    fault = "more cells than the header names" if row.pop(None, None) else ""
                     # an absent cell is None, an empty one is missing too: CSV has no null
-                    yield Record(str(path), reader.line_num, {k: v or None for k, v in row.items() if k is not None})
+                    yield Record(str(path), reader.line_num, {k: v or None for k, v in row.items()}, fault)
         else:
             yield from _read_json(path)
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error, EOFError, zlib.error) as error:
         raise InputError(f"dataset {path} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> Iterator[Record]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        if path.name.removesuffix(".gz").endswith(".json") and lines.read(1) == "[":
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with open_file(path, "rt", encoding="utf-8-sig") as lines:
+        if path.name.removesuffix(".gz").endswith(".json") and lines.read(64).lstrip()[:1] == "[":
             lines.seek(0)
             for number, row in enumerate(json.load(lines), 1):
                 yield _record(path, number, row)

@@ -190,6 +190,10 @@ def _read_settings(path: Path) -> dict:
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_text())
+        settings = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path} is no JSON: {error}; restore it, or delete it to use the defaults") from error
+    if not isinstance(settings, dict):
+        found = type(settings).__name__
+        raise InputError(f"{path} is a JSON {found}, not an object; restore it, or delete it to use the defaults")
+    return settings

@@ -100,6 +100,8 @@ def _pair(record: Record) -> Pair:
             _only_reply(record.fields["chosen"], chosen, "chosen"),
             _only_reply(record.fields["rejected"], rejected, "rejected"),
         )
+    if not conversation.turns:
+        raise _RowError("prompt", "no turn before the reply")
     for name, reply in zip(COLUMNS, replies, strict=True):
         if not reply.strip():
             raise _RowError(name, "an empty reply")
@@ -123,8 +125,9 @@ def _only_reply(value: Any, side: Conversation, name: str) -> str:
     """The reply of a row that has a prompt column: plain text, or the one message."""
     if isinstance(value, str):
         return value.strip()
-    if len(side.turns) != 1 or side.turns[0].speaker != "bot":
-        raise _RowError(name, f"{len(side.turns)} messages; needed: one assistant message beside a prompt")
+    if len(side.turns) != 1 or side.turns[0].speaker != "bot" or side.persona:
+        roles = ", ".join(str(message["role"]) for message in value)
+        raise _RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt")
     return side.turns[0].text
 
 
@@ -144,6 +147,8 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
         if len(rest) != 1 or rest[0].speaker != "bot":
             speakers = ", ".join(turn.speaker for turn in rest)
             raise _RowError(name, f"after the {shared} turns that both share: {speakers}; needed: one bot turn")
+    if chosen.persona != rejected.persona:
+        raise _RowError("rejected", "another persona (system message) than chosen's")
     conversation = Conversation(chosen.turns[:shared], chosen.persona)
     return conversation, (chosen.turns[shared].text, rejected.turns[shared].text)
 
@@ -151,9 +156,13 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
 def _margin(value: Any) -> float:
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:  # a CSV's numbers come as text
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
         raise _RowError("margin", f"{value!r}; needed: a finite number")
-    return float(value)
+    return number
 
 
 def _refuse_duplicate(pair: Pair, seen: dict) -> None:

@@ -27,11 +27,13 @@ def show_plan(config: RewardConfig, counts: dict[str, int], accumulation: int, d
     CONSOLE.print(
         f"{counts['train_pairs']:,} pairs to train on, {counts['eval_pairs']:,} to evaluate on; "
         f"{counts['truncated_pairs']:,} cut on the left to {config.data.max_length} tokens, "
-        f"{counts['rejected_rows']:,} rows rejected"
+        f"{counts['rejected_rows']:,} rows rejected",
+        soft_wrap=True,
     )
     CONSOLE.print(
         f"{how}, {world_size()} rank(s), {config.scorer.precision}; {o.global_batch} pairs an update = "
-        f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}"
+        f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}",
+        soft_wrap=True,
     )
 
 
@@ -78,10 +80,10 @@ def show_results(
     CONSOLE.print(table)
     for name, reason in report.undefined.items():
         CONSOLE.print(f"{name}: not defined here, {reason}")
-    CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")
+    CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}", soft_wrap=True)
 
 
-def save_results(config: RewardConfig, trainer, probe, tokenizer, run: Run, metrics: dict[str, float]) -> None:
+def save_results(config: RewardConfig, trainer, probe, tokenizer, run: Run) -> None:
     """The model's folder, `evaluation.json` and `scores.jsonl`; the weights are gathered on all ranks."""
     state = trainer.whole_state()
     if rank() != 0:
@@ -95,7 +97,7 @@ def save_results(config: RewardConfig, trainer, probe, tokenizer, run: Run, metr
     folder = run.folder / "model"
     save_classifier(trainer.accelerator.unwrap_model(trainer.model_wrapped).model, state, folder, tokenizer, scorer)
     (folder / "README.md").write_text(model_card(config, probe.report), encoding="utf-8")
-    run.write_json("evaluation.json", {"metrics": metrics, **asdict(probe.report)})
+    run.write_json("evaluation.json", asdict(probe.report))
     with (run.folder / "scores.jsonl").open("w", encoding="utf-8") as lines:
         for example, (chosen, rejected) in zip(probe.examples, scores.tolist(), strict=True):
             row = {"prompt": example.prompt, "chosen": chosen, "rejected": rejected, "lengths": example.lengths}

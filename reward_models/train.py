@@ -101,9 +101,10 @@ def train_pairwise(config: RewardConfig) -> None:
         began = time.perf_counter()
         trainer.train()
 
-        # 5. judged once more, saved as an ordinary folder
-        metrics = trainer.evaluate()
-        save_results(config, trainer, probe, tokenizer, run, metrics)
+        # 5. judged after the last update, saved as an ordinary folder
+        if trainer.evaluated_at != trainer.state.global_step:
+            trainer.evaluate()
+        save_results(config, trainer, probe, tokenizer, run)
         if run.is_main:
             show_results(config, probe.report, data.counts, time.perf_counter() - began, run.folder)
     stop_distributed()

@@ -52,6 +52,7 @@ class RewardTrainer(Trainer):
         self.sampler, self.slots, self.probes, self.run = sampler, Slots(examples), probes, run
         self._tallies: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._mark = time.perf_counter()
+        self.evaluated_at = -1  # the update after which the probes were last asked
         super().__init__(
             model=model,
             args=args,
@@ -119,6 +120,7 @@ class RewardTrainer(Trainer):
         """Every probe, on all ranks."""
         began = time.perf_counter()
         metrics = self.measure(metric_key_prefix)
+        self.evaluated_at = self.state.global_step
         self._mark += time.perf_counter() - began  # an evaluation is no training time
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

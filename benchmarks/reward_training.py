@@ -1,0 +1,191 @@
+"""Speed of reward-model training, side by side: ours, TRL's RewardTrainer, and plain padding. See README.md.
+
+Every contender trains the same pairs from the same weights; CPU seconds of one thread are what is compared, because
+they do not change with what else the machine does.
+"""
+
+import argparse
+import datetime
+import json
+import random
+import sys
+from pathlib import Path
+
+from contenders import BENCHMARKS, Contender
+from machine import bf16_remark, describe_machine, pin_command
+from measuring import choose_micro_batches, compare_losses, measure, summarise
+from rich.console import Console
+from rich.table import Table
+
+MAX_LENGTH = 256
+MICRO_BATCHES = (4, 8, 16, 32)
+# (warm-up, measured) updates: a run of one contender then takes 20 to 60 seconds on the processor in README.md.
+UPDATES = {"S": (2, 20), "L": (1, 6)}
+SWEEP_UPDATES = {"S": (1, 8), "L": (1, 4)}
+CURVE_UPDATES = 50
+console = Console(width=130)  # a log file has no width of its own, and the table needs this much
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=sorted(UPDATES), default="S")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--updates", type=int, help="measured updates a run; by default as many as take 20 to 60 s")
+    parser.add_argument("--pairs_per_update", type=int, default=32)
+    parser.add_argument("--learning_rate", type=float, default=1e-4, help="TRL's default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--core", type=int, default=1, help="the core every run is pinned to")
+    parser.add_argument("--curves", action="store_true", help="compare losses with TRL's instead of speed")
+    parser.add_argument("--only", nargs="+", help="names of contenders, to leave the others out")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/reward_training_SHAPE_DTYPE.json")
+    parser.add_argument("--cache", type=Path, default=BENCHMARKS / "outputs", help="where models and ids are kept")
+    parser.add_argument("--data", type=Path, help="a .jsonl.gz of chosen/rejected; default: the shared real pairs")
+    parser.add_argument("--peer_python", default=str(BENCHMARKS.parent / ".venv-bench/bin/python"))
+    arguments = parser.parse_args()
+    name = f"reward_training_{arguments.shape}_{arguments.dtype}.json"
+    arguments.output = arguments.output or BENCHMARKS / "results" / name
+    return arguments
+
+
+def available_contenders(arguments: argparse.Namespace, curves: bool) -> list[Contender]:
+    """The contenders that can run here; says in a line why another cannot."""
+    peer, own = arguments.peer_python, sys.executable
+    if curves:
+        wanted = [
+            Contender("TRL ordered", "trl_reward", "ordered", peer, (8,)),
+            Contender("padded", "padded", "default", own, (8,)),
+            Contender("ours", "ours", "default", own, (8,)),
+        ]
+    else:
+        wanted = [
+            Contender("TRL defaults", "trl_reward", "defaults", peer, (8,)),
+            Contender("TRL best", "trl_reward", "best", peer, MICRO_BATCHES),
+            Contender("padded", "padded", "default", own, MICRO_BATCHES),
+            Contender("ours", "ours", "default", own, MICRO_BATCHES),
+        ]
+    present = []
+    for contender in wanted:
+        if arguments.only and contender.name not in arguments.only:
+            continue
+        if reason := contender.missing():
+            console.print(f"skipped {contender.name}: {reason}")
+        else:
+            present.append(contender)
+    return present
+
+
+def prepare(arguments: argparse.Namespace) -> dict:
+    """The model folder and the file of token ids, made once and kept; delete the folder to make them anew."""
+    folder = arguments.cache / f"{arguments.shape}_seed{arguments.seed}"
+    pairs, report = folder / "pairs.jsonl", folder / "pairs_report.json"
+    if not report.exists():
+        import real_pairs  # brings transformers in, which --help does not need
+        import shapes
+        from transformers import AutoTokenizer
+
+        console.print(f"preparing {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = real_pairs.read_pairs(arguments.data or real_pairs.PAIRS_FILE)
+        both_sides = [text for pair in texts for text in (pair["chosen"], pair["rejected"])]
+        shapes.make_shape(arguments.shape, folder / "model", both_sides, arguments.seed)
+        tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+        counts = real_pairs.write_token_pairs(texts, tokenizer, pairs, MAX_LENGTH)
+        report.write_text(json.dumps(counts, indent=1))
+    return {"model": str(folder / "model"), "pairs": str(pairs), "report": json.loads(report.read_text())}
+
+
+def training_order(number_of_pairs: int, updates: int, pairs_per_update: int, seed: int) -> list[list[int]]:
+    """Pair indices of every update: seeded permutations of all pairs, one after the other."""
+    generator, flat = random.Random(seed), []
+    while len(flat) < updates * pairs_per_update:
+        permutation = list(range(number_of_pairs))
+        generator.shuffle(permutation)
+        flat += permutation
+    return [flat[start * pairs_per_update : (start + 1) * pairs_per_update] for start in range(updates)]
+
+
+def make_spec(arguments: argparse.Namespace, prepared: dict, warmup: int, measured: int) -> dict:
+    """A run's spec, but for the variant and the micro-batch, which are the contender's."""
+    updates = warmup + measured
+    pairs = int(prepared["report"]["pairs_kept"])
+    return {
+        "model": prepared["model"],
+        "pairs": prepared["pairs"],
+        "pairs_per_update": arguments.pairs_per_update,
+        "updates": updates,
+        "warmup_updates": warmup,
+        "learning_rate": arguments.learning_rate,
+        "seed": arguments.seed,
+        "dtype": arguments.dtype,
+        "max_length": MAX_LENGTH,
+        "order": training_order(pairs, updates, arguments.pairs_per_update, arguments.seed),
+    }
+
+
+def print_speeds(summary: dict[str, dict], title: str) -> None:
+    """The table of medians; a ratio column says how many times the speed of that contender a row has."""
+    table = Table(title=title)
+    table.add_column("contender")
+    for heading in ("micro batch", "pairs/CPU s", "range", "tokens/CPU s", "peak MiB", *(f"x {n}" for n in summary)):
+        table.add_column(heading, justify="right")
+    for name, entry in summary.items():
+        table.add_row(
+            name,
+            str(entry["micro_batch"]),
+            f"{entry['pairs_per_cpu_second']:.2f}",
+            "{:.2f}-{:.2f}".format(*entry["range"]),
+            f"{entry['tokens_per_cpu_second']:.0f}",
+            f"{entry['peak_memory_mib']:.0f}",
+            *(f"{ratio:.2f}" for ratio in entry["ratio_to"].values()),
+        )
+    console.print(table)
+
+
+def run_speeds(arguments: argparse.Namespace, prepared: dict, pin: list[str]) -> dict:
+    """Sweep, repetitions, table; returns what goes into the JSON."""
+    contenders = available_contenders(arguments, curves=False)
+    sweep_spec = make_spec(arguments, prepared, *SWEEP_UPDATES[arguments.shape])
+    chosen, sweep = choose_micro_batches(contenders, sweep_spec, pin, console.print)
+    warmup, measured = UPDATES[arguments.shape]
+    spec = make_spec(arguments, prepared, warmup, arguments.updates or measured)
+    results = measure(contenders, spec, chosen, arguments.repetitions, pin, console.print)
+    summary = summarise(results, chosen)
+    print_speeds(summary, f"shape {arguments.shape}, {arguments.dtype}, {arguments.repetitions} repetitions, medians")
+    settings = {key: value for key, value in spec.items() if key not in ("model", "pairs", "order")}
+    return {"settings": settings, "sweep": sweep, "summary": summary, "repetitions": results}
+
+
+def run_curves(arguments: argparse.Namespace, prepared: dict, pin: list[str]) -> dict:
+    """Losses of the first updates against TRL's, on the same pairs in the same order; returns the JSON's section."""
+    contenders = available_contenders(arguments, curves=True)
+    spec = make_spec(arguments, prepared, 1, CURVE_UPDATES - 1)
+    curves = compare_losses(contenders, spec, "TRL ordered", pin, console.print)
+    return {"updates": CURVE_UPDATES, "learning_rate": arguments.learning_rate, **curves}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    machine, pin = describe_machine(), pin_command(arguments.core)
+    console.print(
+        f"{machine['cpu']}, {machine['cores']} cores; {bf16_remark(machine)}; {' '.join(pin) or 'not pinned'}"
+    )
+    prepared = prepare(arguments)
+    console.print("pairs:", prepared["report"])
+    output = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+    output |= {"shape": arguments.shape, "dtype": arguments.dtype, "pairs": prepared["report"]}
+    section = "curves" if arguments.curves else "speed"
+    measured = (run_curves if arguments.curves else run_speeds)(arguments, prepared, pin)
+    context = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "pin": pin,
+    }
+    output[section] = {**context, "bf16": bf16_remark(machine), **measured}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(output, indent=1) + "\n")
+    console.print(f"written: {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""lmgym's own trainer as users run it: packed rows with shared prefixes, through reward_models.trainers."""
+
+from interface import Spec, UpdateClock, parse_paths, read_spec, write_result  # isort: skip
+
+import json
+import tempfile
+
+import numpy as np
+
+from lmgym.batching import UpdateSampler
+from lmgym.models import ScoringModel, load_classifier, load_tokenizer
+from lmgym.run import Run
+from lmgym.text import share_prefix
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.data import PairExample
+from reward_models.objectives import Pairwise
+from reward_models.train import training_arguments
+from reward_models.trainers import RewardTrainer
+
+
+class OurClock(UpdateClock):
+    """Our metric names differ from the Trainer's."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """Takes the update's loss."""
+        if "train/loss" in logs:
+            self.losses.append(logs["train/loss"])
+
+
+def read_examples(spec: Spec) -> list[PairExample]:
+    """The spec's token ids as examples."""
+    with open(spec.pairs, encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    sides = [[row["prompt_ids"] + row[key] for key in ("chosen_ids", "rejected_ids")] for row in rows]
+    return [PairExample(share_prefix(both), 0.0, i, (len(both[0]), len(both[1]))) for i, both in enumerate(sides)]
+
+
+def make_config(spec: Spec, folder: str) -> RewardConfig:
+    """The spec in our words."""
+    return RewardConfig(
+        name="benchmark",
+        scorer=ScorerConfig(model=spec.model, precision=spec.dtype),
+        data=DataConfig(max_length=spec.max_length),
+        optimizer=OptimizerConfig(
+            learning_rate=spec.learning_rate,
+            schedule="constant_with_warmup",
+            warmup=0,
+            max_updates=spec.updates,
+            global_batch=spec.pairs_per_update,
+            micro_batch=spec.micro_batch,
+            seed=spec.seed,
+        ),
+        run=RunConfig(output=folder, log_updates=1, eval_updates=10**9, tracking="none"),
+    )
+
+
+def main() -> None:
+    """One run."""
+    paths = parse_paths()
+    spec = read_spec(paths.spec)
+    clock = OurClock(spec, profile=paths.profile)
+    tokenizer = load_tokenizer(spec.model)
+    examples = read_examples(spec)
+    lengths = [example.replies.tokens for example in examples]
+    sampler = UpdateSampler(lengths, spec.pairs_per_update, spec.accumulation_steps, seed=spec.seed)
+    sampler.updates = lambda: [np.array(update) for update in spec.order]
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(spec, folder)
+        arguments = training_arguments(config, None, spec.accumulation_steps, spec.updates)
+        model, _ = load_classifier(spec.model, tokenizer)
+        scoring = ScoringModel(model)
+        objective = Pairwise(scoring, tokenizer.pad_token_id)
+        with Run.start(folder, {}, spec.seed, tracking="none") as run:
+            RewardTrainer(scoring, arguments, examples, objective, sampler, {}, run, [clock]).train()
+    write_result(paths.result, "ours", spec, clock, ("lmgym",))
+
+
+if __name__ == "__main__":
+    main()
