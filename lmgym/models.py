@@ -104,6 +104,10 @@ def load_classifier(name: str, tokenizer, num_labels: int = 1, seed: int = 0, fr
         raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
     if lost := sorted(absent - head_keys):
         raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
+    if any(hasattr(p, "ds_id") for p in model.parameters()):
+        # under ZeRO-3 transformers keeps every renaming it knows, used or not, and undoes them all when it saves: to
+        # names such as LayerNorm.gamma; where none is kept it takes the family's own
+        vars(model).pop("_weight_conversions", None)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.config.pad_token_id = tokenizer.pad_token_id
@@ -117,7 +121,11 @@ def load_classifier(name: str, tokenizer, num_labels: int = 1, seed: int = 0, fr
 
 def head_name(model) -> str:
     """Where the family keeps its classification head."""
-    return next(name for name in ("score", "classifier") if hasattr(model, name))
+    found = [name for name in ("score", "classifier") if hasattr(model, name)]
+    if not found:
+        family = model.config.model_type
+        raise InputError(f"classifiers of {family} have no head called score or classifier; use another family")
+    return found[0]
 
 
 def _init_head(model, seed: int) -> None:
@@ -139,7 +147,7 @@ def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = Non
 
 
 def add_lora(model, rank: int, alpha: int, dropout: float):
-    """Low-rank adapters on every linear layer of the trunk; the head trains in full and is saved with them."""
+    """Low-rank adapters on every linear layer of the trunk; the head, and a pooler, train in full and are saved too."""
     from peft import LoraConfig, get_peft_model
 
     return get_peft_model(
@@ -150,9 +158,18 @@ def add_lora(model, rank: int, alpha: int, dropout: float):
             lora_alpha=alpha,
             lora_dropout=dropout,
             target_modules="all-linear",
-            modules_to_save=[head_name(model)],
+            exclude_modules=r".*pooler\..*",
+            modules_to_save=_head_modules(model),
         ),
     )
+
+
+def _head_modules(model) -> list[str]:
+    """What stands between the trunk's hidden states and the logits, and may be new: an encoder's pooler is."""
+    beside_trunk = [name for name, child in model.named_children() if list(child.parameters())]
+    beside_trunk.remove(model.base_model_prefix)
+    trunk = getattr(model, model.base_model_prefix)
+    return beside_trunk + (["pooler"] if getattr(trunk, "pooler", None) is not None else [])
 
 
 class Float32Head(nn.Linear):

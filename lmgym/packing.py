@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from lmgym.text import Replies
 
 ATTENTION = "lmgym_packed"
-# a row shorter than this share of its group's longest starts another group; a GPU prefers few kernels to little padding
 # sizes are rounded up to these: oneDNN compiles its kernels anew for every shape (0.5 to 1.5 ms each)
 TOKENS_STEP, LENGTH_STEP = 128, 16
+# a row shorter than this share of its group's longest starts another group; a GPU prefers few kernels to little padding
 GROUP_SHARE = 0.5 if torch.cuda.is_available() else 0.7
 
 
@@ -58,7 +58,9 @@ class RowGroup:
     def allowed_from_ends(self) -> torch.Tensor:
         """[B, 1, k, T] bool: a reply's last token sees the prefix and its own tail."""
         keys = self.segments[:, None, :]
-        tails = torch.arange(1, self.ends.shape[1] + 1, device=keys.device)[None, :, None]
+        # a repeated end keeps its own tail: a query that may see no key at all would give NaN
+        tails = torch.arange(1, self.ends.shape[1] + 1, device=keys.device).minimum(self.segments.amax(1)[:, None])
+        tails = tails[:, :, None]
         return ((keys == 0) | (keys == tails))[:, None]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from lmgym.errors import InputError
 from lmgym.tracking import hub_token
 
+SPLITS = ("train", "test", "valid", "eval", "dev")
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".csv")
 
 
@@ -31,6 +32,9 @@ def read_records(source: str, split: str = "train") -> list[Record]:
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
         named = [p for p in files if p.name.startswith(split)]
+        if any(p.name.startswith(SPLITS) for p in files) and not named:
+            names = ", ".join(p.name for p in files[:6])
+            raise InputError(f"dataset {source} has no file for the split {split}; found {names}; name a file")
         if not files:
             raise InputError(f"dataset {source} is a folder without data files; needed: {' '.join(SUFFIXES)}")
         return [record for p in named or files for record in _read_file(p)]

@@ -14,6 +14,7 @@ from lmgym.errors import InputError
 from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer, resolve_source
 from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
 
+REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
 
 
@@ -113,7 +114,8 @@ class HFScorer:
         groups: dict[Conversation, list[int]] = {}
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
-        members = list(groups.values())
+        # attention is quadratic in a row: more replies than these start another row with the prefix again
+        members = [g[i : i + REPLIES_A_ROW] for g in groups.values() for i in range(0, len(g), REPLIES_A_ROW)]
         return [share_prefix([ids[i] for i in group]) for group in members], members
 
 

@@ -27,7 +27,7 @@ FLAT_TEMPLATE = (
 BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
 
 ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
-HH_MARKER = re.compile(r"\n\n(Human|Assistant):")
+HH_MARKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
 
 

@@ -97,8 +97,8 @@ def _pair(record: Record) -> Pair:
     else:
         conversation = _conversation(record.fields["prompt"], "prompt")
         replies = (
-            _only_reply(record.fields["chosen"], chosen, "chosen"),
-            _only_reply(record.fields["rejected"], rejected, "rejected"),
+            _only_reply(record.fields["chosen"], chosen, conversation, "chosen"),
+            _only_reply(record.fields["rejected"], rejected, conversation, "rejected"),
         )
     if not conversation.turns:
         raise _RowError("prompt", "no turn before the reply")
@@ -121,10 +121,12 @@ def _conversation(value: Any, name: str) -> Conversation:
     raise _RowError(name, f"{type(value).__name__}; needed: text or messages")
 
 
-def _only_reply(value: Any, side: Conversation, name: str) -> str:
-    """The reply of a row that has a prompt column: plain text, or the one message."""
+def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
+    """The reply of a row that has a prompt column: plain text, one message, or the prompt's messages and one more."""
     if isinstance(value, str):
         return value.strip()
+    if side.turns[:-1] == prompt.turns and side.turns[-1].speaker == "bot" and side.persona in ("", prompt.persona):
+        return side.turns[-1].text
     if len(side.turns) != 1 or side.turns[0].speaker != "bot" or side.persona:
         roles = ", ".join(str(message["role"]) for message in value)
         raise _RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt")
@@ -223,6 +225,8 @@ class PairExample:
     margin: float
     prompt: int
     lengths: tuple[int, int]
+    origin: str = ""
+    """file:line of its row"""
 
 
 def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[list[PairExample], list[Rejection]]:
@@ -244,7 +248,8 @@ def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[l
             rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], found))
             continue
         number = numbers.setdefault(pair.prompt_key, len(numbers))
-        examples.append(PairExample(replies, pair.margin, number, lengths))
+        origin = f"{Path(pair.file).name}:{pair.line}"
+        examples.append(PairExample(replies, pair.margin, number, lengths, origin))
     return examples, rejections
 
 

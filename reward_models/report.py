@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lmgym.engine import rank, world_size, zero_stage
 from lmgym.models import save_classifier
 from lmgym.run import Run
 from reward_models.config import RewardConfig
-from reward_models.data import Pair, PairExample
+from reward_models.data import PairExample
 from reward_models.metrics import PairReport
 
 CONSOLE = Console(width=max(80, min(120, shutil.get_terminal_size((100, 20)).columns)), highlight=False)
@@ -37,18 +38,16 @@ def show_plan(config: RewardConfig, counts: dict[str, int], accumulation: int, d
     )
 
 
-def show_row(pair: Pair, example: PairExample, tokenizer) -> None:
-    """A pair as the model will see it, with its token counts."""
-    prefix, (chosen, rejected) = example.replies.prefix, example.replies.tails
-    shared = tokenizer.decode(prefix)
-    CONSOLE.rule(f"{Path(pair.file).name}:{pair.line}", style="dim")
-    CONSOLE.print(
-        f"[bold]shared, {len(prefix)} tokens[/bold] ({example.replies.truncated} cut): {escape(repr(shared))}"
-    )
-    for name, tail in (("chosen", chosen), ("rejected", rejected)):
-        total = len(prefix) + len(tail)
-        text = escape(repr(tokenizer.decode(tail)))
-        CONSOLE.print(f"[bold]{name}, {len(tail)} more = {total} tokens[/bold]: {text}")
+def show_rows(examples: Sequence[PairExample], tokenizer) -> None:
+    """Pairs as the model will see them, with their token counts."""
+    for example in examples:
+        prefix, (chosen, rejected) = example.replies.prefix, example.replies.tails
+        CONSOLE.rule(example.origin, style="dim")
+        title = f"shared, {len(prefix)} tokens ({example.replies.truncated} cut on the left)"
+        CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix)))}")
+        for name, tail in (("chosen", chosen), ("rejected", rejected)):
+            title = f"{name}, {len(tail)} more = {len(prefix) + len(tail)} tokens"
+            CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(tail)))}")
 
 
 def show_results(

@@ -1,6 +1,6 @@
 """From a config to a scorer, in one straight line of numbered steps."""
 
-import json
+import copy
 import time
 from dataclasses import dataclass
 
@@ -22,7 +22,6 @@ from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
 from reward_models.config import RewardConfig
 from reward_models.data import (
-    Pair,
     PairExample,
     Rejection,
     fingerprint,
@@ -32,7 +31,7 @@ from reward_models.data import (
     without_prompts,
     write_rejections,
 )
-from reward_models.report import save_results, show_plan, show_results
+from reward_models.report import save_results, show_plan, show_results, show_rows
 
 EVALUATIONS = 5
 
@@ -43,7 +42,6 @@ class PairData:
 
     train: list[PairExample]
     evaluation: list[PairExample]
-    first: list[Pair]
     rejections: list[Rejection]
     fingerprint: str
 
@@ -79,7 +77,7 @@ def train_pairwise(config: RewardConfig) -> None:
         show_plan(config, data.counts, accumulation, deepspeed)
     if config.run.dry_run:
         if rank() == 0:
-            _show_rows(data, tokenizer)
+            show_rows(data.train[:3], tokenizer)
         stop_distributed()
         return
 
@@ -135,7 +133,7 @@ def prepare_pairs(config: RewardConfig, tokenizer) -> PairData:
                 "check rejected rows, --max_length and --eval_size"
             )
     _refuse_idle_ranks(len(train), config)
-    return PairData(train, evaluation, sides[0], rejections, fingerprint(*sides))
+    return PairData(train, evaluation, rejections, fingerprint(*sides))
 
 
 def _refuse_impossible(config: RewardConfig) -> None:
@@ -242,12 +240,5 @@ def training_arguments(config: RewardConfig, deepspeed: dict | None, accumulatio
         ddp_find_unused_parameters=False,
         ddp_backend="gloo" if on_cpu and world_size() > 1 else None,
         use_cpu=on_cpu,
-        deepspeed=json.loads(json.dumps(deepspeed)) if deepspeed else None,  # the Trainer fills it in place
+        deepspeed=copy.deepcopy(deepspeed),  # the Trainer fills it in place
     )
-
-
-def _show_rows(data: PairData, tokenizer) -> None:
-    from reward_models.report import show_row
-
-    for pair, example in list(zip(data.first, data.train, strict=False))[:3]:
-        show_row(pair, example, tokenizer)

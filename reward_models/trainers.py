@@ -3,10 +3,12 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import final
 
 import torch
 from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -155,14 +157,15 @@ def _named(probe: str, metrics: Mapping[str, float]) -> dict[str, float]:
 class Progress(TrainerCallback):
     """A progress bar on the main rank with the last loss and accuracy."""
 
+    SHOWN = MappingProxyType({"train/loss": "loss", "train/accuracy": "accuracy", "eval/accuracy": "eval accuracy"})
+
     def __init__(self) -> None:
-        self.bar = None
+        self.bar: tqdm | None = None
+        self.figures: dict[str, str] = {}
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Opens the bar."""
         if rank() == 0:
-            from tqdm.auto import tqdm
-
             self.bar = tqdm(total=state.max_steps, unit="update", dynamic_ncols=True, mininterval=0.5, desc="training")
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
@@ -173,11 +176,7 @@ class Progress(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Shows the newest figures."""
         if self.bar is not None and logs:
-            shown = {"train/loss": "loss", "train/accuracy": "accuracy", "eval/accuracy": "eval accuracy"}
-            self.figures = {
-                **getattr(self, "figures", {}),
-                **{s: f"{logs[n]:.3f}" for n, s in shown.items() if n in logs},
-            }
+            self.figures |= {shown: f"{logs[name]:.3f}" for name, shown in self.SHOWN.items() if name in logs}
             self.bar.set_postfix(self.figures, refresh=False)
 
     def on_train_end(self, args, state, control, **kwargs) -> None:

@@ -50,3 +50,41 @@ def real_pairs() -> Path:
     if not REAL_PAIRS.is_file():
         pytest.skip(f"{REAL_PAIRS} is absent: this test needs real preference pairs")
     return REAL_PAIRS
+
+
+@pytest.fixture(scope="session")
+def few_pairs(tmp_path_factory, demo_file) -> Path:
+    """23 pairs: in updates of 4 or 8 the last one is short."""
+    return _slice(tmp_path_factory, demo_file, "few.jsonl", 0, 23)
+
+
+@pytest.fixture(scope="session")
+def held_out_pairs(tmp_path_factory, demo_file) -> Path:
+    """40 pairs on other prompts."""
+    return _slice(tmp_path_factory, demo_file, "held_out.jsonl", 300, 340)
+
+
+def _slice(tmp_path_factory, file: Path, name: str, first: int, last: int) -> Path:
+    path = tmp_path_factory.mktemp("pairs") / name
+    path.write_text("\n".join(file.read_text().splitlines()[first:last]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def scorer_folders(tmp_path_factory, small_models) -> dict[str, Path]:
+    """Those models as scorers, saved as a run saves them; weights are large, so that every token matters to a score."""
+    import torch
+
+    from lmgym.models import load_classifier, load_tokenizer, save_classifier
+
+    root, folders = tmp_path_factory.mktemp("scorers"), {}
+    for family, source in small_models.items():
+        tokenizer = load_tokenizer(str(source))
+        model, _ = load_classifier(str(source), tokenizer)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim == 2 and not name.startswith(("score", "classifier")):
+                    parameter.mul_(8.0)
+        folders[family] = root / family
+        save_classifier(model, model.state_dict(), folders[family], tokenizer, {"reduce": "logit", "max_length": 250})
+    return folders

@@ -1,0 +1,64 @@
+"""The gradients that the trainer hands to the optimizer, update by update, at a learning rate of 0.
+
+Imported by test_gradients.py for one rank; under torchrun it writes those of all ranks together to the file that the
+second argument names. The first names a JSON file with the arguments of `gradients`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+
+from lmgym.engine import rank, start_distributed, stop_distributed
+from lmgym.models import load_tokenizer
+from lmgym.run import Run
+from reward_models import train
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+
+
+class Capture(TrainerCallback):
+    """Copies the gradients of each update."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs) -> None:
+        """Called once an update, after accumulation and the average over ranks."""
+        named = model.named_parameters()
+        self.updates.append({name.removeprefix("module."): p.grad.detach().clone() for name, p in named})
+
+
+def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **optimizer) -> RewardConfig:
+    """No step moves a weight, and no norm is clipped, so each update's gradient is that of the first weights."""
+    return RewardConfig(
+        name="gradients",
+        scorer=ScorerConfig(model=str(model), precision="fp32"),
+        data=DataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
+        optimizer=OptimizerConfig(learning_rate=0.0, max_grad_norm=1e9, **optimizer),
+        run=RunConfig(output=str(folder), tracking="none", eval_updates=10_000, log_updates=1),
+    )
+
+
+def gradients(
+    folder: Path, model: Path, dataset: Path, evaluation: Path, accumulation: int, **optimizer
+) -> tuple[list[dict[str, torch.Tensor]], list[list[int]], train.PairData]:
+    """(gradients an update, rows an update, the data) of one epoch."""
+    config = make_config(folder, model, dataset, evaluation, **optimizer)
+    tokenizer = load_tokenizer(config.scorer.model)
+    data = train.prepare_pairs(config, tokenizer)
+    capture = Capture()
+    with Run.start(config.output, {}, 0, "none", is_main=rank() == 0) as run:
+        trainer, _ = train._make_trainer(config, None, accumulation, tokenizer, data, run)
+        trainer.add_callback(capture)
+        trainer.train()
+    return capture.updates, [rows.tolist() for rows in trainer.sampler.updates()], data
+
+
+if __name__ == "__main__":
+    start_distributed(use_deepspeed=False)
+    captured, _, _ = gradients(**json.loads(Path(sys.argv[1]).read_text()))
+    if rank() == 0:
+        torch.save(captured, sys.argv[2])
+    stop_distributed()

@@ -1,0 +1,123 @@
+"""Launches as a user types them: a command, its output, and what it left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENT = ROOT / "reward_models/experiments/hh_pairwise.py"
+BIN = Path(sys.executable).parent
+# a launch in a launch's environment, or with somebody's keys, would be another launch
+FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN")
+SECONDS = 240
+
+
+@dataclass
+class Launched:
+    """A command under way; its output goes to files, so that two at once cannot fill a pipe."""
+
+    process: subprocess.Popen
+    stdout: IO[str]
+    stderr: IO[str]
+
+
+def run(
+    command: Sequence[object], cwd: Path = ROOT, seconds: float = SECONDS, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end. Raises TimeoutExpired, with all its processes killed, after `seconds`."""
+    return finish(start(command, cwd, **environment), seconds)
+
+
+def start(command: Sequence[object], cwd: Path = ROOT, **environment: str) -> Launched:
+    """Starts a command in a process group of its own, one thread a process, off the hub."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    ours = {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    stdout, stderr = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115  `finish` closes them
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**inherited, **ours, **environment},
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+    return Launched(process, stdout, stderr)
+
+
+def finish(launched: Launched, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
+    """Waits for a command and reads its output. What it left running is killed."""
+    try:
+        launched.process.wait(seconds)
+    finally:
+        # deepspeed's runner leaves its workers alive when it alone is signalled: the whole group goes
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(launched.process.pid, signal.SIGKILL)
+        launched.process.wait()
+        texts = []
+        for file in (launched.stdout, launched.stderr):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+    return subprocess.CompletedProcess(launched.process.args, launched.process.returncode, *texts)
+
+
+def launch(kind: str, *arguments: object, ranks: int = 2, script: Path = EXPERIMENT) -> list[object]:
+    """The command that runs a script under "python", "torchrun" or "deepspeed"; a port of its own each time."""
+    if kind == "python":
+        return [BIN / "python", script, *arguments]
+    count = {"torchrun": "--nproc_per_node", "deepspeed": "--num_gpus"}[kind]
+    return [BIN / kind, count, ranks, "--master_port", free_port(), script, *arguments]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def flags(**values: object) -> list[object]:
+    """`--name value` for every value."""
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_metrics(folder: Path) -> dict[str, dict[int, float]]:
+    """Every metric of a run by step."""
+    metrics: dict[str, dict[int, float]] = {}
+    for line in read_lines(folder / "metrics.jsonl"):
+        for name, value in line.items():
+            metrics.setdefault(name, {})[line["step"]] = value
+    return metrics
+
+
+def read_weights(folder: Path) -> Mapping[str, Any]:
+    """The weights of a run's model."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def largest_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """The largest difference between two sets of weights of the same names."""
+    assert a.keys() == b.keys()
+    return max((a[name].float() - b[name].float()).abs().max().item() for name in a)

@@ -1,0 +1,570 @@
+"""The experiment as users launch it: plain, torchrun and deepspeed, what it writes, and what it refuses.
+
+Launches take 10 to 25 s each, so tests share them: one module fixture a launch.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import torch
+from launching import (
+    EXPERIMENT,
+    ROOT,
+    flags,
+    largest_difference,
+    launch,
+    read_lines,
+    read_metrics,
+    read_weights,
+    run,
+)
+
+from lmgym.batching import UpdateSampler
+from lmgym.errors import InputError
+from lmgym.override import override
+from lmgym.scorers import HFScorer
+from lmgym.text import Conversation, render
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.experiments.hh_pairwise import CONFIG
+
+Start = Callable[..., tuple[CompletedProcess[str], Path]]
+
+# 23 pairs in updates of 4: the 6th holds 3, which 2 ranks cut into micro-batches of 2 pairs and of 1 beside a filler;
+# the 7th and 8th belong to a second epoch. Equality is asked for after each of them.
+UPDATES, SHORT = 8, 6
+TRAIN = {
+    "max_length": 256,
+    "global_batch": 4,
+    "micro_batch": 1,
+    "max_updates": UPDATES,
+    "learning_rate": 1e-3,
+    "log_updates": 1,
+    "eval_updates": 100,
+    "tracking": "none",
+}
+
+
+@pytest.fixture(scope="module")
+def begin(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path_factory) -> Start:
+    """Launches the experiment on small files; (what it said, its folder). Fails where it does."""
+
+    def go(kind: str, *more: object, family: str = "llama", config: str = "", **changes: object):
+        folder = tmp_path_factory.mktemp("runs") / "output"
+        values = {
+            "model": small_models[family],
+            "dataset": few_pairs,
+            "eval_dataset": held_out_pairs,
+            "precision": "fp32",
+            "output": folder,
+            **TRAIN,
+            **({"deepspeed": ROOT / "configs" / config} if config else {}),
+            **changes,
+        }
+        done = run(launch(kind, *flags(**values), *more))
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+        return done, folder
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def plain(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin("python", "--local_rank=0")
+
+
+@pytest.fixture(scope="module")
+def torchrun(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin("torchrun")
+
+
+@pytest.fixture(scope="module")
+def zero2(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin("deepspeed", config="zero2.json")
+
+
+@pytest.fixture(scope="module")
+def zero3(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin("deepspeed", config="zero3.json")
+
+
+@pytest.fixture(scope="module")
+def lora(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin(
+        "deepspeed", "--gradient_checkpointing", config="zero3.json", lora_rank=4, max_updates=4, learning_rate=1e-2
+    )
+
+
+def assert_same_run(found: Path, wanted: Path, apart: float = 1e-5) -> None:
+    """Equal losses and gradient norms at every update, evaluations and final weights."""
+    a, b = read_metrics(found), read_metrics(wanted)
+    for name in ("train/loss", "train/accuracy", "train/margin", "eval/accuracy", "eval/margin_mean"):
+        assert a[name].keys() == b[name].keys()
+        assert a[name] == pytest.approx(b[name], abs=1e-5), name
+    assert len(a["train/loss"]) == UPDATES
+    # Adam's step hides a gradient that is too large throughout: its norm does not
+    assert a["train/grad_norm"] == pytest.approx(b["train/grad_norm"], rel=1e-4)
+    assert largest_difference(read_weights(found), read_weights(wanted)) < apart
+
+
+def score_eval_pairs(folder: Path, held_out: Path) -> torch.Tensor:
+    """[pairs, 2] scores of a run's model by the scorer that loads its folder."""
+    scorer = HFScorer.load(folder / "model")
+    sides = eval_sides(held_out)
+    return torch.stack([scorer.score(*zip(*side, strict=True)) for side in sides], 1)
+
+
+def eval_sides(held_out: Path) -> list[list[tuple[Conversation, str]]]:
+    """The held-out pairs as (conversation, reply): chosen, rejected."""
+    from lmgym.records import read_records
+    from reward_models.data import validate
+
+    pairs = validate(read_records(str(held_out))).pairs
+    return [[(p.conversation, p.chosen) for p in pairs], [(p.conversation, p.rejected) for p in pairs]]
+
+
+def saved_scores(folder: Path) -> torch.Tensor:
+    """[pairs, 2] scores as the run wrote them."""
+    return torch.tensor([[row["chosen"], row["rejected"]] for row in read_lines(folder / "scores.jsonl")])
+
+
+def words(text: str) -> str:
+    """Text as one line, since tables and long sentences are broken to the terminal's width."""
+    return " ".join(text.split())
+
+
+# --- the same run under every launcher
+
+
+def test_torchrun_on_two_ranks_is_the_plain_run(plain, torchrun) -> None:
+    assert_same_run(torchrun[1], plain[1])
+
+
+def test_zero2_on_two_ranks_is_the_plain_run(plain, zero2) -> None:
+    assert_same_run(zero2[1], plain[1])
+
+
+def test_zero3_on_two_ranks_is_the_plain_run(plain, zero3) -> None:
+    assert_same_run(zero3[1], plain[1])
+
+
+def test_the_runs_that_are_compared_train_and_have_a_short_update(plain, small_models, zero2) -> None:
+    assert [len(rows) for rows in UpdateSampler([1] * 23, 4, 2, ranks=2).updates()][SHORT - 1] == 3
+    losses = read_metrics(plain[1])["train/loss"]
+    assert len(set(losses.values())) == UPDATES
+    moved = read_weights(plain[1])["model.layers.0.mlp.up_proj.weight"]
+    from transformers import AutoModelForCausalLM
+
+    first = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32)
+    assert (moved - first.model.layers[0].mlp.up_proj.weight).abs().max() > 1e-3
+    assert json.loads((zero2[1] / "run.json").read_text())["world_size"] == 2
+
+
+# --- what a run leaves behind
+
+
+def test_the_folder_holds_config_counts_and_outcome(plain) -> None:
+    record = json.loads((plain[1] / "run.json").read_text())
+    assert (record["outcome"], record["exit_code"], record["name"]) == ("finished", 0, "hh_pairwise")
+    assert record["data"] == {"train_pairs": 23, "eval_pairs": 40, "truncated_pairs": 0, "rejected_rows": 0}
+    assert record["config"]["learning_rate"] == 1e-3
+    assert record["parameters"] == record["trainable_parameters"] > 10_000
+    assert record["new_head"] is True
+    assert len(record["data_fingerprint"]) == 64
+
+
+@pytest.mark.parametrize("launcher", ["plain", "torchrun", "zero2", "zero3"])
+def test_every_launcher_leaves_the_same_files(launcher: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(launcher)[1]
+    files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    weights = {f"model/{n}" for n in ("model.safetensors", "config.json", "README.md", "scorer.json")}
+    tokenizer = {f"model/{n}" for n in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")}
+    ours = {"run.json", "metrics.jsonl", "rejected.jsonl", "evaluation.json", "scores.jsonl"}
+    assert files == weights | tokenizer | ours
+
+
+def test_evaluation_and_scores_agree(plain) -> None:
+    evaluation = json.loads((plain[1] / "evaluation.json").read_text())
+    scores = saved_scores(plain[1])
+    assert scores.shape == (40, 2)
+    accuracy = (scores[:, 0] > scores[:, 1]).double().mean().item()
+    assert evaluation["metrics"]["accuracy"] == pytest.approx(accuracy)
+    assert read_metrics(plain[1])["eval/accuracy"][UPDATES] == pytest.approx(accuracy)
+    assert (plain[1] / "rejected.jsonl").read_text() == ""
+
+
+def test_the_model_card_says_what_it_is_and_what_was_measured(plain) -> None:
+    card = (plain[1] / "model" / "README.md").read_text()
+    accuracy = json.loads((plain[1] / "evaluation.json").read_text())["metrics"]["accuracy"]
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert f"| accuracy | {accuracy:.4f} |" in card
+
+
+@pytest.mark.parametrize("launcher", ["plain", "zero2"])
+def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pytest.FixtureRequest) -> None:
+    done, folder = request.getfixturevalue(launcher)
+    said = words(done.stdout)
+    assert said.count("23 pairs to train on, 40 to evaluate on; 0 cut on the left") == 1
+    assert said.count("hh_pairwise: 40 held-out pairs") == 1
+    assert said.count("accuracy (95% interval over prompts)") == 1
+    assert str(folder / "model") in done.stdout.replace("\n", "")
+    assert "training: 100%" in done.stderr
+
+
+def test_the_launchers_local_rank_is_taken_silently_by_plain_python(plain) -> None:
+    assert "local_rank" not in plain[0].stdout + plain[0].stderr
+
+
+def test_plain_python_says_nothing_that_a_user_must_puzzle_over(plain) -> None:
+    lines = [line for line in plain[0].stderr.replace("\r", "\n").splitlines() if not line.startswith("training:")]
+    assert [line for line in lines if line.strip() and "real_accelerator.py" not in line] == []
+
+
+@pytest.mark.parametrize("launcher", ["plain", "zero3"])
+def test_the_scorer_that_loads_the_folder_gives_the_scores_of_the_run(
+    launcher: str, request: pytest.FixtureRequest, held_out_pairs: Path
+) -> None:
+    folder = request.getfixturevalue(launcher)[1]
+    torch.testing.assert_close(score_eval_pairs(folder, held_out_pairs), saved_scores(folder), rtol=0, atol=1e-4)
+
+
+def test_plain_transformers_loads_the_folder_with_the_scores_of_the_run(plain, held_out_pairs: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(plain[1] / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(plain[1] / "model")
+    assert model.config.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
+    wanted = saved_scores(plain[1])
+    for column, side in enumerate(eval_sides(held_out_pairs)):
+        texts = [render(tokenizer, conversation, reply) for conversation, reply in side]
+        batch = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            found = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits[:, 0]
+        torch.testing.assert_close(found, wanted[:, column], rtol=0, atol=1e-4)
+
+
+def test_lora_with_checkpointing_under_zero3_is_merged_with_its_head(lora, held_out_pairs: Path) -> None:
+    from safetensors.torch import load_file
+
+    _, folder = lora
+    record = json.loads((folder / "run.json").read_text())
+    assert record["outcome"] == "finished"
+    assert record["trainable_parameters"] < record["parameters"] / 2
+    merged, adapter = read_weights(folder), load_file(folder / "model/adapter/adapter_model.safetensors")
+    assert not any("lora" in name for name in merged)
+    head = next(value for name, value in adapter.items() if name.endswith("score.weight"))
+    torch.testing.assert_close(merged["score.weight"], head, rtol=0, atol=0)
+    torch.testing.assert_close(score_eval_pairs(folder, held_out_pairs), saved_scores(folder), rtol=0, atol=1e-4)
+
+
+def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_models) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    from lmgym.models import load_classifier, load_tokenizer
+
+    merged = read_weights(lora[1])
+    first = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32).state_dict()
+    assert torch.equal(merged["model.embed_tokens.weight"], first["model.embed_tokens.weight"])
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert (merged[name] - first[name]).abs().max() > 1e-4
+    source = str(small_models["llama"])
+    new, _ = load_classifier(source, load_tokenizer(source), seed=0)
+    assert (merged["score.weight"] - new.score.weight).abs().max() > 1e-3
+    adapter = load_file(lora[1] / "model/adapter/adapter_model.safetensors")
+    assert all(value.abs().max() > 0 for value in adapter.values()), "lora_B starts at 0: each has moved"
+
+
+# --- looking before leaping
+
+
+def test_a_dry_run_shows_three_rows_with_their_tokens_and_writes_nothing(
+    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
+) -> None:
+    arguments = flags(model=small_models["llama"], dataset=few_pairs, eval_size=5, max_length=256, precision="fp32")
+    done = run(launch("python", *arguments, "--dry_run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    said = words(done.stdout)
+    shared = [int(n) for n in re.findall(r"shared, (\d+) tokens \(0 cut\): ['\"]User: ", said)]
+    assert len(shared) == 3
+    for side in ("chosen", "rejected"):
+        found = re.findall(rf"{side}, (\d+) more = (\d+) tokens: .*?<\|eos\|>", said)
+        assert [int(total) - int(more) for more, total in found] == shared
+
+
+def test_an_unknown_flag_exits_with_2_and_names_the_near_one() -> None:
+    done = run(launch("python", "--learning_rte", "1e-5"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: unknown flag --learning_rte; did you mean --learning_rate? (--help lists them all)\n"
+
+
+def test_an_unknown_flag_under_deepspeed_is_said_once_and_exits_with_2() -> None:
+    done = run(launch("deepspeed", "--learning_rte", "1e-5"))
+    assert done.returncode == 2
+    said = done.stdout + done.stderr
+    assert said.count("did you mean --learning_rate?") == 1
+    assert "Traceback" not in said
+
+
+def test_help_is_instant_and_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{str(EXPERIMENT)!r}, '--help']\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally: print({'torch', 'transformers', 'deepspeed'} & set(sys.modules))"
+    )
+    done = run([*launch("python")[:1], "-c", code])
+    assert done.returncode == 0
+    assert done.stdout.endswith("set()\n")
+    assert "--max_grad_norm" in done.stdout
+    assert min(cpu_seconds(launch("python", "--help")) for _ in range(3)) <= 0.3
+
+
+def cpu_seconds(command: list[object]) -> float:
+    """CPU time of a command, system time included."""
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, cwd=ROOT)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packed"),
+    [
+        (["--packed"], True),
+        (["--packed", "true"], True),
+        (["--no_packed"], False),
+        (["--packed=0"], False),
+        (["--packed", "None"], None),
+    ],
+)
+def test_a_boolean_that_may_be_none_is_written_like_any_other(arguments: list[str], packed: bool | None) -> None:
+    before = change(CONFIG, packed=not packed)
+    assert override(before, arguments).scorer.packed is packed
+
+
+# --- bad input: found, needed, fix; exit 2; before training
+
+
+@pytest.fixture
+def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path) -> RewardConfig:
+    """A config that would train."""
+    return RewardConfig(
+        name="bad",
+        scorer=ScorerConfig(model=str(small_models["llama"]), precision="fp32"),
+        data=DataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
+        optimizer=OptimizerConfig(global_batch=4, micro_batch=1, max_updates=1),
+        run=RunConfig(output=str(tmp_path / "output"), tracking="none"),
+    )
+
+
+def change(config: RewardConfig, **values: Any) -> RewardConfig:
+    """The config with fields of its groups replaced."""
+    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run")}
+    changed = {
+        name: replace(group, **{key: value for key, value in values.items() if hasattr(group, key)})
+        for name, group in groups.items()
+    }
+    return replace(config, **changed)
+
+
+REFUSED = {
+    "a missing dataset": ({"dataset": "/nowhere/pairs.jsonl"}, r"dataset /nowhere/pairs.jsonl does not exist; needed"),
+    "a relative path that is none": ({"dataset": "data/pairs.jsonl"}, r"dataset data/pairs.jsonl does not exist"),
+    "more for evaluation than there is": (
+        {"eval_size": 99, "eval_dataset": None},
+        r"--eval_size 99 asks for 99 of 23 pairs; needed: a share below 1, or a number below 23",
+    ),
+    "a batch that does not divide": (
+        {"global_batch": 10, "micro_batch": 4},
+        r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
+    ),
+    "a batch of none": ({"micro_batch": 0}, r"found global_batch=4 and micro_batch=0; both need at least 1"),
+    "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
+    "more tokens than the model reads": (
+        {"max_length": 257},
+        r"--max_length 257 exceeds what .* reads: 256 tokens",
+    ),
+    "no room for a conversation": ({"max_length": 4}, r"--max_length 4 holds no conversation; needed: at least 8"),
+    "a DeepSpeed config that does not exist": (
+        {"deepspeed": "configs/zero9.json"},
+        r"configs/zero9.json does not exist; needed: .*configs/zero2.json",
+    ),
+    "too little memory": (
+        {"memory_gb": 0.001},
+        r"needs about .* GiB a device \(weights .*\); --memory_gb is 0.001; try .*--deepspeed configs/zero2.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_before_training(case: str, config: RewardConfig) -> None:
+    from reward_models.train import train_pairwise
+
+    values, said = REFUSED[case]
+    with pytest.raises(InputError, match=said):
+        train_pairwise(change(config, **values))
+    assert not Path(config.output).exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="fp16 is refused on CPUs alone")
+def test_fp16_on_a_cpu_is_refused(config: RewardConfig) -> None:
+    from reward_models.train import train_pairwise
+
+    with pytest.raises(InputError, match=r"--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
+        train_pairwise(change(config, precision="fp16"))
+
+
+def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: RewardConfig, tmp_path: Path) -> None:
+    from reward_models.train import train_pairwise
+
+    (tmp_path / "empty" / "notes.txt").parent.mkdir()
+    (tmp_path / "empty" / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"is no model folder: found notes.txt; needed: config.json and weights"):
+        train_pairwise(change(config, model=str(tmp_path / "empty")))
+
+
+def test_more_ranks_than_pairs_are_refused(config: RewardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmgym.models import load_tokenizer
+    from reward_models.train import prepare_pairs
+
+    monkeypatch.setenv("WORLD_SIZE", "24")
+    with pytest.raises(InputError, match=r"23 training pair\(s\) for 24 ranks leaves ranks without data; use fewer"):
+        prepare_pairs(config, load_tokenizer(config.scorer.model))
+
+
+def assert_one_error(done: CompletedProcess[str], said: str) -> None:
+    """Exit code 2 and one line on stderr, which says so."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert said in lines[0]
+
+
+def test_missing_columns_are_one_line_on_stderr_with_those_found(small_models: dict[str, Path], tmp_path: Path) -> None:
+    data = tmp_path / "pairs.jsonl"
+    data.write_text('{"question": "a", "good": "b", "bad": "c"}\n' * 4)
+    done = run(launch("python", *flags(model=small_models["llama"], dataset=data, max_length=256)), cwd=tmp_path)
+    assert_one_error(done, f"{data} lacks the columns chosen and rejected; found: bad, good, question; needed")
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_a_model_too_big_for_its_zero_level_is_one_line_with_the_next_level(
+    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
+) -> None:
+    arguments = flags(model=small_models["llama"], dataset=few_pairs, max_length=256, memory_gb=0.001)
+    zero2 = flags(deepspeed=ROOT / "configs/zero2.json", precision="fp32")
+    done = run(launch("python", *arguments, *zero2), cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "--memory_gb is 0.001; try " in errors[0]
+    assert "--deepspeed configs/zero3.json" in errors[0]
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_after_the_folder_was_opened_is_its_outcome(
+    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
+) -> None:
+    # that a family cannot be packed is found when the model is built, with run.json already there
+    arguments = flags(model=small_models["bert"], dataset=few_pairs, max_length=256, precision="fp32", packed="true")
+    done = run(launch("python", *arguments, *flags(output=tmp_path / "output", tracking="none")))
+    assert_one_error(done, "--packed: bert is not one of gpt2, llama, qwen3")
+    record = json.loads((tmp_path / "output/run.json").read_text())
+    assert (record["outcome"], record["exit_code"]) == ("failed", 2)
+    assert record["error"].startswith("InputError: --packed")
+    assert not (tmp_path / "output/model").exists()
+
+
+def test_a_model_folder_without_weights_fails_the_run(
+    config: RewardConfig, small_models: dict[str, Path], tmp_path: Path
+) -> None:
+    from reward_models.train import train_pairwise
+
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in small_models["llama"].iterdir():
+        if not file.name.endswith(".safetensors"):
+            (bare / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(InputError, match=r"no classifier loads from"):
+        train_pairwise(change(config, model=str(bare)))
+    record = json.loads((Path(config.output) / "run.json").read_text())
+    assert (record["outcome"], record["exit_code"]) == ("failed", 2)
+
+
+# --- slow: further families, offload, bf16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "bert"])
+def test_other_families_under_zero3_are_their_plain_runs(family: str, begin: Start, held_out_pairs: Path) -> None:
+    _, one = begin("python", family=family)
+    _, two = begin("deepspeed", family=family, config="zero3.json")
+    # a fresh pooler tells [CLS] states hardly apart: gradients of 1e-3 cancel in biases, and Adam enlarges the rounding
+    assert_same_run(two, one, apart=2e-4 if family == "bert" else 1e-5)
+    torch.testing.assert_close(saved_scores(two), saved_scores(one), rtol=0, atol=1e-4)
+    torch.testing.assert_close(score_eval_pairs(two, held_out_pairs), saved_scores(two), rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero1.json", "zero2_offload.json", "zero3_offload.json"])
+def test_zero1_and_the_offloads_are_the_plain_run(name: str, plain, begin: Start) -> None:
+    assert_same_run(begin("deepspeed", config=name)[1], plain[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["", "zero1.json", "zero2.json", "zero3.json"])
+def test_bf16_stays_near_the_run_in_fp32(name: str, plain, begin: Start, held_out_pairs: Path) -> None:
+    _, folder = begin("deepspeed" if name else "python", precision="bf16", config=name)
+    found, wanted = read_metrics(folder)["train/loss"], read_metrics(plain[1])["train/loss"]
+    assert found == pytest.approx(wanted, abs=0.05)
+    assert found != wanted
+    torch.testing.assert_close(score_eval_pairs(folder, held_out_pairs), saved_scores(folder), rtol=0, atol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero2.json", "zero3.json"])
+def test_small_steps_add_up_in_bf16_because_the_masters_are_fp32(
+    name: str, begin: Start, small_models: dict[str, Path]
+) -> None:
+    from safetensors.torch import load_file
+
+    # 8 steps of 1e-5: bf16 weights would lose most of each to rounding, and the mean movement were near 1e-5
+    small_steps = {"learning_rate": 1e-5, "warmup": 0, "schedule": "constant_with_warmup", "precision": "bf16"}
+    _, folder = begin("deepspeed", config=name, **small_steps)
+    first = load_file(small_models["llama"] / "model.safetensors")
+    matrix = "model.layers.0.mlp.up_proj.weight"
+    assert (read_weights(folder)[matrix].float() - first[matrix]).abs().mean() > 3e-5
+
+
+@pytest.mark.slow
+def test_lora_and_full_checkpointing_do_not_change_the_run_under_ddp(plain, begin: Start) -> None:
+    assert_same_run(begin("torchrun", "--gradient_checkpointing")[1], plain[1])
+    _, one = begin("python", lora_rank=4)
+    _, two = begin("torchrun", lora_rank=4)
+    assert_same_run(two, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "code"), [("deepspeed", 2), ("torchrun", 1)])
+def test_two_ranks_for_one_pair_end_with_one_line(
+    kind: str, code: int, small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
+) -> None:
+    arguments = flags(model=small_models["llama"], dataset=few_pairs, eval_size=22, max_length=256, global_batch=16)
+    done = run(launch(kind, *arguments, *flags(output=tmp_path / "output")))
+    assert done.returncode == code, "torchrun turns a worker's code into 1"
+    said = done.stdout + done.stderr
+    assert said.count("error: 1 training pair(s) for 2 ranks leaves ranks without data; use fewer ranks") == 1
+    assert "train_pairwise(config)" not in said, "no traceback of ours"
+    assert not (tmp_path / "output").exists()

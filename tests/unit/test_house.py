@@ -1,0 +1,219 @@
+"""The rules of the house, read off the source: who may import whom, what files are called, how long they are."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STAGES = ("sft", "reward_models", "ppo")
+INSTALLED = {"lmgym", *STAGES, "eval_rewards_api"}
+PACKAGES = [ROOT / name for name in ("lmgym", *STAGES) if (ROOT / name).is_dir()]
+
+
+def files_in(*folders: Path) -> list[Path]:
+    """Python files, and at least one: a rule that looks at nothing cannot be broken."""
+    found = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    assert found
+    return found
+
+
+def experiments() -> list[Path]:
+    return [p for p in files_in(*PACKAGES) if p.parent.name == "experiments" and p.name != "__init__.py"]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Top-level packages that any import within names, also `importlib.import_module("x")`."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"a relative import at line {node.lineno}: these rules read whole names"
+            names.add(node.module or "")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names |= {str(a.value) for a in node.args if isinstance(a, ast.Constant)}
+    return {name.partition(".")[0] for name in names}
+
+
+def outside_functions(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run when the module is imported."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("__name__ == '__main__'", "TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.stmt):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def imported_at_once(path: Path) -> set[str]:
+    imports = [n for n in outside_functions(parse(path)) if isinstance(n, ast.Import | ast.ImportFrom)]
+    return imported(ast.Module(list(imports), []))
+
+
+def test_the_reader_of_imports_sees_every_kind(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "import torch.nn as nn\nfrom lmgym.text import Turn\n"
+        "if True:\n    import json\n"
+        "def f():\n    import ppo.train\n    importlib.import_module('sft.train')\n"
+        "if __name__ == '__main__':\n    import deepspeed\n"
+    )
+    assert imported(parse(path)) == {"torch", "lmgym", "json", "ppo", "sft", "deepspeed"}
+    assert imported_at_once(path) == {"torch", "lmgym", "json"}
+
+
+def test_stages_never_import_each_other() -> None:
+    for stage in STAGES:
+        if (ROOT / stage).is_dir():
+            others = set(STAGES) - {stage} | {"eval_rewards_api"}
+            for path in files_in(ROOT / stage):
+                assert not imported(parse(path)) & others, path
+
+
+def test_what_stages_share_knows_no_stage_but_the_command_within_its_functions() -> None:
+    stages = {*STAGES, "eval_rewards_api"}
+    for path in files_in(ROOT / "lmgym"):
+        found = imported_at_once(path) if path.is_relative_to(ROOT / "lmgym" / "cli") else imported(parse(path))
+        assert not found & stages, path
+
+
+def test_only_the_engine_imports_deepspeed() -> None:
+    importers = {p for p in files_in(*PACKAGES) if "deepspeed" in imported(parse(p))}
+    assert importers == {ROOT / "lmgym" / "engine.py"}
+
+
+def test_the_installed_packages_import_neither_tests_nor_benchmarks() -> None:
+    for path in files_in(*PACKAGES):
+        assert not imported(parse(path)) & {"tests", "benchmarks", "pytest", "trl"}, path
+
+
+def test_no_file_or_folder_shadows_a_standard_module() -> None:
+    folders = [*PACKAGES, *(ROOT / name for name in ("benchmarks", "tests") if (ROOT / name).is_dir())]
+    for path in files_in(*folders):
+        for part in path.relative_to(ROOT).with_suffix("").parts:
+            assert part not in sys.stdlib_module_names, path
+    assert "random" in sys.stdlib_module_names  # the one that broke `import torch`
+
+
+def test_files_and_functions_stay_short() -> None:
+    for path in files_in(*PACKAGES):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
+def test_there_are_no_modules_of_odds_and_ends() -> None:
+    for path in files_in(*PACKAGES):
+        assert path.stem not in {"utils", "util", "helpers", "common", "misc"}, path
+
+
+def test_every_module_says_what_it_is() -> None:
+    for path in files_in(*PACKAGES):
+        if path.name != "__init__.py":
+            assert ast.get_docstring(parse(path)), path
+
+
+def test_no_key_or_token_is_in_the_source() -> None:
+    secret = re.compile(r"hf_[A-Za-z]{20,}|wandb_[A-Za-z0-9_]{20,}|[\"'][0-9a-f]{40}[\"']")
+    for path in files_in(*PACKAGES):
+        assert not secret.search(path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize("path", experiments(), ids=lambda p: f"{p.parts[-3]}/{p.stem}")
+def test_an_experiment_is_short_and_builds_one_config(path: Path) -> None:
+    assert 15 <= len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    tree = parse(path)
+    assert ast.get_docstring(tree)
+    assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
+    names = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+    assert names == ["CONFIG"]
+
+
+def test_experiments_are_called_by_their_file_import_without_side_effects_and_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import importlib, json, os, sys\n"
+        "before = dict(os.environ)\n"
+        "found = {}\n"
+        "for name in sys.argv[1:]:\n"
+        "    config = importlib.import_module(name).CONFIG\n"
+        "    found[name] = config.name\n"
+        "heavy = sorted({'torch', 'transformers', 'deepspeed', 'datasets', 'wandb', 'peft'} & set(sys.modules))\n"
+        "print(json.dumps([found, heavy, before == dict(os.environ)]))\n"
+    )
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in experiments()]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    found, heavy, same_environment = json.loads(done.stdout)  # nothing else was printed
+    assert found == {name: name.rpartition(".")[2] for name in names}
+    assert heavy == []
+    assert same_environment
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_named_packages_are_installed() -> None:
+    from setuptools import find_namespace_packages  # what a `packages.find` table means
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = find_namespace_packages(str(ROOT), include=settings["packages"]["find"]["include"])
+    modules = settings.get("py-modules", [])
+    assert {name.partition(".")[0] for name in packages} | set(modules) <= INSTALLED
+    assert {"lmgym", "lmgym.cli", "reward_models", "reward_models.experiments"} <= set(packages)
+    folders = {".".join(p.parent.relative_to(ROOT).parts) for p in files_in(*PACKAGES)}
+    assert folders <= set(packages)
+    assert all((ROOT / name.replace(".", "/") / "__init__.py").is_file() for name in folders)
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def tree_of(readme: str) -> dict[str, str]:
+    """The first fenced block whose every line is `path  description`, as a dict; empty where there is none."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL):
+        lines = [re.fullmatch(r"([\w./*-]+)\s{2,}(\S.*)", line.strip()) for line in block.splitlines() if line.strip()]
+        if len(lines) > 5 and all(lines):
+            assert len({line[1] for line in lines}) == len(lines), "a path stands twice in README's tree"
+            return {line[1]: line[2] for line in lines}
+    return {}
+
+
+def test_the_reader_of_the_tree_takes_the_block_of_paths_alone() -> None:
+    paths = "".join(f"lmgym/file{i}.py   what file {i} is\n" for i in range(6))
+    found = tree_of(f"# x\n```bash\nmake demo  # x\n```\ntext\n```\n{paths}tests/  all tests\n```\n")
+    assert len(found) == 7
+    assert found["lmgym/file3.py"] == "what file 3 is"
+    assert tree_of("# x\n```\nmake demo\n```\n") == {}
+
+
+def test_the_readmes_tree_names_every_file_that_there_is_and_no_other() -> None:
+    tree = tree_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    if not tree:
+        pytest.skip("README.md has no tree yet: a fenced block with lines `path  description`")
+    files = [name for name in tracked() if not name.startswith("tests/")]
+    folders = tuple(f"{path.rstrip('/')}/" for path in tree if (ROOT / path).is_dir())
+    for name in files:
+        # Python has a line a file; what else there is may be told by its folder's line
+        by_folder = name.startswith(folders) and (not name.endswith(".py") or name.endswith("__init__.py"))
+        assert name in tree or by_folder or name == ".gitignore", f"{name} has no line in README's tree"
+    for path in tree:
+        assert (ROOT / path).exists() or list(ROOT.glob(path)), f"README names {path}, which does not exist"
+    assert any(path.rstrip("/") == "tests" or path.startswith("tests/") for path in tree)

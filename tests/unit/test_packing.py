@@ -1,0 +1,245 @@
+"""Packed rows against the plain padded forward of the same weights: the same scores and the same gradients."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from lmgym import packing
+from lmgym.errors import InputError
+from lmgym.models import ScoringModel
+from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.text import Replies
+
+VOCABULARY, PAD = 97, 0
+SETTINGS = {
+    "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 64,
+             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "llama": {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+              "intermediate_size": 48, "max_position_embeddings": 64},
+    "qwen3": {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1,
+              "head_dim": 16, "intermediate_size": 48, "max_position_embeddings": 64},
+}  # fmt: skip
+FAMILIES = tuple(SETTINGS)
+
+
+def plain_model(family: str, **settings):
+    """A classifier whose weights are large enough for every token to matter to the score."""
+    ids = {"pad_token_id": PAD, "eos_token_id": 1, "bos_token_id": 2}
+    config = AutoConfig.for_model(family, vocab_size=VOCABULARY, num_labels=1, **ids, **SETTINGS[family] | settings)
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5.0) if parameter.ndim == 2 else parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def blocks_of(model):
+    """The layers of the trunk."""
+    trunk = getattr(model, model.base_model_prefix)
+    return trunk.h if hasattr(trunk, "h") else trunk.layers
+
+
+def rows_of(shapes: Sequence[tuple[int, Sequence[int]]], seed: int = 0) -> list[Replies]:
+    """Random ids for (prefix length, tail lengths)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
+
+    return [Replies(ids(prefix), [ids(length) for length in tails]) for prefix, tails in shapes]
+
+
+SHAPES = {
+    "pairs": [(9, (4, 7)), (3, (5, 5)), (17, (1, 12)), (6, (8, 2))],
+    "single replies": [(9, (4,)), (3, (11,)), (1, (1,))],
+    "four replies": [(9, (4, 7, 1, 3)), (2, (1, 1, 1, 1))],
+    "mixed": [(9, (4,)), (5, (2, 3, 4, 5)), (12, (1, 6))],
+    "no prefix": [(0, (4, 7)), (0, (1, 3)), (8, (2, 2))],
+    "tails of one token": [(9, (1, 1)), (0, (1, 1)), (0, (1,))],
+    "one row": [(5, (2, 3))],
+    "very unequal rows": [(40, (9, 5)), (1, (2, 2)), (20, (1, 1)), (3, (3,))],
+    "a single reply without a prefix beside two": [(0, (9,)), (0, (4, 5)), (4, (2, 3)), (0, (9,))],
+}
+
+
+def plain_scores(model, rows: Sequence[Replies]) -> torch.Tensor:
+    return model(**pad_right(rows, PAD)).logits[:, 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_scores_and_all_gradients_are_those_of_the_plain_forward(family: str, shapes: str, checkpointing: bool) -> None:
+    plain, rows = plain_model(family), rows_of(SHAPES[shapes])
+    inner = copy.deepcopy(plain)
+    layers_run = []
+    blocks_of(inner)[-1].mlp.register_forward_pre_hook(lambda *_: layers_run.append(1))
+    if checkpointing:
+        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        inner.train()  # where dropout is 0; checkpointing is for training only
+    ours = ScoringModel(inner)
+    expected, scores = plain_scores(plain, rows), ours(packed=pack(rows))[:, 0]
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+    if len(expected) > 2:
+        assert expected.std() > 0.05  # weights that tell replies apart
+
+    weights = torch.linspace(-1, 2, len(expected))
+    (expected * weights).sum().backward()
+    (scores * weights).sum().backward()
+    assert len(layers_run) == (2 if checkpointing else 1)  # the layer ran again in the backward
+    theirs = dict(plain.named_parameters())
+    everything = torch.cat([p.grad.flatten() for p in theirs.values()]).norm()
+    for name, parameter in inner.named_parameters():
+        error = (parameter.grad - theirs[name].grad).norm()
+        assert error <= 1e-5 * theirs[name].grad.norm() + 1e-6 * everything, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_replys_score_depends_on_no_other_reply_row_or_order(family: str) -> None:
+    rows = rows_of(SHAPES["mixed"])
+    ours = ScoringModel(plain_model(family))
+    with torch.no_grad():
+        together = ours(packed=pack(rows))[:, 0]
+        alone = [ours(packed=pack([Replies(row.prefix, [tail])]))[:, 0] for row in rows for tail in row.tails]
+        turned = ours(packed=pack([Replies(r.prefix, r.tails[::-1]) for r in rows[::-1]]))[:, 0]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)
+    torch.testing.assert_close(together, turned.flip(0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_layers_mlp_runs_on_the_ends_of_replies_only(family: str) -> None:
+    rows = rows_of(SHAPES["pairs"])
+    model = plain_model(family)
+    ours, batch = ScoringModel(model), pack(rows)
+    seen: dict[int, int] = {}
+    for index, block in enumerate(blocks_of(model)):
+        first = block.mlp.c_fc if family == "gpt2" else block.mlp.gate_proj
+        first.register_forward_pre_hook(lambda _, args, i=index: seen.update({i: args[0].numel() // 32}))
+    with torch.no_grad():
+        ours(packed=batch)
+    real, tokens = sum(row.tokens for row in rows), batch.input_ids.numel()
+    assert tokens >= real > 8
+    assert seen == {0: tokens, 1: tokens, 2: 8}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_in_bf16_are_close_to_those_in_fp32(family: str) -> None:
+    rows, model = rows_of(SHAPES["pairs"]), plain_model(family)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.div_(2.0)
+        expected = plain_scores(model, rows)
+        ours = ScoringModel(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = ours(packed=pack(rows))[:, 0].float()
+    assert expected.std() > 0.05
+    assert (scores - expected).abs().max() < 2e-2 * max(1.0, expected.abs().max().item())
+    assert not torch.equal(scores, expected)  # bf16 was at work
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_plain_matrix_products_equal_the_fused_kernel(scaling: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for group in pack(rows_of(SHAPES["mixed"])).groups:
+        rows, length = group.segments.shape
+        allowed = group.allowed()
+        blocked = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        states = torch.randn(3, rows, 4, length, 8, generator=generator)
+        found = []
+        for attend, mask in ((packing._product_attention, blocked), (packing._fused_attention, allowed)):
+            inputs = [t.clone().requires_grad_() for t in states]
+            output = attend(*inputs, mask, scaling, 0.0)
+            output.square().sum().backward()
+            found.append([output.detach(), *(t.grad for t in inputs)])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_packed_batch_by_hand() -> None:
+    batch = pack([Replies([10, 11], [[20], [30, 31]]), Replies([], [[40, 41]])])
+    # behind the tokens there may be fillers
+    assert batch.input_ids[0, :7].tolist() == [10, 11, 20, 30, 31, 40, 41]
+    assert batch.position_ids[0, :7].tolist() == [0, 1, 2, 2, 3, 0, 1]
+    assert batch.ends.tolist() == [2, 4, 6]
+    assert visible(batch) == {
+        0: {0},
+        1: {0, 1},
+        2: {0, 1, 2},
+        3: {0, 1, 3},  # the second tail sees the prefix and itself
+        4: {0, 1, 3, 4},
+        5: {5},
+        6: {5, 6},
+    }
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_the_end_of_a_reply_sees_the_same_in_the_last_layer_as_in_the_others(shapes: str) -> None:
+    batch = pack(rows_of(SHAPES[shapes]))
+    everywhere, seen = visible(batch), {}
+    for group in batch.groups:
+        mask = group.allowed_from_ends()[:, 0].flatten(0, 1)
+        for place in group.filled.tolist():
+            keys = group.slots[place // group.ends.shape[1]][mask[place]]
+            seen[group.ends.flatten()[place].item()] = set(keys.tolist())
+    assert seen == {end: everywhere[end] for end in batch.ends.tolist()}
+
+
+def visible(batch: PackedBatch) -> dict[int, set[int]]:
+    """Which tokens each real token may look at."""
+    seen = {}
+    for group in batch.groups:
+        for slots, segments, allowed in zip(group.slots, group.segments, group.allowed()[:, 0], strict=True):
+            for column in torch.nonzero(segments >= 0).flatten().tolist():
+                assert not (allowed[column] & (segments < 0)).any()  # never an empty slot
+                seen[slots[column].item()] = set(slots[allowed[column]].tolist())
+    return seen
+
+
+def test_right_padding_by_hand() -> None:
+    padded = pad_right([Replies([10, 11], [[20], [30, 31]]), Replies([], [[40]])], PAD)
+    assert padded["input_ids"].tolist() == [[10, 11, 20, 0], [10, 11, 30, 31], [40, 0, 0, 0]]
+    assert padded["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plain_forward_of_a_packed_model_is_refused_until_its_attention_is_set_back(family: str) -> None:
+    rows, model = rows_of(SHAPES["pairs"]), plain_model(family)
+    expected = plain_scores(model, rows)
+    ours = ScoringModel(model)
+    assert model.config._attn_implementation == ATTENTION
+    with pytest.raises(ValueError, match=r"set_attn_implementation\('sdpa'\)"):
+        plain_scores(model, rows)
+    ours(packed=pack(rows))
+    model.set_attn_implementation("sdpa")
+    torch.testing.assert_close(plain_scores(model, rows), expected, rtol=0, atol=1e-6)
+    model.set_attn_implementation(ATTENTION)
+    torch.testing.assert_close(ours(packed=pack(rows))[:, 0], expected, rtol=0, atol=1e-5)
+
+
+def test_packed_attention_without_its_rows_is_refused() -> None:
+    states = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=ATTENTION):
+        packed_attention(None, states, states, states, None)
+
+
+def test_unpacked_on_request_gives_the_same_scores() -> None:
+    rows, model = rows_of(SHAPES["pairs"]), plain_model("llama")
+    expected = plain_scores(model, rows)
+    ours = ScoringModel(model, packed=False)
+    torch.testing.assert_close(ours(**ours.collate(rows, PAD))[:, 0], expected, rtol=0, atol=1e-6)
+
+
+def test_families_and_windows_that_packing_does_not_know_are_padded_or_refused() -> None:
+    bert = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = AutoConfig.for_model("bert", vocab_size=VOCABULARY, num_labels=1, pad_token_id=PAD, **bert)
+    encoder = AutoModelForSequenceClassification.from_config(config)
+    sliding = plain_model("qwen3", use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    for model, found in ((encoder, "bert"), (sliding, "qwen3 with sliding windows")):
+        assert not ScoringModel(model).packed
+        with pytest.raises(InputError, match=f"{found} is not one of gpt2, llama, qwen3"):
+            ScoringModel(model, packed=True)

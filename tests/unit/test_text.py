@@ -1,0 +1,231 @@
+"""Chats as text and as token ids: one meaning whatever the format, one tokenisation however it is cut."""
+
+import random
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from lmgym.models import load_tokenizer
+from lmgym.text import (
+    Conversation,
+    Turn,
+    common_prefix,
+    ensure_template,
+    from_messages,
+    from_transcript,
+    messages,
+    render,
+    share_prefix,
+    tokenize_replies,
+    tokenize_texts,
+    truncate_left,
+)
+
+FAMILIES = ("gpt2", "llama", "bert")
+CHAT = Conversation((Turn("user", "hello"), Turn("bot", "hi there"), Turn("user", "how are you?")))
+WORDS = ["soup", "jazz", "I", "don't", "know", "42", "ünïcödé", "😀", "a\nb", "User", "Bot:", "  two", "!", "？", "the"]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(small_models) -> dict[str, PreTrainedTokenizerFast]:
+    """A llama whose template writes a BOS, a bert with [CLS] and [SEP], a gpt2 with neither."""
+    found = {family: load_tokenizer(str(small_models[family])) for family in FAMILIES}
+    found["llama"].add_special_tokens({"bos_token": "<s>"})
+    found["llama"].chat_template = "{{ bos_token }}" + found["llama"].chat_template
+    return found
+
+
+def random_conversation(rng: random.Random) -> Conversation:
+    def words() -> str:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9)))
+
+    speakers = ["user" if i % 2 == 0 else "bot" for i in range(rng.choice([1, 3, 5]))]
+    return Conversation(tuple(Turn(s, words()) for s in speakers), words() if rng.random() < 0.3 else "")
+
+
+def random_replies(rng: random.Random, count: int) -> list[str]:
+    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
+
+
+def test_hh_flat_and_message_chats_are_the_same_conversation() -> None:
+    hh = from_transcript("\n\nHuman: hello\n\nAssistant: hi there\n\nHuman: how are you?")
+    flat = from_transcript("User: hello\nBot: hi there\nUser: how are you?\nBot:")
+    rows = [("user", "hello"), ("assistant", "hi there"), ("user", "how are you?")]
+    chat = from_messages([{"role": role, "content": text} for role, text in rows])
+    assert hh == flat == chat == CHAT
+
+
+def test_roles_may_be_called_human_and_bot_in_any_case() -> None:
+    rows = [{"role": "Human", "content": "hello"}, {"role": "BOT", "content": "hi there"}]
+    assert from_messages(rows).turns == CHAT.turns[:2]
+
+
+def test_text_before_the_first_marker_is_the_persona_and_a_system_message_is_too() -> None:
+    persona = "You are a pirate."
+    expected = Conversation((Turn("user", "ahoy"),), persona)
+    assert from_transcript(f"{persona}\n\nHuman: ahoy") == expected
+    assert from_transcript(f"{persona}\nUser: ahoy") == expected
+    assert (
+        from_messages([{"role": "system", "content": persona}, {"role": "user", "content": "ahoy"}])
+        == from_messages(messages(expected))
+        == expected
+    )
+
+
+def test_text_without_markers_is_one_user_turn() -> None:
+    assert from_transcript(" What is a User: Bot? ") == Conversation((Turn("user", "What is a User: Bot?"),))
+
+
+def test_line_breaks_and_marker_words_within_a_turn_stay_in_it() -> None:
+    hh = from_transcript("\n\nHuman: a\n\nb\nUser: quoted\n\nAssistant: Human: no marker")
+    assert hh == Conversation((Turn("user", "a\n\nb\nUser: quoted"), Turn("bot", "Human: no marker")))
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"role": "tool", "content": "x"}, "role='tool'"),
+        ({"role": "user", "content": None}, "NoneType"),
+        ({"content": "x"}, "role=None"),
+        ("hello", "message 1 is str"),
+    ],
+)
+def test_a_message_that_is_none_is_named_with_its_place(row: object, found: str) -> None:
+    with pytest.raises(ValueError, match=found) as caught:
+        from_messages([{"role": "user", "content": "x"}, row])
+    assert "message 1" in str(caught.value)
+
+
+def test_conversations_survive_a_round_trip_through_messages() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        conversation = random_conversation(rng)
+        assert from_messages(messages(conversation)) == conversation
+
+
+def test_the_flat_template_is_user_and_bot_with_an_end_and_a_place_to_begin(tokenizers) -> None:
+    gpt2 = tokenizers["gpt2"]
+    assert render(gpt2, CHAT) == "User: hello\nBot: hi there\nUser: how are you?\nBot:"
+    assert render(gpt2, CHAT, "fine") == "User: hello\nBot: hi there\nUser: how are you?\nBot: fine" + gpt2.eos_token
+    assert render(tokenizers["bert"], CHAT, "fine").endswith("\nBot: fine")  # an encoder has no eos
+    assert render(gpt2, Conversation(CHAT.turns, "A pirate.")).startswith("A pirate.\nUser: hello\n")
+
+
+def test_a_rendered_chat_reads_back_as_the_same_conversation(tokenizers) -> None:
+    conversation = Conversation(CHAT.turns, "A pirate.")
+    assert from_transcript(render(tokenizers["gpt2"], conversation)) == conversation
+
+
+def test_a_tokenizers_own_chat_template_is_respected(small_models) -> None:
+    tokenizer = load_tokenizer(str(small_models["gpt2"]))
+    own = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    tokenizer.chat_template = own
+    ensure_template(tokenizer)
+    assert tokenizer.chat_template == own
+    assert render(tokenizer, CHAT) == "<user>hello<assistant>hi there<user>how are you?<a>"
+
+
+def test_a_tokenizer_that_adds_a_bos_itself_gets_it_through_the_template_once(demo_texts) -> None:
+    from tokenizers import processors
+
+    from lmgym.small_models import train_tokenizer
+
+    tokenizer = train_tokenizer(demo_texts[:50], 400)
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    tokenizer.chat_template = None
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    ensure_template(tokenizer)
+    ids = tokenize_texts(tokenizer, [render(tokenizer, CHAT, "fine")])[0]
+    assert ids[0] == tokenizer.bos_token_id
+    assert ids.count(tokenizer.bos_token_id) == 1
+
+
+def test_only_encoders_get_their_special_tokens_from_the_tokenizer(tokenizers) -> None:
+    bert = tokenizers["bert"]
+    ids = tokenize_texts(bert, ["hello"])[0]
+    assert (ids[0], ids[-1]) == (bert.cls_token_id, bert.sep_token_id)
+    assert tokenize_texts(tokenizers["gpt2"], []) == []
+
+
+def test_a_common_prefix_leaves_every_sequence_a_token_of_its_own() -> None:
+    assert common_prefix([[1, 2, 3], [1, 2, 4]]) == 2
+    assert common_prefix([[1, 2, 3], [1, 2, 3]]) == 2
+    assert common_prefix([[1, 2], [1, 2, 3], [1, 9, 3]]) == 1
+    assert common_prefix([[1], [1, 2]]) == 0
+    assert common_prefix([[5, 6, 7]]) == 2
+    shared = share_prefix([[1, 2, 3], [1, 2]], truncated=4)
+    assert (shared.prefix, shared.tails, shared.tokens, shared.truncated) == ([1], [[2, 3], [2]], 4, 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sharing_a_prefix_never_changes_the_ids_of_a_text(family: str, tokenizers) -> None:
+    rng, tokenizer = random.Random(family), tokenizers[family]
+    conversations = [random_conversation(rng) for _ in range(40)]
+    replies = [random_replies(rng, rng.randint(1, 4)) for _ in conversations]
+    rows = tokenize_replies(tokenizer, conversations, replies, 10_000)
+    for conversation, group, row in zip(conversations, replies, rows, strict=True):
+        # what the tokenizer itself makes of the chat, through the one call that users know
+        chats = [messages(conversation, reply) for reply in group]
+        if family == "bert":
+            expected = [tokenizer(tokenizer.apply_chat_template(c, tokenize=False)).input_ids for c in chats]
+        else:
+            expected = [tokenizer.apply_chat_template(c, return_dict=False) for c in chats]
+        assert [row.prefix + tail for tail in row.tails] == expected
+        assert row.truncated == 0
+        assert all(row.tails)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_truncation_is_joint_on_the_left_with_first_token_and_final_turn_whole(family: str, tokenizers) -> None:
+    rng, tokenizer = random.Random(family), tokenizers[family]
+    conversations = [random_conversation(rng) for _ in range(60)]
+    replies = [random_replies(rng, 2) for _ in conversations]
+    whole = tokenize_replies(tokenizer, conversations, replies, 10_000)
+    first = {"gpt2": 0, "llama": 1, "bert": 1}[family]  # BOS and [CLS] stay
+    seen = {"none": 0, "cut": 0, "whole": 0}
+    for max_length in (20, 40, 60, 80):
+        cut = tokenize_replies(tokenizer, conversations, replies, max_length)
+        for conversation, a, b in zip(conversations, whole, cut, strict=True):
+            full = [a.prefix + tail for tail in a.tails]
+            final_turn = max(map(len, full)) - _prompt_tokens(tokenizer, conversation, full)
+            assert (b is None) == (final_turn + first > max_length)
+            seen["none" if b is None else "cut" if b.truncated else "whole"] += 1
+            if b is not None:
+                assert b.truncated == max(0, max(map(len, full)) - max_length)
+                expected = [ids[:first] + ids[first + b.truncated :] for ids in full]
+                assert [b.prefix + tail for tail in b.tails] == expected
+    assert min(seen.values()) > 5
+
+
+def _prompt_tokens(tokenizer, conversation: Conversation, full: list[list[int]]) -> int:
+    """Where the replies begin: the tokens that the prompt alone and every full text have in common."""
+    prompt = tokenize_texts(tokenizer, [render(tokenizer, conversation)])[0]
+    together = zip(prompt, *full, strict=False)
+    return next((i for i, ids in enumerate(together) if len(set(ids)) > 1), min(map(len, [prompt, *full])))
+
+
+def test_a_reply_that_alone_exceeds_the_limit_is_none_and_one_that_just_fits_is_not(tokenizers) -> None:
+    tokenizer, reply = tokenizers["gpt2"], "soup " * 10 + "soup"
+    tokens = len(tokenizer(f" {reply}{tokenizer.eos_token}").input_ids)
+    fits, exceeds = (tokenize_replies(tokenizer, [CHAT], [[reply, "ok"]], n)[0] for n in (tokens, tokens - 1))
+    assert exceeds is None
+    assert fits is not None
+    assert tokenizer.decode(fits.prefix + fits.tails[0]) == f" {reply}{tokenizer.eos_token}"
+
+
+def test_truncation_by_hand() -> None:
+    a, b = [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9]
+    assert truncate_left([a, b], 4, 6) == ([a, b], 0)
+    assert truncate_left([a, b], 4, 4) == ([[3, 4, 5, 6], [3, 4, 9]], 2)
+    assert truncate_left([a, b], 4, 4, frozenset({1})) == ([[1, 4, 5, 6], [1, 4, 9]], 2)
+    assert truncate_left([a, b], 4, 2) == ([[5, 6], [9]], 4)
+    assert truncate_left([a, b], 4, 1) is None
+    assert truncate_left([a, b], 4, 2, frozenset({1})) is None
+
+
+def test_the_persona_is_seen_by_the_model_where_it_fits(tokenizers) -> None:
+    for tokenizer in tokenizers.values():
+        row = tokenize_replies(tokenizer, [Conversation(CHAT.turns, "A pirate.")], [["aye", "no"]], 256)[0]
+        assert "A pirate." in tokenizer.decode(row.prefix)
