@@ -20,8 +20,8 @@ from rich.table import Table
 MAX_LENGTH = 256
 MICRO_BATCHES = (4, 8, 16, 32)
 # (warm-up, measured) updates: a run of one contender then takes 20 to 60 seconds on the processor in README.md.
-UPDATES = {"S": (2, 20), "L": (1, 6)}
-SWEEP_UPDATES = {"S": (1, 8), "L": (1, 4)}
+UPDATES = {"S": (2, 20), "L": (1, 3)}
+SWEEP_UPDATES = {"S": (1, 8), "L": (1, 2)}
 CURVE_UPDATES = 50
 console = Console(width=130)  # a log file has no width of its own, and the table needs this much
 

@@ -28,11 +28,12 @@ class OurClock(UpdateClock):
 
 
 def read_examples(spec: Spec) -> list[PairExample]:
-    """The spec's token ids as examples."""
+    """The spec's token ids as examples, in the order of training."""
     with open(spec.pairs, encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     sides = [[row["prompt_ids"] + row[key] for key in ("chosen_ids", "rejected_ids")] for row in rows]
-    return [PairExample(share_prefix(both), 0.0, i, (len(both[0]), len(both[1]))) for i, both in enumerate(sides)]
+    examples = [PairExample(share_prefix(both), 0.0, i, (len(both[0]), len(both[1]))) for i, both in enumerate(sides)]
+    return [examples[index] for update in spec.order for index in update]
 
 
 def make_config(spec: Spec, folder: str) -> RewardConfig:
@@ -63,7 +64,7 @@ def main() -> None:
     examples = read_examples(spec)
     lengths = [example.replies.tokens for example in examples]
     sampler = UpdateSampler(lengths, spec.pairs_per_update, spec.accumulation_steps, seed=spec.seed)
-    sampler.updates = lambda: [np.array(update) for update in spec.order]
+    sampler.updates = lambda: np.split(np.arange(len(examples)), spec.updates)  # as given, not drawn
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(spec, folder)
         arguments = training_arguments(config, None, spec.accumulation_steps, spec.updates)

@@ -341,3 +341,25 @@ def test_the_fingerprint_tells_any_change_of_the_pairs_or_their_sides() -> None:
         fingerprint([replace(pairs[0], chosen="b", rejected="a"), *pairs[1:4]], pairs[4:]),
     ]
     assert len({base, *others}) == 5
+
+
+def test_an_example_names_its_own_row_also_where_rows_before_it_do_not_fit(small_models):
+    from lmgym.models import load_tokenizer
+
+    conversation = Conversation((Turn("user", "hello"),))
+    long, short = "word " * 60, "fine"
+    pairs = [Pair(conversation, reply, "ok", file="d/pairs.jsonl", line=n) for n, reply in ((1, long), (2, short))]
+    examples, rejections = tokenize_pairs(pairs, load_tokenizer(str(small_models["gpt2"])), max_length=32)
+    assert [example.origin for example in examples] == ["pairs.jsonl:2"]
+    assert [rejection.line for rejection in rejections] == [1]
+
+
+def test_a_prompt_beside_whole_conversations_gives_the_last_reply():
+    ask = {"role": "user", "content": "hello"}
+    row = {
+        "prompt": "hello",
+        "chosen": [ask, {"role": "assistant", "content": "hi"}],
+        "rejected": [ask, {"role": "assistant", "content": "go"}],
+    }
+    (pair,) = validate([Record("f", 1, row)]).pairs
+    assert (pair.conversation.turns, pair.chosen, pair.rejected) == ((Turn("user", "hello"),), "hi", "go")

@@ -168,3 +168,9 @@ def test_rows_of_the_hub_are_numbered_within_their_split(monkeypatch: pytest.Mon
         ("owner/name:test", 1, ROWS[0]),
         ("owner/name:test", 2, ROWS[1]),
     ]
+
+
+def test_a_folder_without_the_split_is_refused_rather_than_read_whole(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(InputError, match=r"no file for the split test; found train\.jsonl"):
+        read_records(str(tmp_path), "test")

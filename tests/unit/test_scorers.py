@@ -287,3 +287,16 @@ def test_an_ensemble_of_none_and_an_unknown_rule_are_refused() -> None:
         Ensemble([])
     with pytest.raises(InputError, match="'median' is unknown; needed: mean, min"):
         Ensemble([constant(1.0)], "median")
+
+
+def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders):
+    from lmgym.scorers import REPLIES_A_ROW
+
+    scorer = HFScorer.load(scorer_folders["llama"])
+    replies = [f"reply {i} of many" for i in range(2 * REPLIES_A_ROW + 3)]
+    conversation = Conversation((Turn("user", "hello"),))
+    rows, members = scorer._rows([conversation] * len(replies), replies)
+    assert [len(row.tails) for row in rows] == [REPLIES_A_ROW, REPLIES_A_ROW, 3]
+    assert [index for row in members for index in row] == list(range(len(replies)))
+    alone = torch.cat([scorer.score([conversation], [reply]) for reply in replies])
+    torch.testing.assert_close(scorer.score([conversation] * len(replies), replies), alone, rtol=0, atol=1e-5)

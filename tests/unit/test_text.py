@@ -229,3 +229,7 @@ def test_the_persona_is_seen_by_the_model_where_it_fits(tokenizers) -> None:
     for tokenizer in tokenizers.values():
         row = tokenize_replies(tokenizer, [Conversation(CHAT.turns, "A pirate.")], [["aye", "no"]], 256)[0]
         assert "A pirate." in tokenizer.decode(row.prefix)
+
+
+def test_a_transcript_may_begin_with_its_first_marker():
+    assert from_transcript("Human: hi\n\nAssistant: hello") == from_transcript("\n\nHuman: hi\n\nAssistant: hello")
