@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from lmgym.engine import gathered_parameters, without_sharded_load
@@ -158,6 +159,7 @@ def add_lora(model, rank: int, alpha: int, dropout: float):
             lora_alpha=alpha,
             lora_dropout=dropout,
             target_modules="all-linear",
+            fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
             exclude_modules=r".*pooler\..*",
             modules_to_save=_head_modules(model),
         ),

@@ -1,0 +1,63 @@
+"""Scorers learn what they are shown: above a threshold as the pairs are, as far below one half with labels swapped."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.demo_pairs import write_demo_pairs
+from reward_models.train import train_pairwise
+
+
+@pytest.fixture(scope="module")
+def learning_config(small_models, tmp_path_factory) -> RewardConfig:
+    """1,200 demo pairs to learn from in two epochs, 300 later ones to be judged on."""
+    folder = tmp_path_factory.mktemp("learning")
+    write_demo_pairs(folder / "all.jsonl", 1500, seed=0)
+    rows = (folder / "all.jsonl").read_text().splitlines(keepends=True)
+    (folder / "train.jsonl").write_text("".join(rows[:1200]))
+    (folder / "test.jsonl").write_text("".join(rows[1200:]))
+    return RewardConfig(
+        name="learning",
+        scorer=ScorerConfig(model=str(small_models["llama"]), precision="fp32"),
+        data=DataConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
+        optimizer=OptimizerConfig(learning_rate=5e-3, epochs=2, global_batch=16, micro_batch=8),
+        run=RunConfig(output=str(folder / "out"), tracking="none"),
+    )
+
+
+def held_out_accuracy(config: RewardConfig) -> float:
+    train_pairwise(config)
+    return json.loads((Path(config.output) / "evaluation.json").read_text())["metrics"]["accuracy"]
+
+
+def test_a_scorer_learns_the_demo_pairs(learning_config):
+    assert held_out_accuracy(learning_config) > 0.68
+
+
+def test_a_scorer_of_swapped_labels_prefers_what_people_rejected(learning_config, tmp_path):
+    rows = [json.loads(line) for line in Path(learning_config.data.dataset).read_text().splitlines()]
+    swapped = tmp_path / "swapped.jsonl"
+    swapped.write_text(
+        "".join(json.dumps({**row, "chosen": row["rejected"], "rejected": row["chosen"]}) + "\n" for row in rows)
+    )
+    data = replace(learning_config.data, dataset=str(swapped))
+    config = replace(learning_config, data=data, run=replace(learning_config.run, output=str(tmp_path / "out")))
+    assert held_out_accuracy(config) < 0.32
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_judged_scorer_on_two_ranks(tmp_path):
+    command = [str(Path(sys.executable).with_name("lmgym")), "demo", "--output", str(tmp_path / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads((tmp_path / "demo/scorer/evaluation.json").read_text())["metrics"]
+    assert metrics["accuracy"] > 0.72
+    run = json.loads((tmp_path / "demo/scorer/run.json").read_text())
+    assert (run["outcome"], run["exit_code"], run["world_size"]) == ("finished", 0, 2)
+    assert str(tmp_path / "demo") in done.stdout
+    assert "accuracy" in done.stdout
