@@ -163,6 +163,27 @@ def gathered_parameters(parameters: Sequence[torch.Tensor], modifier_rank: int |
     return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
 
 
+def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All weights of a module under DeepSpeed, whole and on the CPU, on rank 0; elsewhere an empty dict. Collective.
+
+    Where training in 16 bits keeps fp32 masters, these are taken: rounding them to bf16 would undo small updates.
+    """
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    whole: dict[str, torch.Tensor] = {}
+    for name, parameter in module.named_parameters():
+        rounded = parameter.requires_grad and parameter.dtype != torch.float32
+        master = safe_get_full_fp32_param(parameter) if rounded else None
+        sharded = master is None and hasattr(parameter, "ds_id")
+        with gathered_parameters([parameter] if sharded else []):
+            if rank() == 0:
+                whole[name] = (parameter if master is None else master).detach().cpu().clone()
+    if rank() == 0:
+        kept = module.state_dict().keys() - whole.keys()
+        whole |= {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers() if name in kept}
+    return whole
+
+
 @contextlib.contextmanager
 def without_sharded_load() -> Iterator[None]:
     """Models made within are whole and this rank's own, also where the Trainer's ZeRO-3 shards at load."""
@@ -206,13 +227,8 @@ class Engine:
         return self.engine.skipped_steps == skipped
 
     def gather(self) -> dict[str, torch.Tensor]:
-        """All weights, whole and on the CPU, on rank 0; elsewhere an empty dict."""
-        whole = {}
-        for name, parameter in self.engine.module.named_parameters():
-            with gathered_parameters([parameter] if hasattr(parameter, "ds_id") else []):
-                if rank() == 0:
-                    whole[name] = parameter.detach().cpu().clone()
-        return whole
+        """`whole_weights` of the trained module."""
+        return whole_weights(self.engine.module)
 
     def save(self, folder: str | Path) -> None:
         """DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""

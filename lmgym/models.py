@@ -151,19 +151,18 @@ def add_lora(model, rank: int, alpha: int, dropout: float):
     """Low-rank adapters on every linear layer of the trunk; the head, and a pooler, train in full and are saved too."""
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(
-        model,
-        LoraConfig(
-            task_type="SEQ_CLS",
-            r=rank,
-            lora_alpha=alpha,
-            lora_dropout=dropout,
-            target_modules="all-linear",
-            fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
-            exclude_modules=r".*pooler\..*",
-            modules_to_save=_head_modules(model),
-        ),
+    settings = LoraConfig(
+        task_type="SEQ_CLS",
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules="all-linear",
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
+        exclude_modules=r".*pooler\..*",
+        modules_to_save=_head_modules(model),
     )
+    # ZeRO-3 takes trained weights of one type only: adapters in the trunk's own, their fp32 masters are DeepSpeed's
+    return get_peft_model(model, settings, autocast_adapter_dtype=False)
 
 
 def _head_modules(model) -> list[str]:
@@ -290,11 +289,20 @@ def save_classifier(
         model.save_pretrained(folder / "adapter", state_dict=state_dict)
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # peft's is an empty form
         model, state_dict = _merged(model, state_dict)
-    model.save_pretrained(folder, state_dict=state_dict)
+    dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
+    model.save_pretrained(folder, state_dict=state_dict)  # which empties it
+    _name_dtype(folder / "config.json", dtypes)
     tokenizer.save_pretrained(folder)
     (folder / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
     shutil.rmtree(target, ignore_errors=True)
     folder.rename(target)
+
+
+def _name_dtype(path: Path, dtypes: set[torch.dtype]) -> None:
+    """The config names the type of the weights beside it: from_pretrained would round fp32 masters to the model's."""
+    config = json.loads(path.read_text())
+    config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _merged(model, state_dict: dict[str, torch.Tensor]):

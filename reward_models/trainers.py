@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, sum_over_ranks, world_size
+from lmgym.engine import rank, sum_over_ranks, whole_weights, world_size
 from lmgym.models import ScoringModel
 from lmgym.run import Run
 from reward_models.objectives import Batch, Objective
@@ -142,11 +142,9 @@ class RewardTrainer(Trainer):
         return metrics
 
     def whole_state(self) -> dict[str, torch.Tensor]:
-        """The classifier's weights, whole, without the wrapper's prefix; gathered on all ranks."""
-        if self.is_deepspeed_enabled and self.model_wrapped is not self.model:
-            state = self.accelerator.get_state_dict(self.model_wrapped) or {}
-        else:
-            state = self.accelerator.unwrap_model(self.model_wrapped).state_dict()
+        """The classifier's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
+        module = self.accelerator.unwrap_model(self.model_wrapped)
+        state = whole_weights(module) if self.is_deepspeed_enabled else module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
 

@@ -539,13 +539,27 @@ def test_small_steps_add_up_in_bf16_because_the_masters_are_fp32(
     name: str, begin: Start, small_models: dict[str, Path]
 ) -> None:
     from safetensors.torch import load_file
+    from transformers import AutoModelForSequenceClassification
 
     # 8 steps of 1e-5: bf16 weights would lose most of each to rounding, and the mean movement were near 1e-5
     small_steps = {"learning_rate": 1e-5, "warmup": 0, "schedule": "constant_with_warmup", "precision": "bf16"}
     _, folder = begin("deepspeed", config=name, **small_steps)
     first = load_file(small_models["llama"] / "model.safetensors")
     matrix = "model.layers.0.mlp.up_proj.weight"
-    assert (read_weights(folder)[matrix].float() - first[matrix]).abs().mean() > 3e-5
+    last = read_weights(folder)[matrix]
+    assert (last.float() - first[matrix]).abs().mean() > 3e-5
+    assert last.dtype == torch.float32
+    assert (last != last.bfloat16().float()).float().mean() > 0.9, "the masters are saved, not their rounding"
+    assert AutoModelForSequenceClassification.from_pretrained(folder / "model").dtype == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero2.json", "zero3.json"])
+def test_lora_trains_in_bf16_under_deepspeed(name: str, begin: Start, held_out_pairs: Path) -> None:
+    _, folder = begin("deepspeed", "--gradient_checkpointing", config=name, lora_rank=4, precision="bf16")
+    _, plain = begin("python", "--gradient_checkpointing", lora_rank=4)
+    assert read_metrics(folder)["train/loss"] == pytest.approx(read_metrics(plain)["train/loss"], abs=0.05)
+    torch.testing.assert_close(score_eval_pairs(folder, held_out_pairs), saved_scores(folder), rtol=0, atol=0.1)
 
 
 @pytest.mark.slow
