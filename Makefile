@@ -25,7 +25,7 @@ test: $(VENV)/.installed-dev  ## what CI runs
 	$(BIN)/python -m pytest -m "not slow"
 
 test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
-	$(BIN)/python -m pytest -rA --durations=15 > docs/test_full.txt; status=$$?; tail -n 3 docs/test_full.txt; exit $$status
+	$(BIN)/python -m pytest -rap --durations=15 > docs/test_full.txt; status=$$?; tail -n 3 docs/test_full.txt; exit $$status
 
 lint: $(VENV)/.installed-dev  ## style, types
 	$(BIN)/ruff check .

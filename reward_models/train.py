@@ -4,6 +4,8 @@ import copy
 import time
 from dataclasses import dataclass
 
+import torch
+
 from lmgym.batching import UpdateSampler, accumulation_steps
 from lmgym.engine import rank, read_config, start_distributed, stop_distributed, world_size, zero_stage
 from lmgym.errors import InputError
@@ -137,8 +139,6 @@ def prepare_pairs(config: RewardConfig, tokenizer) -> PairData:
 
 
 def _refuse_impossible(config: RewardConfig) -> None:
-    import torch
-
     if config.scorer.precision == "fp16" and not torch.cuda.is_available():
         raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
     if config.data.max_length < 8:
@@ -170,6 +170,7 @@ def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None) -> None:
 
 
 def _make_trainer(config: RewardConfig, deepspeed, accumulation: int, tokenizer, data: PairData, run: Run):
+    # the Trainer takes seconds to import: what is wrong with flags and data is said before
     from reward_models.objectives import Pairwise
     from reward_models.probes import PairProbe
     from reward_models.trainers import Progress, RewardTrainer
@@ -205,7 +206,6 @@ def _make_trainer(config: RewardConfig, deepspeed, accumulation: int, tokenizer,
 
 def training_arguments(config: RewardConfig, deepspeed: dict | None, accumulation: int, updates_per_epoch: int):
     """Our config in the Trainer's words. Checkpoints in mid-run are not its business here."""
-    import torch
     from transformers import TrainingArguments
 
     o, r = config.optimizer, config.run
