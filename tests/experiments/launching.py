@@ -121,3 +121,8 @@ def largest_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     """The largest difference between two sets of weights of the same names."""
     assert a.keys() == b.keys()
     return max((a[name].float() - b[name].float()).abs().max().item() for name in a)
+
+
+def words(text: str) -> str:
+    """Text as one line, since tables and long sentences are broken to the terminal's width."""
+    return " ".join(text.split())

@@ -1,22 +1,16 @@
-"""The experiment as users launch it: plain, torchrun and deepspeed, what it writes, and what it refuses.
+"""The experiment as users launch it: plain, torchrun and deepspeed, and what it writes.
 
 Launches take 10 to 25 s each, so tests share them: one module fixture a launch.
 """
 
 import json
-import os
-import re
-import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 import torch
 from launching import (
-    EXPERIMENT,
     ROOT,
     flags,
     largest_difference,
@@ -25,15 +19,12 @@ from launching import (
     read_metrics,
     read_weights,
     run,
+    words,
 )
 
 from lmgym.batching import UpdateSampler
-from lmgym.errors import InputError
-from lmgym.override import override
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, render
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
-from reward_models.experiments.hh_pairwise import CONFIG
 
 Start = Callable[..., tuple[CompletedProcess[str], Path]]
 
@@ -133,11 +124,6 @@ def eval_sides(held_out: Path) -> list[list[tuple[Conversation, str]]]:
 def saved_scores(folder: Path) -> torch.Tensor:
     """[pairs, 2] scores as the run wrote them."""
     return torch.tensor([[row["chosen"], row["rejected"]] for row in read_lines(folder / "scores.jsonl")])
-
-
-def words(text: str) -> str:
-    """Text as one line, since tables and long sentences are broken to the terminal's width."""
-    return " ".join(text.split())
 
 
 # --- the same run under every launcher
@@ -280,227 +266,6 @@ def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_mode
     assert (merged["score.weight"] - new.score.weight).abs().max() > 1e-3
     adapter = load_file(lora[1] / "model/adapter/adapter_model.safetensors")
     assert all(value.abs().max() > 0 for value in adapter.values()), "lora_B starts at 0: each has moved"
-
-
-# --- looking before leaping
-
-
-def test_a_dry_run_shows_three_rows_with_their_tokens_and_writes_nothing(
-    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
-) -> None:
-    arguments = flags(model=small_models["llama"], dataset=few_pairs, eval_size=5, max_length=256, precision="fp32")
-    done = run(launch("python", *arguments, "--dry_run"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
-    said = words(done.stdout)
-    shared = [int(n) for n in re.findall(r"shared, (\d+) tokens \(0 cut on the left\): ['\"]User: ", said)]
-    assert len(shared) == 3
-    for side in ("chosen", "rejected"):
-        found = re.findall(rf"{side}, (\d+) more = (\d+) tokens: .*?<\|eos\|>", said)
-        assert [int(total) - int(more) for more, total in found] == shared
-
-
-def test_an_unknown_flag_exits_with_2_and_names_the_near_one() -> None:
-    done = run(launch("python", "--learning_rte", "1e-5"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: unknown flag --learning_rte; did you mean --learning_rate? (--help lists them all)\n"
-
-
-def test_an_unknown_flag_under_deepspeed_is_said_once_and_exits_with_2() -> None:
-    done = run(launch("deepspeed", "--learning_rte", "1e-5"))
-    assert done.returncode == 2
-    said = done.stdout + done.stderr
-    assert said.count("did you mean --learning_rate?") == 1
-    assert "Traceback" not in said
-
-
-def test_help_is_instant_and_imports_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import runpy, sys\n"
-        f"sys.argv = [{str(EXPERIMENT)!r}, '--help']\n"
-        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "finally: print({'torch', 'transformers', 'deepspeed'} & set(sys.modules))"
-    )
-    done = run([*launch("python")[:1], "-c", code])
-    assert done.returncode == 0
-    assert done.stdout.endswith("set()\n")
-    assert "--max_grad_norm" in done.stdout
-    assert min(cpu_seconds(launch("python", "--help")) for _ in range(3)) <= 0.3
-
-
-def cpu_seconds(command: list[object]) -> float:
-    """CPU time of a command, system time included."""
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, cwd=ROOT)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_utime + usage.ru_stime
-
-
-@pytest.mark.parametrize(
-    ("arguments", "packed"),
-    [
-        (["--packed"], True),
-        (["--packed", "true"], True),
-        (["--no_packed"], False),
-        (["--packed=0"], False),
-        (["--packed", "None"], None),
-    ],
-)
-def test_a_boolean_that_may_be_none_is_written_like_any_other(arguments: list[str], packed: bool | None) -> None:
-    before = change(CONFIG, packed=not packed)
-    assert override(before, arguments).scorer.packed is packed
-
-
-# --- bad input: found, needed, fix; exit 2; before training
-
-
-@pytest.fixture
-def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path) -> RewardConfig:
-    """A config that would train."""
-    return RewardConfig(
-        name="bad",
-        scorer=ScorerConfig(model=str(small_models["llama"]), precision="fp32"),
-        data=DataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
-        optimizer=OptimizerConfig(global_batch=4, micro_batch=1, max_updates=1),
-        run=RunConfig(output=str(tmp_path / "output"), tracking="none"),
-    )
-
-
-def change(config: RewardConfig, **values: Any) -> RewardConfig:
-    """The config with fields of its groups replaced."""
-    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run")}
-    changed = {
-        name: replace(group, **{key: value for key, value in values.items() if hasattr(group, key)})
-        for name, group in groups.items()
-    }
-    return replace(config, **changed)
-
-
-REFUSED = {
-    "a missing dataset": ({"dataset": "/nowhere/pairs.jsonl"}, r"dataset /nowhere/pairs.jsonl does not exist; needed"),
-    "a relative path that is none": ({"dataset": "data/pairs.jsonl"}, r"dataset data/pairs.jsonl does not exist"),
-    "more for evaluation than there is": (
-        {"eval_size": 99, "eval_dataset": None},
-        r"--eval_size 99 asks for 99 of 23 pairs; needed: a share below 1, or a number below 23",
-    ),
-    "a batch that does not divide": (
-        {"global_batch": 10, "micro_batch": 4},
-        r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
-    ),
-    "a batch of none": ({"micro_batch": 0}, r"found global_batch=4 and micro_batch=0; both need at least 1"),
-    "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
-    "more tokens than the model reads": (
-        {"max_length": 257},
-        r"--max_length 257 exceeds what .* reads: 256 tokens",
-    ),
-    "no room for a conversation": ({"max_length": 4}, r"--max_length 4 holds no conversation; needed: at least 8"),
-    "a DeepSpeed config that does not exist": (
-        {"deepspeed": "configs/zero9.json"},
-        r"configs/zero9.json does not exist; needed: .*configs/zero2.json",
-    ),
-    "too little memory": (
-        {"memory_gb": 0.001},
-        r"needs about .* GiB a device \(weights .*\); --memory_gb is 0.001; try .*--deepspeed configs/zero2.json",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_is_refused_before_training(case: str, config: RewardConfig) -> None:
-    from reward_models.train import train_pairwise
-
-    values, said = REFUSED[case]
-    with pytest.raises(InputError, match=said):
-        train_pairwise(change(config, **values))
-    assert not Path(config.output).exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="fp16 is refused on CPUs alone")
-def test_fp16_on_a_cpu_is_refused(config: RewardConfig) -> None:
-    from reward_models.train import train_pairwise
-
-    with pytest.raises(InputError, match=r"--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
-        train_pairwise(change(config, precision="fp16"))
-
-
-def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: RewardConfig, tmp_path: Path) -> None:
-    from reward_models.train import train_pairwise
-
-    (tmp_path / "empty" / "notes.txt").parent.mkdir()
-    (tmp_path / "empty" / "notes.txt").touch()
-    with pytest.raises(InputError, match=r"is no model folder: found notes.txt; needed: config.json and weights"):
-        train_pairwise(change(config, model=str(tmp_path / "empty")))
-
-
-def test_more_ranks_than_pairs_are_refused(config: RewardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmgym.models import load_tokenizer
-    from reward_models.train import prepare_pairs
-
-    monkeypatch.setenv("WORLD_SIZE", "24")
-    with pytest.raises(InputError, match=r"23 training pair\(s\) for 24 ranks leaves ranks without data; use fewer"):
-        prepare_pairs(config, load_tokenizer(config.scorer.model))
-
-
-def assert_one_error(done: CompletedProcess[str], said: str) -> None:
-    """Exit code 2 and one line on stderr, which says so."""
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("error: ")
-    assert said in lines[0]
-
-
-def test_missing_columns_are_one_line_on_stderr_with_those_found(small_models: dict[str, Path], tmp_path: Path) -> None:
-    data = tmp_path / "pairs.jsonl"
-    data.write_text('{"question": "a", "good": "b", "bad": "c"}\n' * 4)
-    done = run(launch("python", *flags(model=small_models["llama"], dataset=data, max_length=256)), cwd=tmp_path)
-    assert_one_error(done, f"{data} lacks the columns chosen and rejected; found: bad, good, question; needed")
-    assert list(tmp_path.iterdir()) == [data]
-
-
-def test_a_model_too_big_for_its_zero_level_is_one_line_with_the_next_level(
-    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
-) -> None:
-    arguments = flags(model=small_models["llama"], dataset=few_pairs, max_length=256, memory_gb=0.001)
-    zero2 = flags(deepspeed=ROOT / "configs/zero2.json", precision="fp32")
-    done = run(launch("python", *arguments, *zero2), cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert "--memory_gb is 0.001; try " in errors[0]
-    assert "--deepspeed configs/zero3.json" in errors[0]
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_fault_after_the_folder_was_opened_is_its_outcome(
-    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
-) -> None:
-    # that a family cannot be packed is found when the model is built, with run.json already there
-    arguments = flags(model=small_models["bert"], dataset=few_pairs, max_length=256, precision="fp32", packed="true")
-    done = run(launch("python", *arguments, *flags(output=tmp_path / "output", tracking="none")))
-    assert_one_error(done, "--packed: bert is not one of gpt2, llama, qwen3")
-    record = json.loads((tmp_path / "output/run.json").read_text())
-    assert (record["outcome"], record["exit_code"]) == ("failed", 2)
-    assert record["error"].startswith("InputError: --packed")
-    assert not (tmp_path / "output/model").exists()
-
-
-def test_a_model_folder_without_weights_fails_the_run(
-    config: RewardConfig, small_models: dict[str, Path], tmp_path: Path
-) -> None:
-    from reward_models.train import train_pairwise
-
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for file in small_models["llama"].iterdir():
-        if not file.name.endswith(".safetensors"):
-            (bare / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(InputError, match=r"no classifier loads from"):
-        train_pairwise(change(config, model=str(bare)))
-    record = json.loads((Path(config.output) / "run.json").read_text())
-    assert (record["outcome"], record["exit_code"]) == ("failed", 2)
 
 
 # --- slow: further families, offload, bf16
