@@ -15,7 +15,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -42,12 +42,7 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         # a dict: the last of two flags of one name stands
         return _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
     except InputError as error:
-        # under a launcher every rank reads the same flags and fails alike: once is enough
-        if _speaks():
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        else:
-            time.sleep(HEAD_START_SECONDS)
-        raise SystemExit(2) from None
+        leave(error)
 
 
 def flatten(config: object) -> dict[str, object]:
@@ -75,6 +70,15 @@ def _flag_types(config: object) -> dict[str, Any]:
     hints = {name: hints[name] for name in flatten(config)}
     assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are flags of their own"
     return hints
+
+
+def leave(error: InputError) -> NoReturn:
+    """Ends this process with 2; under a launcher every rank fails alike, and rank 0 alone says why."""
+    if _speaks():
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(HEAD_START_SECONDS)
+    raise SystemExit(2) from None
 
 
 def _speaks() -> bool:
