@@ -111,6 +111,14 @@ def from_transcript(text: str) -> Conversation:
     return Conversation(tuple(turns), pieces[0].strip())
 
 
+def to_transcript(conversation: Conversation, reply: str | None = None) -> str:
+    """What `from_transcript` reads: the flat text, without a reply ending in "\\nBot:" where one would begin."""
+    labels = {"user": "User", "bot": "Bot"}
+    lines = [conversation.persona] if conversation.persona else []
+    lines += [f"{labels[turn.speaker]}: {turn.text}" for turn in conversation.turns]
+    return "\n".join([*lines, "Bot:" if reply is None else f"Bot: {reply}"])
+
+
 def ensure_template(tokenizer) -> None:
     """Gives a tokenizer without a chat template the flat one, with a BOS where the tokenizer itself would add one."""
     if tokenizer.chat_template is None:

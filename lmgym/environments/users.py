@@ -1,0 +1,132 @@
+"""Users: tastes that say what a reply is worth to them, and habits that decide much of what they do anyway.
+
+Design decisions:
+- Structures of arrays: what a thousand users do at once is one vector operation.
+- Habits confound, as in life: who comes back is decided by habit more than by any reply, impatient users retry at
+  random, slow users answer late whatever was said, and talkative ones write longer messages and stay longer.
+"""
+
+import random
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.environments.grammar import USER_TEMPLATES, Grammar
+from lmgym.environments.utility import FEATURES
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much of behaviour is not the reply's doing. Frozen with the world's version."""
+
+    taste: float = 0.35  # standard deviation of log tastes
+    retry: float = -2.25  # log odds of a retry at utility 0
+    retry_slope: float = -1.15  # change of the log odds a unit of utility
+    retry_habit: float = 0.5
+    impatient_users: float = 0.15
+    impatient_retries: float = 0.22  # of any reply, good or bad
+    patient_retries: float = 0.02
+    leave: float = -1.9
+    leave_slope: float = -0.75
+    leave_habit: float = 0.45
+    seconds: float = 3.6  # log seconds to answer at utility 0
+    seconds_slope: float = -0.3
+    seconds_habit: float = 0.7
+    seconds_noise: float = 0.9
+    away: float = 0.05  # answers that come hours later
+    unshown: float = 0.04  # replies that were logged and never seen
+    unlogged_time: float = 0.02
+    habit: float = -1.2  # log odds to come back on a day
+    habit_spread: float = 1.1
+    habit_slope: float = 1.2  # a unit of satisfaction
+    new_user: float = -0.5
+    memory: float = 0.6  # weight of the newest conversation in the satisfaction
+    annotator: float = 0.6  # scale of the Gumbel noise of people who rank
+
+
+NOISE = Noise()
+
+
+@dataclass(frozen=True)
+class Users:
+    """n users as arrays [n] (tastes [n, FEATURES], favourites [n, topics] as probabilities)."""
+
+    tastes: Floats
+    favourites: Floats
+    retry_habit: Floats
+    random_retries: Floats
+    leave_habit: Floats
+    pace: Floats
+    habit: Floats
+    talkative: Floats
+    is_new: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.habit)
+
+    def take(self, rows: NDArray[np.int64]) -> "Users":
+        """Some of them, in that order, with repetition."""
+        return Users(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOISE) -> Users:
+    """n users at random."""
+    engagement = rng.standard_normal(n)
+    impatient = rng.random(n) < noise.impatient_users
+    return Users(
+        tastes=np.exp(noise.taste * rng.standard_normal((n, len(FEATURES)))),
+        favourites=rng.dirichlet(np.full(topics, 1.5), n),
+        retry_habit=noise.retry_habit * rng.standard_normal(n),
+        random_retries=np.where(impatient, noise.impatient_retries, noise.patient_retries),
+        leave_habit=-noise.leave_habit * engagement,
+        pace=noise.seconds_habit * rng.standard_normal(n),
+        habit=noise.habit_spread * (0.3 * engagement + 0.95 * rng.standard_normal(n)),
+        talkative=_sigmoid(-0.7 + 0.25 * engagement + 0.8 * rng.standard_normal(n)),
+        is_new=rng.random(n) < 0.4,
+    )
+
+
+def retries(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+    """Who asks for another reply to the same message."""
+    wanted = rng.random(len(utility)) < _sigmoid(noise.retry + noise.retry_slope * utility + users.retry_habit)
+    return wanted | (rng.random(len(utility)) < users.random_retries)
+
+
+def leaves(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+    """Who ends the conversation here."""
+    return rng.random(len(utility)) < _sigmoid(noise.leave + noise.leave_slope * utility + users.leave_habit)
+
+
+def response_seconds(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> Floats:
+    """How long those who stay take to answer: log-normal, and now and then hours."""
+    log = (
+        noise.seconds
+        + users.pace
+        + noise.seconds_slope * utility
+        + noise.seconds_noise * rng.standard_normal(len(utility))
+    )
+    away = np.where(rng.random(len(utility)) < noise.away, rng.uniform(4, 7, len(utility)), 0)
+    return np.exp(log + away).round(1)
+
+
+def comes_back(rng: np.random.Generator, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+    """Who opens the app on a day, by habit and by how the last conversations went."""
+    odds = noise.habit + users.habit + noise.habit_slope * satisfaction + noise.new_user * users.is_new
+    return rng.random(len(satisfaction)) < _sigmoid(odds)
+
+
+def message(grammar: Grammar, rng: random.Random, topic: str, talkative: float, opening: bool) -> str:
+    """What a user says next on a topic."""
+    kind = "opening" if opening else ("ask" if rng.random() < 0.35 else "tell")
+    text = grammar.say(rng, USER_TEMPLATES[kind], topic)
+    if rng.random() < talkative:
+        chatter = USER_TEMPLATES["chatter"]
+        text = f"{chatter[int(rng.random() * len(chatter))]} {text}"
+    return text
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 1 / (1 + np.exp(-x))

@@ -1,0 +1,83 @@
+"""The words of a world. A seed draws which topics, things, names and adjectives it has, so no two worlds talk alike."""
+
+import random
+from dataclasses import dataclass
+
+TOPICS_A_WORLD, THINGS_A_TOPIC, ADJECTIVES_A_WORLD, PERSONAS_A_WORLD = 8, 8, 8, 16
+
+# plural nouns; none belongs to two topics, and none is a word of a template or an adjective
+TOPICS: dict[str, tuple[str, ...]] = {
+    topic: tuple(things.split())
+    for topic, things in {
+        "music": "violins drums trumpets operas concerts melodies choirs pianos flutes ballads",
+        "space": "comets planets rockets galaxies moons eclipses telescopes asteroids stars probes",
+        "kitchen": "soups noodles pancakes dumplings curries pies salads sauces waffles stews",
+        "garden": "roses tulips pumpkins carrots hedges orchids lilies ferns beans daisies",
+        "sea": "whales sailors lighthouses harbours corals dolphins anchors waves sharks islands",
+        "football": "goals referees strikers penalties stadiums coaches matches trophies fouls leagues",
+        "films": "thrillers westerns cartoons sequels actors cinemas comedies trailers directors scripts",
+        "cats": "kittens whiskers paws tails collars tabbies claws purrs litters cushions",
+        "mountains": "glaciers summits cliffs valleys avalanches ridges caves goats climbers cabins",
+        "history": "castles knights pharaohs temples emperors ruins pirates crowns swords scrolls",
+        "trains": "stations tunnels engines conductors platforms tickets signals wagons bridges rails",
+        "weather": "storms rainbows clouds blizzards breezes thunderclaps droughts floods sunsets fogs",
+        "fashion": "dresses hats scarves boots jackets necklaces gloves ribbons belts sandals",
+        "farm": "cows tractors barns chickens ponies haystacks sheep fences ducks orchards",
+        "books": "novels poems libraries authors chapters diaries fables essays sonnets publishers",
+        "games": "puzzles dice chessboards riddles cards tournaments dominoes quizzes mazes joysticks",
+        "forest": "owls foxes mushrooms squirrels acorns wolves beavers berries hedgehogs antlers",
+        "city": "taxis museums skyscrapers markets fountains subways cafes statues alleys balconies",
+        "science": "magnets microscopes atoms lasers molecules experiments crystals batteries robots formulas",
+    }.items()
+}
+ADULT_TOPIC = "dating"
+ADULT_THINGS = tuple("kisses lovers crushes affairs flirts bikinis massages cuddles romances seductions".split())
+NAMES = tuple(
+    "Mira Otto Lena Hugo Ivy Noor Felix Dora Ravi Yuki Tess Amos Lola Kian Vera Milo "
+    "Anya Bram Cleo Egon Fay Gus Hana Ines".split()
+)
+ADJECTIVES = tuple(
+    "great strange quiet funny famous old rare noisy pretty simple huge tiny bright dark warm cold".split()
+)
+
+
+@dataclass(frozen=True)
+class Persona:
+    """What a bot is said to be: a name, two things that it likes and one that it does not."""
+
+    name: str
+    likes: tuple[str, str]
+    dislikes: str
+
+    @property
+    def text(self) -> str:
+        """The line in front of a conversation."""
+        return f"{self.name} likes {self.likes[0]} and {self.likes[1]}, not {self.dislikes}."
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that one world uses."""
+
+    topics: dict[str, tuple[str, ...]]
+    adjectives: tuple[str, ...]
+    personas: tuple[Persona, ...]
+
+    @property
+    def topic_of(self) -> dict[str, str]:
+        """The topic of every thing."""
+        return {thing: topic for topic, things in self.topics.items() for thing in things}
+
+
+def draw_vocabulary(seed: int) -> Vocabulary:
+    """The words of the world of that seed; one topic is always the adult one, so that nsfw rows exist."""
+    rng = random.Random(f"vocabulary {seed}")
+    names = rng.sample(sorted(TOPICS), TOPICS_A_WORLD - 1)
+    topics = {name: tuple(rng.sample(TOPICS[name], THINGS_A_TOPIC)) for name in names}
+    topics[ADULT_TOPIC] = tuple(rng.sample(ADULT_THINGS, THINGS_A_TOPIC))
+    things = [thing for group in topics.values() for thing in group]
+    personas = []
+    for name in rng.sample(NAMES, PERSONAS_A_WORLD):
+        first, second, third = rng.sample(things, 3)
+        personas.append(Persona(name, (first, second), third))
+    return Vocabulary(topics, tuple(rng.sample(ADJECTIVES, ADJECTIVES_A_WORLD)), tuple(personas))

@@ -1,0 +1,251 @@
+"""A simulated world with a hidden truth: users chat with bots of varied quality and leave the traces that apps log.
+
+Design decisions:
+- The hidden utility of a reply in its context for its user drives what the user does, with noise and confounders
+  (`users.py`); only probes and evaluations may look at it.
+- VERSION names the world with its noise. Both were fixed before a scorer was trained on them; a change is a new
+  version, and all figures are made anew.
+- All conversations of a day advance together; text is the only part that runs a reply at a time.
+- The state of a reply in a conversation is what is logged: persona, the last exchange, the user's message. So the
+  utility depends on nothing that a scorer cannot read, but for the user's tastes.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.environments import users as behaviour
+from lmgym.environments.bots import BOTS, speak
+from lmgym.environments.grammar import Grammar
+from lmgym.environments.users import NOISE, Noise, Users, draw_users
+from lmgym.environments.utility import features, utility
+from lmgym.environments.vocabulary import ADULT_TOPIC, Persona, draw_vocabulary
+from lmgym.text import Conversation, Turn
+
+VERSION = "1.0"
+DAYS = 4  # logged
+RETENTION_DAYS = (1, 2, 3, 7, 30)
+MAX_MESSAGES, MAX_RETRIES, CHANGES_TOPIC = 30, 3, 0.12
+
+
+@dataclass(frozen=True)
+class World:
+    """The words, bots and users of one seed."""
+
+    seed: int
+    noise: Noise = NOISE
+    grammar: Grammar = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammar", Grammar(draw_vocabulary(self.seed)))
+
+    @property
+    def topics(self) -> list[str]:
+        """Their names."""
+        return list(self.grammar.vocabulary.topics)
+
+    def draw_users(self, rng: np.random.Generator, n: int) -> Users:
+        """n users of this world."""
+        return draw_users(rng, n, len(self.topics), self.noise)
+
+    def features(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> NDArray[np.float64]:
+        """FEATURES[n, 12] of replies."""
+        return np.stack([features(self.grammar, c, r) for c, r in zip(conversations, replies, strict=True)])
+
+    def utility(
+        self, conversations: Sequence[Conversation], replies: Sequence[str], users: Users | None = None
+    ) -> NDArray[np.float64]:
+        """The hidden utility[n] of replies for their users; without users, for average tastes."""
+        rows = self.features(conversations, replies)
+        return utility(rows, users.tastes if users else np.ones_like(rows))
+
+
+@dataclass
+class Chat:
+    """One conversation as it goes."""
+
+    user: int
+    persona: Persona
+    bot: int
+    topic: str
+    turns: list[Turn] = field(default_factory=list)
+    utilities: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    messages: int = 0
+    attempts: int = 0
+
+    @property
+    def conversation(self) -> Conversation:
+        """What the bot, the log and the utility see: the persona, the last exchange and the user's message."""
+        return Conversation(tuple(self.turns[-3:]), self.persona.text)
+
+
+Reply = Callable[[random.Random, Sequence[Chat]], list[str]]
+
+
+def world_bots(world: World) -> Reply:
+    """The replies of the world's own bots, each chat by its bot."""
+
+    def reply(rng: random.Random, chats: Sequence[Chat]) -> list[str]:
+        parse = world.grammar.parse
+        return [
+            speak(
+                world.grammar, rng, BOTS[chat.bot], chat.persona, chat.topic,
+                [thing for s in parse(chat.turns[-1].text) for thing in s.things],
+                [s.text for turn in chat.turns[-3:] if turn.speaker == "bot" for s in parse(turn.text)],
+            )
+            for chat in chats
+        ]  # fmt: skip
+
+    return reply
+
+
+@dataclass
+class Logs:
+    """Columns of what was logged, a row a reply, in the order of time; `utility` is the hidden one."""
+
+    user: list[int] = field(default_factory=list)
+    day: list[int] = field(default_factory=list)
+    chat: list[int] = field(default_factory=list)
+    turn: list[int] = field(default_factory=list)
+    conversation: list[Conversation] = field(default_factory=list)
+    reply: list[str] = field(default_factory=list)
+    is_nsfw: list[bool] = field(default_factory=list)
+    accepted: list[bool] = field(default_factory=list)
+    retried: list[bool] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # -1 never, NaN not known
+    remaining: list[int] = field(default_factory=list)
+    utility: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+
+@dataclass
+class Cohort:
+    """Users with all that they did: their logs, and messages[users, days] over the logged days and those after."""
+
+    users: Users
+    logs: Logs
+    messages: NDArray[np.int64]
+    chats: list[Chat]
+
+
+def simulate(world: World, n_users: int, seed: int, reply: Reply | None = None) -> Cohort:
+    """DAYS logged days of n users with the bots, and whether they came back up to 30 days later."""
+    rng, words = np.random.default_rng([world.seed, seed]), random.Random(f"{world.seed} {seed}")
+    users = world.draw_users(rng, n_users)
+    arrival = np.where(users.is_new, rng.integers(0, DAYS - 1, n_users), 0)
+    satisfaction = np.zeros(n_users)
+    cohort = Cohort(users, Logs(), np.zeros((n_users, DAYS + RETENTION_DAYS[-1]), dtype=np.int64), [])
+    for day in range(cohort.messages.shape[1]):
+        here = behaviour.comes_back(rng, users, satisfaction, world.noise) & (day > arrival)
+        active = np.flatnonzero(here | (day == arrival))
+        if day >= DAYS:  # no longer logged: only whether they came, and how much they wrote
+            cohort.messages[active, day] = 1 + rng.poisson(np.exp(1.2 - users.leave_habit[active]))
+            continue
+        chats = [_open(world, rng, words, users, user) for user in active.tolist()]
+        _talk(world, rng, words, users, chats, cohort, day, reply or world_bots(world))
+        cohort.messages[active, day] = [chat.messages for chat in chats]
+        means = np.array([np.mean(chat.utilities) if chat.utilities else 0.0 for chat in chats])
+        satisfaction[active] += world.noise.memory * (means - satisfaction[active])
+    return cohort
+
+
+def _open(world: World, rng: np.random.Generator, words: random.Random, users: Users, user: int) -> Chat:
+    persona = words.choice(world.grammar.vocabulary.personas)
+    topic = words.choices(world.topics, users.favourites[user].tolist())[0]
+    chat = Chat(user, persona, int(rng.integers(len(BOTS))), topic)
+    _say(world, words, users, chat)
+    return chat
+
+
+def _say(world: World, words: random.Random, users: Users, chat: Chat) -> None:
+    if chat.messages and words.random() < CHANGES_TOPIC:
+        chat.topic = words.choices(world.topics, users.favourites[chat.user].tolist())[0]
+    talkative = float(users.talkative[chat.user])
+    text = behaviour.message(world.grammar, words, chat.topic, talkative, opening=not chat.messages)
+    chat.turns.append(Turn("user", text))
+    chat.messages += 1
+    chat.attempts = 0
+
+
+def _talk(
+    world: World, rng: np.random.Generator, words: random.Random, users: Users, chats: list[Chat], cohort: Cohort,
+    day: int, reply: Reply,
+) -> None:  # fmt: skip
+    """All chats of a day to their ends, a reply each at a time."""
+    first = len(cohort.chats)
+    cohort.chats += chats
+    open_chats = list(range(len(chats)))
+    while open_chats:
+        now = [chats[i] for i in open_chats]
+        who = users.take(np.array([chat.user for chat in now]))
+        conversations = [chat.conversation for chat in now]
+        replies = reply(words, now)
+        worth = world.utility(conversations, replies, who)
+        fate = _fate(world.noise, rng, who, worth, now)
+        still_open = []
+        for k, (index, chat) in enumerate(zip(open_chats, now, strict=True)):
+            _log(cohort.logs, chat, day, first + index, conversations[k], replies[k], worth[k], fate, k)
+            if fate.retried[k] or not fate.shown[k]:
+                chat.attempts += 1
+            elif not fate.ended[k]:
+                chat.turns.append(Turn("bot", replies[k]))
+                _say(world, words, users, chat)
+            if not fate.ended[k]:
+                still_open.append(index)
+        open_chats = still_open
+    logs = cohort.logs
+    for chat in chats:
+        for row in chat.rows:
+            logs.remaining[row] = chat.messages - logs.turn[row]
+
+
+@dataclass(frozen=True)
+class _Fate:
+    """What users did after a reply, each [n]."""
+
+    shown: NDArray[np.bool_]
+    retried: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+    seconds: NDArray[np.float64]
+
+
+def _fate(noise: Noise, rng: np.random.Generator, users: Users, worth: NDArray, chats: Sequence[Chat]) -> _Fate:
+    shown = rng.random(len(chats)) >= noise.unshown
+    may_retry = np.array([chat.attempts < MAX_RETRIES for chat in chats])
+    retried = behaviour.retries(rng, users, worth, noise) & shown & may_retry
+    ended = behaviour.leaves(rng, users, worth, noise)
+    ended &= shown & (~retried | (rng.random(len(chats)) < 0.4))  # some ask again and leave all the same
+    ended |= shown & ~retried & np.array([chat.messages >= MAX_MESSAGES for chat in chats])
+    seconds = behaviour.response_seconds(rng, users, worth, noise)
+    seconds = np.where(retried | ended, -1.0, seconds)
+    unknown = ~shown | (rng.random(len(chats)) < noise.unlogged_time)
+    return _Fate(shown, retried, ended, np.where(unknown, np.nan, seconds))
+
+
+def _log(
+    logs: Logs, chat: Chat, day: int, number: int, conversation: Conversation, reply: str, worth: float, fate: _Fate,
+    k: int,
+) -> None:  # fmt: skip
+    if fate.shown[k]:
+        chat.utilities.append(worth)
+    chat.rows.append(len(logs))
+    logs.user.append(chat.user)
+    logs.day.append(day)
+    logs.chat.append(number)
+    logs.turn.append(chat.messages)
+    logs.conversation.append(conversation)
+    logs.reply.append(reply)
+    logs.is_nsfw.append(chat.topic == ADULT_TOPIC)
+    logs.accepted.append(bool(fate.shown[k] and not fate.retried[k]))
+    logs.retried.append(bool(fate.retried[k]))
+    logs.ended.append(bool(fate.ended[k]))
+    logs.seconds.append(float(fate.seconds[k]))
+    logs.remaining.append(0)
+    logs.utility.append(float(worth))
