@@ -60,7 +60,13 @@ class UpdateSampler(Sampler):
     """
 
     def __init__(
-        self, lengths: Sequence[int], global_batch: int, accumulation: int, ranks: int = 1, rank: int = 0, seed: int = 0
+        self,
+        lengths: Sequence[int] | np.ndarray,
+        global_batch: int,
+        accumulation: int,
+        ranks: int = 1,
+        rank: int = 0,
+        seed: int = 0,
     ) -> None:
         self.lengths = np.asarray(lengths)
         self.global_batch, self.accumulation = global_batch, accumulation

@@ -83,6 +83,19 @@ def build_model(family: str, tokenizer, head: str = "classifier", seed: int = 0,
     return model
 
 
+def size_settings(family: str, layers: int, width: int, heads: int, max_length: int) -> dict[str, int]:
+    """A size in the words of a family's config; Llama and Qwen3 get half as many key and value heads."""
+    names = LAYERS_AND_WIDTH["gpt2" if family == "gpt2" else "llama"]
+    settings = dict(zip(names, (layers, width, heads, max_length), strict=True))
+    if family != "gpt2":
+        settings["intermediate_size"] = 3 * width
+    if family in ("llama", "qwen3"):
+        settings["num_key_value_heads"] = max(1, heads // 2)
+    if family == "qwen3":
+        settings["head_dim"] = width // heads
+    return settings
+
+
 def make_small_model(
     folder: str | Path,
     family: str,
@@ -97,15 +110,7 @@ def make_small_model(
 ) -> Path:
     """A small gpt2, llama, qwen3 or bert with its tokenizer, saved as an ordinary folder."""
     tokenizer = train_tokenizer(texts, vocab_size, max_length, encoder=family == "bert")
-    names = LAYERS_AND_WIDTH["gpt2" if family == "gpt2" else "llama"]
-    settings = dict(zip(names, (layers, width, heads, max_length), strict=True))
-    if family != "gpt2":
-        settings["intermediate_size"] = 3 * width
-    if family in ("llama", "qwen3"):
-        settings["num_key_value_heads"] = max(1, heads // 2)
-    if family == "qwen3":
-        settings["head_dim"] = width // heads
-    model = build_model(family, tokenizer, head, seed, **settings)
+    model = build_model(family, tokenizer, head, seed, **size_settings(family, layers, width, heads, max_length))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Path(folder)

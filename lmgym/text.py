@@ -138,16 +138,39 @@ def render(tokenizer, conversation: Conversation, reply: str | None = None) -> s
     )
 
 
+def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str]) -> list[str]:
+    """`render` of reply i to conversation i; the flat templates are written out here, ten times as fast as by jinja."""
+    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
+        return [render(tokenizer, c, r) for c, r in zip(conversations, replies, strict=True)]
+    first = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
+    last = tokenizer.eos_token or ""
+    texts = []
+    for conversation, reply in zip(conversations, replies, strict=True):
+        persona = [conversation.persona] if conversation.persona else []
+        turns = [f"{'User' if turn.speaker == 'user' else 'Bot'}: {turn.text}" for turn in conversation.turns]
+        texts.append(first + "\n".join([*persona, *turns, f"Bot: {reply}{last}"]))
+    return texts
+
+
 def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of rendered texts. Only encoders get their [CLS] and [SEP]: a template writes its own specials."""
     if not texts:
         return []
-    return tokenizer(texts, add_special_tokens=_adds_classifier_token(tokenizer), verbose=False).input_ids
+    special = _adds_classifier_token(tokenizer)
+    if not tokenizer.is_fast:
+        return tokenizer(texts, add_special_tokens=special, verbose=False).input_ids
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()  # a call of the tokenizer itself leaves its own settings behind
+    backend.no_padding()
+    # ids alone: without the offsets and masks that a call makes it takes three quarters of the time
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=special)]
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """How many leading ids all sequences share, leaving each at least one id of its own."""
     shortest = min(map(len, sequences)) - 1
+    if len(sequences) == 1:
+        return shortest
     first = np.asarray(sequences[0][:shortest])
     for other in sequences[1:]:
         different = np.flatnonzero(first != np.asarray(other[: len(first)]))
@@ -183,17 +206,22 @@ def tokenize_replies(
 ) -> list[Replies | None]:
     """Token ids of k replies to each conversation, truncated alike; None where a reply alone exceeds max_length.
 
-    All texts go through one call of the tokenizer.
+    All texts go through one call of the tokenizer, and the prompts of those that are cut through another.
     """
-    prompts = tokenize_texts(tokenizer, [render(tokenizer, c) for c in conversations])
-    texts = [render(tokenizer, c, r) for c, group in zip(conversations, replies, strict=True) for r in group]
-    sequences = iter(tokenize_texts(tokenizer, texts))
+    owners = [conversation for conversation, group in zip(conversations, replies, strict=True) for _ in group]
+    sequences = iter(tokenize_texts(tokenizer, render_all(tokenizer, owners, [r for group in replies for r in group])))
+    full = [[next(sequences) for _ in group] for group in replies]
+    # where the final turn begins matters to a text that is cut and to no other: prompts are half of the work
+    cut = [index for index, group in enumerate(full) if max(map(len, group)) > max_length]
+    prompts = dict(
+        zip(cut, tokenize_texts(tokenizer, [render(tokenizer, conversations[index]) for index in cut]), strict=True)
+    )
     keep_first = frozenset(i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None)
     rows: list[Replies | None] = []
-    for prompt, group in zip(prompts, replies, strict=True):
-        full = [next(sequences) for _ in group]
+    for index, group in enumerate(full):
+        prompt = prompts.get(index, [])
         # an encoder's [SEP] ends the prompt but not its place in the full text: the border is where they agree
-        border = min(common_prefix([[*prompt, -1], [*ids, -2]]) for ids in full)
-        window = truncate_left(full, border, max_length, keep_first)
+        border = min(common_prefix([[*prompt, -1], [*ids, -2]]) for ids in group) if prompt else 0
+        window = truncate_left(group, border, max_length, keep_first)
         rows.append(None if window is None else share_prefix(*window))
     return rows

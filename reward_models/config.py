@@ -26,18 +26,28 @@ class ScorerConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the pairs come from and how they are cut."""
+    """Where the rows come from and how they are cut."""
 
     dataset: str = "Anthropic/hh-rlhf"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
     dataset_split: str = "train"
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
-    """pairs to evaluate on; None: a part of the dataset, split by prompt"""
+    """rows to evaluate on; None: a part of the dataset, split by prompt or by user"""
     eval_size: float = 0.1
-    """without eval_dataset: a share below 1, or a number of pairs"""
+    """without eval_dataset: a share below 1, or a number of rows"""
+    train_size: int | None = None
+    """train on at most so many rows; None: all"""
     max_rows: int | None = None
     """use only the first rows of the dataset"""
+    rows_per_user: int | None = None
+    """of logs: at most so many rows a user; None: all"""
+    rows_per_user_mode: Literal["unchanged", "random", "reverse"] = "unchanged"
+    """which of a user's rows: the first, random ones, or the last"""
+    probe_data: str | None = None
+    """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
+    probe_rows: int = 2000
+    """at most so many rows of an evaluation set"""
     max_length: int = 512
     """tokens of a prompt with its reply; longer ones are cut on the left, the reply whole"""
 
@@ -57,17 +67,17 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
     """what follows the warm-up"""
     epochs: float = 1.0
-    """passes over the pairs"""
+    """passes over the rows"""
     max_updates: int = -1
     """stop after so many updates; -1: after the epochs"""
     global_batch: int = 64
-    """pairs an update, over all ranks"""
+    """pairs, rows or groups an update, over all ranks"""
     micro_batch: int = 8
-    """pairs a forward and rank"""
+    """pairs, rows or groups a forward and rank"""
     max_grad_norm: float = 1.0
     """gradients are scaled down to this norm"""
     centering: float = 0.0
-    """weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
+    """of pairs: weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
     seed: int = 0
     """of the split, the order and a new head"""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from lmgym.errors import InputError
 from lmgym.records import Record
@@ -34,8 +34,35 @@ class Pair:
     @property
     def prompt_key(self) -> str:
         """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
-        turns = [self.conversation.persona, *(f"{t.speaker} {t.text}" for t in self.conversation.turns)]
-        return " ".join(" ".join(turns).lower().split())
+        return prompt_key(self.conversation)
+
+
+def prompt_key(conversation: Conversation) -> str:
+    """A conversation's text without case and white space."""
+    turns = [conversation.persona, *(f"{t.speaker} {t.text}" for t in conversation.turns)]
+    return " ".join(" ".join(turns).lower().split())
+
+
+class Prompted(Protocol):
+    """A row that answers a prompt."""
+
+    @property
+    def file(self) -> str:
+        """Where it was found."""
+        ...
+
+    @property
+    def line(self) -> int:
+        """On which line."""
+        ...
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for prompts that belong on one side of a split."""
+        ...
+
+
+P = TypeVar("P", bound=Prompted)
 
 
 @dataclass(frozen=True)
@@ -56,7 +83,7 @@ class Pairs:
     rejections: list[Rejection] = field(default_factory=list)
 
 
-class _RowError(Exception):
+class RowError(Exception):
     """A fault of one row: (field, what was found)."""
 
 
@@ -78,7 +105,7 @@ def validate(records: Iterable[Record]) -> Pairs:
         try:
             pair = _pair(record)
             _refuse_duplicate(pair, seen)
-        except _RowError as error:
+        except RowError as error:
             result.rejections.append(Rejection(record.file, record.line, *error.args))
         else:
             result.pairs.append(pair)
@@ -87,38 +114,39 @@ def validate(records: Iterable[Record]) -> Pairs:
 
 def _pair(record: Record) -> Pair:
     if record.fault:
-        raise _RowError("(row)", record.fault)
+        raise RowError("(row)", record.fault)
     for name in COLUMNS:
         if record.fields.get(name) in (None, "", []):
-            raise _RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
-    chosen, rejected = (_conversation(record.fields[name], name) for name in COLUMNS)
+            raise RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
+    chosen, rejected = (read_conversation(record.fields[name], name) for name in COLUMNS)
     if record.fields.get("prompt") is None:
         conversation, replies = _split_prompt(chosen, rejected)
     else:
-        conversation = _conversation(record.fields["prompt"], "prompt")
+        conversation = read_conversation(record.fields["prompt"], "prompt")
         replies = (
             _only_reply(record.fields["chosen"], chosen, conversation, "chosen"),
             _only_reply(record.fields["rejected"], rejected, conversation, "rejected"),
         )
     if not conversation.turns:
-        raise _RowError("prompt", "no turn before the reply")
+        raise RowError("prompt", "no turn before the reply")
     for name, reply in zip(COLUMNS, replies, strict=True):
         if not reply.strip():
-            raise _RowError(name, "an empty reply")
+            raise RowError(name, "an empty reply")
     if replies[0].strip() == replies[1].strip():
-        raise _RowError("rejected", "identical to chosen")
+        raise RowError("rejected", "identical to chosen")
     return Pair(conversation, *replies, _margin(record.fields.get("margin")), record.file, record.line)
 
 
-def _conversation(value: Any, name: str) -> Conversation:
+def read_conversation(value: Any, name: str) -> Conversation:
+    """Text or messages as a conversation. Raises RowError for anything else."""
     if isinstance(value, str):
         return from_transcript(value)
     if isinstance(value, list):
         try:
             return from_messages(value)
         except ValueError as error:
-            raise _RowError(name, str(error)) from None
-    raise _RowError(name, f"{type(value).__name__}; needed: text or messages")
+            raise RowError(name, str(error)) from None
+    raise RowError(name, f"{type(value).__name__}; needed: text or messages")
 
 
 def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
@@ -129,7 +157,7 @@ def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str)
         return side.turns[-1].text
     if len(side.turns) != 1 or side.turns[0].speaker != "bot" or side.persona:
         roles = ", ".join(str(message["role"]) for message in value)
-        raise _RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt")
+        raise RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt")
     return side.turns[0].text
 
 
@@ -141,16 +169,16 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
             break
         shared += 1
     if chosen == rejected:
-        raise _RowError("rejected", "identical to chosen")
+        raise RowError("rejected", "identical to chosen")
     for name, side in zip(COLUMNS, (chosen, rejected), strict=True):
         rest = side.turns[shared:]
         if not rest:
-            raise _RowError(name, "an empty reply")
+            raise RowError(name, "an empty reply")
         if len(rest) != 1 or rest[0].speaker != "bot":
             speakers = ", ".join(turn.speaker for turn in rest)
-            raise _RowError(name, f"after the {shared} turns that both share: {speakers}; needed: one bot turn")
+            raise RowError(name, f"after the {shared} turns that both share: {speakers}; needed: one bot turn")
     if chosen.persona != rejected.persona:
-        raise _RowError("rejected", "another persona (system message) than chosen's")
+        raise RowError("rejected", "another persona (system message) than chosen's")
     conversation = Conversation(chosen.turns[:shared], chosen.persona)
     return conversation, (chosen.turns[shared].text, rejected.turns[shared].text)
 
@@ -163,7 +191,7 @@ def _margin(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _RowError("margin", f"{value!r}; needed: a finite number")
+        raise RowError("margin", f"{value!r}; needed: a finite number")
     return number
 
 
@@ -171,13 +199,13 @@ def _refuse_duplicate(pair: Pair, seen: dict) -> None:
     key = (pair.conversation, pair.chosen, pair.rejected)
     reverse = (pair.conversation, pair.rejected, pair.chosen)
     if key in seen:
-        raise _RowError("(row)", f"duplicate of line {seen[key]}")
+        raise RowError("(row)", f"duplicate of line {seen[key]}")
     if reverse in seen:
-        raise _RowError("(row)", f"conflicting duplicate: line {seen[reverse]} prefers the other reply")
+        raise RowError("(row)", f"conflicting duplicate: line {seen[reverse]} prefers the other reply")
     seen[key] = pair.line
 
 
-def split_by_prompt(pairs: Sequence[Pair], eval_size: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
     """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
 
     Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
@@ -186,10 +214,10 @@ def split_by_prompt(pairs: Sequence[Pair], eval_size: float, seed: int) -> tuple
     wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
     if eval_size < 0 or wanted >= len(pairs):
         raise InputError(
-            f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} pairs; needed: a share below 1, or a number "
+            f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: a share below 1, or a number "
             f"below {len(pairs)}"
         )
-    groups: dict[str, list[Pair]] = {}
+    groups: dict[str, list[P]] = {}
     for pair in pairs:
         groups.setdefault(pair.prompt_key, []).append(pair)
     order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
@@ -202,12 +230,12 @@ def split_by_prompt(pairs: Sequence[Pair], eval_size: float, seed: int) -> tuple
         count += len(groups[key])
     if count == len(pairs) and wanted:
         raise InputError(
-            f"the {len(pairs)} pairs have {len(groups)} prompt(s): no split by prompt leaves both sides any"
+            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any"
         )
     return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
 
 
-def without_prompts(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> tuple[list[Pair], list[Rejection]]:
+def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
     """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
     keys = {pair.prompt_key for pair in held_out}
     kept = [pair for pair in pairs if pair.prompt_key not in keys]

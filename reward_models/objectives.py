@@ -1,18 +1,23 @@
 """What a scorer is trained for: how examples become a batch, and how scores become a loss.
 
 An objective has `collate(items)`, `loss(scores, batch) -> (sum, count)` and `tallies(scores, batch)`, sums that are
-added over ranks and updates before anything is divided.
+added over ranks and updates before anything is divided. Two numbers of a batch are kept apart: `items`, the examples
+that count, of which rates and tallies are means; and `count`, what the loss is the mean of, such as present labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 
 from lmgym.models import ScoringModel
+from lmgym.scorers import Reduce
+from lmgym.text import Replies
 from reward_models.data import PairExample
-from reward_models.losses import bradley_terry
+from reward_models.labels import MISSING
+from reward_models.losses import bradley_terry, cross_entropy, multi_label_bce, plackett_luce, regression
 
 Batch = dict[str, Any]
 
@@ -21,7 +26,7 @@ class Objective(Protocol):
     """What `RewardTrainer` needs to know of a loss."""
 
     def collate(self, items: Sequence[tuple[Any, bool]]) -> Batch:
-        """(example, counts) items as a batch: `inputs` of the model, `items` and `tokens` that count, and labels."""
+        """(example, counts) items as a batch: `inputs` of the model, `items`, `count` and `tokens`, and labels."""
         ...
 
     def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,6 +36,18 @@ class Objective(Protocol):
     def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Sums over the items that count, for the training metrics."""
         ...
+
+
+def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) -> Batch:
+    """What every objective's batch holds; `count` is the items unless it is replaced."""
+    rows = [example.replies for example, _ in items]
+    number = sum(counts for _, counts in items)
+    return {
+        "inputs": model.collate(rows, pad_id),
+        "items": number,
+        "count": number,
+        "tokens": sum(row.tokens for row, (_, counts) in zip(rows, items, strict=True) if counts),
+    }
 
 
 @dataclass(frozen=True)
@@ -43,13 +60,10 @@ class Pairwise:
 
     def collate(self, items: Sequence[tuple[PairExample, bool]]) -> Batch:
         """A batch of pairs; one that does not count is a filler with weight 0."""
-        examples = [example for example, _ in items]
         return {
-            "inputs": self.model.collate([example.replies for example in examples], self.pad_id),
-            "margins": torch.tensor([example.margin for example in examples]),
+            **_batch(self.model, self.pad_id, items),
+            "margins": torch.tensor([example.margin for example, _ in items]),
             "counts": torch.tensor([counts for _, counts in items]),
-            "items": sum(counts for _, counts in items),
-            "tokens": sum(example.replies.tokens for example, counts in items if counts),
         }
 
     def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,3 +80,125 @@ class Pairwise:
             "accuracy": ((difference > 0) & batch["counts"]).sum(),
             "margin": (difference * batch["counts"]).sum(),
         }
+
+
+@dataclass(frozen=True)
+class LabelledExample:
+    """One reply and what its user did: a class, a number or a vector of bits."""
+
+    replies: Replies
+    label: np.ndarray
+    origin: str = ""
+    """file:line of its row"""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How a head's logits [rows, outputs] meet labels, and what they are as one score."""
+
+    name: str
+    kind: Literal["class", "number", "bits"]
+    reduce: Reduce
+    loss: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    """(logits, labels) to (sum, count); missing labels count for nothing"""
+    tallies: Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
+    """(logits, labels) to sums over rows"""
+
+
+def missing(labels: torch.Tensor) -> torch.Tensor:
+    """Where there is no label: -100 among classes, NaN among numbers."""
+    return labels.isnan() if labels.is_floating_point() else labels == MISSING
+
+
+def _class_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"accuracy": (logits.argmax(-1) == labels).sum()}
+
+
+def _number_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"absolute_error": (logits[:, 0] - labels).abs().nansum()}
+
+
+def _bit_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    present = ~labels.isnan()
+    right = ((logits > 0) == (labels > 0.5)) & present
+    return {"accuracy": (right.sum(-1) / present.sum(-1).clamp(min=1)).sum()}
+
+
+CROSS_ENTROPY = Criterion("cross entropy", "class", "softmax[1]", cross_entropy, _class_tallies)
+SQUARED_ERROR = Criterion(
+    "squared error", "number", "logit", lambda logits, labels: regression(logits[:, 0], labels), _number_tallies
+)
+MULTI_LABEL_BCE = Criterion("binary cross entropy", "bits", "mean_sigmoid", multi_label_bce, _bit_tallies)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Logits near the label of each reply."""
+
+    model: ScoringModel
+    pad_id: int
+    criterion: Criterion
+
+    def collate(self, items: Sequence[tuple[LabelledExample, bool]]) -> Batch:
+        """A batch of replies; a filler is one whose label is missing. `count` is that of present labels."""
+        labels = torch.from_numpy(np.stack([example.label for example, _ in items]))
+        labels = labels.float() if labels.is_floating_point() else labels
+        fillers = torch.tensor([not counts for _, counts in items])
+        labels[fillers] = float("nan") if labels.is_floating_point() else MISSING
+        batch = _batch(self.model, self.pad_id, items)
+        return {**batch, "labels": labels, "count": int((~missing(labels)).sum())}
+
+    def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The criterion over the labels that are present."""
+        return self.criterion.loss(scores, batch["labels"])
+
+    def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """The criterion's."""
+        return self.criterion.tallies(scores, batch["labels"])
+
+
+@dataclass(frozen=True)
+class RankedExample:
+    """k replies to one prompt, rank 1 the best. `prompt` numbers the distinct prompts."""
+
+    replies: Replies
+    ranks: tuple[int, ...]
+    prompt: int
+    origin: str = ""
+    """file:line of its row"""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The order of k replies to a prompt: scores come reply after reply, group after group."""
+
+    model: ScoringModel
+    pad_id: int
+
+    def collate(self, items: Sequence[tuple[RankedExample, bool]]) -> Batch:
+        """A batch of groups, each with as many replies as it has."""
+        groups = [example.ranks for example, _ in items]
+        sizes = torch.tensor([len(ranks) for ranks in groups])
+        exists = torch.arange(int(sizes.max())) < sizes[:, None]
+        ranks = torch.ones(exists.shape, dtype=torch.int64)
+        ranks[exists] = torch.tensor([rank for group in groups for rank in group])
+        counts = torch.tensor([counts for _, counts in items])
+        batch = _batch(self.model, self.pad_id, items)
+        return {**batch, "ranks": ranks, "exists": exists, "counts": counts}
+
+    def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Plackett-Luce over the groups that count."""
+        return plackett_luce(self._grid(scores, batch), batch["ranks"], batch["exists"] & batch["counts"][:, None])
+
+    def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """Groups whose best reply by score is one that people ranked best."""
+        grid = self._grid(scores, batch).masked_fill(~batch["exists"], -torch.inf)
+        best = batch["ranks"].masked_fill(~batch["exists"], torch.iinfo(torch.int64).max).amin(1)
+        found = batch["ranks"].gather(1, grid.argmax(1)[:, None])[:, 0]
+        return {"accuracy": ((found == best) & batch["counts"]).sum()}
+
+    def _grid(self, scores: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[groups, most replies] scores, 0 where there is no reply."""
+        grid = scores.new_zeros(batch["exists"].shape)
+        grid[batch["exists"]] = scores[:, 0]
+        return grid

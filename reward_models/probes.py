@@ -1,7 +1,7 @@
 """Evaluations during training: on every rank (a sharded forward is collective), from sums, data loaded once."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -9,20 +9,95 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.engine import rank, sum_over_ranks, world_size
 from lmgym.models import ScoringModel
+from lmgym.scorers import Reduce, reduce_logits
+from lmgym.text import Replies
 from reward_models.data import PairExample
-from reward_models.metrics import PairReport, pair_metrics
+from reward_models.evaluations import EvaluationSet
+from reward_models.metrics import Metrics, human_ranking
+from reward_models.objectives import RankedExample
+from reward_models.pair_metrics import PairReport as Report
+from reward_models.pair_metrics import pair_metrics
 
 
 class Probe(Protocol):
     """An evaluation of the model as it is now."""
+
+    report: Report
+    """of the last measurement"""
+
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """Metrics of the table at a run's end, with what they are called there."""
+        ...
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Metrics by name; called on all ranks, with the model in eval mode."""
         ...
 
 
+class HeldOut(Probe, Protocol):
+    """The probe of a run's own held-out examples, whose scores are saved."""
+
+    scores: np.ndarray
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """A line of scores.jsonl an example."""
+        ...
+
+
+class Forwards:
+    """The forwards over a fixed set of rows, shared out among the ranks."""
+
+    def __init__(self, rows: Sequence[Replies], model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
+        self.rows, self.scoring, self.pad_id = rows, model, pad_id
+        tails = np.array([len(row.tails) for row in rows])
+        self.firsts = np.cumsum(tails) - tails
+        self.tails, self.replies = tails, int(tails.sum())
+        self.batches = length_batches([row.tokens for row in rows], batch_tokens)
+
+    def logits(self, model: torch.nn.Module, device: torch.device) -> torch.Tensor:
+        """[replies, labels] in float64 on the CPU, in the rows' order, on every rank. Collective."""
+        logits: torch.Tensor | None = None
+        ranks = world_size()
+        for turn in range(-(-len(self.batches) // ranks)):
+            mine = turn * ranks + rank()
+            # a rank whose turn is empty runs along on another's batch: under ZeRO-3 a forward is collective
+            batch = self.batches[min(mine, len(self.batches) - 1)]
+            inputs = self.scoring.collate([self.rows[i] for i in batch], self.pad_id)
+            with torch.no_grad():
+                found = model(**{name: value.to(device) for name, value in inputs.items()}).double()
+            if logits is None:
+                logits = found.new_zeros(self.replies, found.shape[1])
+            if mine < len(self.batches):
+                places = [np.arange(self.firsts[i], self.firsts[i] + self.tails[i]) for i in batch]
+                logits[torch.from_numpy(np.concatenate(places)).to(device)] = found
+        assert logits is not None, "a probe has rows"
+        return sum_over_ranks(logits).cpu()
+
+
+def scores_of(logits: torch.Tensor, reduce: Reduce) -> np.ndarray:
+    """[rows] scores as a scorer gives them: reduced in fp32."""
+    return reduce_logits(logits.float(), reduce).double().numpy()
+
+
+def report_of(metrics: Metrics, *left_out: str) -> Report:
+    """Figures that exist, and the reasons of those that do not; what was left out of a figure is named beside it."""
+    defined = {name: value for name, value in metrics.items() if value is not None}
+    notes = {"rows": "; ".join(left_out)} if any(left_out) else {}
+    return Report(defined, {**metrics.reasons, **notes})
+
+
 class PairProbe:
     """How the model ranks held-out pairs."""
+
+    shown: Mapping[str, str] = {
+        "accuracy": "accuracy",
+        "margin_mean": "mean margin, chosen above rejected",
+        "ece": "calibration error (ECE)",
+        "brier": "Brier score",
+        "score_length_correlation": "correlation of score and reply length",
+        "accuracy_longer_rejected": "accuracy where the longer reply was rejected",
+    }
 
     def __init__(
         self,
@@ -32,26 +107,14 @@ class PairProbe:
         batch_tokens: int,
         bootstrap_samples: int = 1000,
     ) -> None:
-        self.examples, self.pad_id, self.bootstrap_samples = examples, pad_id, bootstrap_samples
-        self.scoring = model
-        self.batches = length_batches([example.replies.tokens for example in examples], batch_tokens)
-        self.report = PairReport({}, {})
+        self.examples, self.bootstrap_samples = examples, bootstrap_samples
+        self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
+        self.report = Report({}, {})
         self.scores = np.zeros((len(examples), 2))
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Accuracy with its interval, margin, calibration and length bias over all pairs, each counted once."""
-        scores = torch.zeros(len(self.examples), 2, dtype=torch.float64, device=device)
-        ranks = world_size()
-        for turn in range(-(-len(self.batches) // ranks)):
-            mine = turn * ranks + rank()
-            # a rank whose turn is empty runs along on another's batch: under ZeRO-3 a forward is collective
-            batch = self.batches[min(mine, len(self.batches) - 1)]
-            inputs = self.scoring.collate([self.examples[i].replies for i in batch], self.pad_id)
-            with torch.no_grad():
-                logits = model(**{name: value.to(device) for name, value in inputs.items()})
-            if mine < len(self.batches):
-                scores[batch] = logits.view(-1, 2).double()
-        self.scores = sum_over_ranks(scores).cpu().numpy()
+        self.scores = self.forwards.logits(model, device).view(-1, 2).numpy()
         lengths = np.array([example.lengths for example in self.examples])
         self.report = pair_metrics(
             self.scores[:, 0],
@@ -61,4 +124,61 @@ class PairProbe:
             lengths[:, 1],
             bootstrap_samples=self.bootstrap_samples,
         )
+        return self.report.metrics
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The two scores of each pair."""
+        for example, (chosen, rejected) in zip(self.examples, self.scores.tolist(), strict=True):
+            yield {"prompt": example.prompt, "chosen": chosen, "rejected": rejected, "lengths": example.lengths}
+
+
+class RankingProbe:
+    """How the model ranks the replies of held-out groups."""
+
+    shown: Mapping[str, str] = {
+        "accuracy": "best reply found",
+        "kendall_tau": "Kendall tau with people's ranking",
+        "top_2_acc": "top two as people's",
+    }
+
+    def __init__(self, examples: Sequence[RankedExample], model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
+        self.examples = examples
+        self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
+        self.group = np.repeat(np.arange(len(examples)), self.forwards.tails)
+        self.ranks = np.concatenate([example.ranks for example in examples])
+        self.report = Report({}, {})
+        self.scores = np.zeros(len(self.group))
+
+    def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
+        """The share of groups whose best reply has the highest score, and agreement with the whole ranking."""
+        self.scores = scores_of(self.forwards.logits(model, device), "logit")
+        metrics = human_ranking(self.scores, self.ranks, self.group)
+        # sorted by group and, within it, the highest score first; among equal scores the worst reply: a tie is no find
+        order = np.lexsort((-self.ranks, -self.scores, self.group))
+        best = np.minimum.reduceat(self.ranks, self.forwards.firsts)
+        metrics.add("accuracy", float((self.ranks[order][self.forwards.firsts] == best).mean()))
+        self.report = report_of(metrics)
+        return self.report.metrics
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The scores and ranks of each group."""
+        for example, scores in zip(self.examples, np.split(self.scores, self.forwards.firsts[1:]), strict=True):
+            yield {"prompt": example.prompt, "row": example.origin, "scores": scores.tolist(), "ranks": example.ranks}
+
+
+class TranscriptProbe:
+    """How the model scores a labelled set of transcripts."""
+
+    def __init__(
+        self, rows: EvaluationSet, model: ScoringModel, pad_id: int, batch_tokens: int, reduce: Reduce
+    ) -> None:
+        self.rows, self.reduce = rows, reduce
+        self.forwards = Forwards(rows.replies, model, pad_id, batch_tokens)
+        self.report = Report({}, {})
+        self.shown = rows.evaluation.shown
+
+    def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
+        """The set's own metrics of the reduced score."""
+        scores = scores_of(self.forwards.logits(model, device), self.reduce)
+        self.report = report_of(self.rows.evaluation.measure(scores, self.rows.columns), self.rows.left_out)
         return self.report.metrics

@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,97 +14,134 @@ from lmgym.engine import rank, world_size, zero_stage
 from lmgym.models import save_classifier
 from lmgym.run import Run
 from reward_models.config import RewardConfig
-from reward_models.data import PairExample
-from reward_models.metrics import PairReport
+from reward_models.evaluations import Evaluation
+from reward_models.pair_metrics import PairReport as Report
+from reward_models.probes import HeldOut, Probe
+from reward_models.tasks import Task, TaskData
 
 CONSOLE = Console(width=max(80, min(120, shutil.get_terminal_size((100, 20)).columns)), highlight=False)
 
+MEANINGS = {
+    "logit": "the head's one output",
+    "softmax[1]": "the probability of class 1, `softmax(logits)[:, 1]`",
+    "mean_sigmoid": "the mean of the labels' probabilities, `sigmoid(logits).mean(-1)`",
+}
+READINGS = {
+    "logit": "`logits[:, 0]`",
+    "softmax[1]": "`logits.softmax(-1)[:, 1]`",
+    "mean_sigmoid": "`logits.sigmoid().mean(-1)`",
+}
 
-def show_plan(config: RewardConfig, counts: dict[str, int], accumulation: int, deepspeed: dict | None) -> None:
+
+def show_plan(config: RewardConfig, data: TaskData, accumulation: int, deepspeed: dict | None) -> None:
     """One line of data and one of how it will run."""
-    o = config.optimizer
+    o, counts = config.optimizer, data.counts
     how = f"ZeRO {zero_stage(deepspeed)}" if deepspeed else ("DDP" if world_size() > 1 else "plain")
+    unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
     CONSOLE.print(
-        f"{counts['train_pairs']:,} pairs to train on, {counts['eval_pairs']:,} to evaluate on; "
-        f"{counts['truncated_pairs']:,} cut on the left to {config.data.max_length} tokens, "
-        f"{counts['rejected_rows']:,} rows rejected",
+        f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
+        f"{data.truncated:,} cut on the left to {config.data.max_length} tokens, "
+        f"{counts['rejected_rows']:,} rows rejected{unused}",
         soft_wrap=True,
     )
     CONSOLE.print(
-        f"{how}, {world_size()} rank(s), {config.scorer.precision}; {o.global_batch} pairs an update = "
+        f"{how}, {world_size()} rank(s), {config.scorer.precision}; {o.global_batch} {data.noun} an update = "
         f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}",
         soft_wrap=True,
     )
 
 
-def show_rows(examples: Sequence[PairExample], tokenizer) -> None:
-    """Pairs as the model will see them, with their token counts."""
+def show_absent(folder: str, evaluation: Evaluation) -> None:
+    """One line of an evaluation that cannot be made."""
+    CONSOLE.print(f"{folder} has no {evaluation.file}.parquet or .jsonl: not judged on it", soft_wrap=True)
+
+
+def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
+    """Examples as the model will see them, with their token counts."""
     for example in examples:
-        prefix, (chosen, rejected) = example.replies.prefix, example.replies.tails
+        prefix, tails = example.replies.prefix, example.replies.tails
         CONSOLE.rule(example.origin, style="dim")
-        title = f"shared, {len(prefix)} tokens ({example.replies.truncated} cut on the left)"
+        cut = f"({example.replies.truncated} cut on the left)"
+        if len(tails) == 1:  # nothing is shared
+            title = f"{task.tails(example)[0]}, {len(prefix) + len(tails[0])} tokens {cut}"
+            CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix + tails[0])))}")
+            continue
+        title = f"shared, {len(prefix)} tokens {cut}"
         CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix)))}")
-        for name, tail in (("chosen", chosen), ("rejected", rejected)):
+        for name, tail in zip(task.tails(example), tails, strict=True):
             title = f"{name}, {len(tail)} more = {len(prefix) + len(tail)} tokens"
             CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(tail)))}")
 
 
 def show_results(
-    config: RewardConfig, report: PairReport, counts: dict[str, int], seconds: float, folder: Path
+    config: RewardConfig, data: TaskData, probes: Mapping[str, Probe], seconds: float, folder: Path
 ) -> None:
-    """The short table at a run's end."""
-    m = report.metrics
-    table = Table(title=f"{config.name}: {counts['eval_pairs']:,} held-out pairs", title_justify="left")
+    """The short table at a run's end: the held-out examples first, then each evaluation set."""
+    table = Table(title=f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", title_justify="left")
     table.add_column("measure")
     table.add_column("value", justify="right")
-    rows = [("accuracy", f"{m['accuracy']:.3f}")]
-    if "accuracy_low" in m:
-        rows = [
-            (
-                "accuracy (95% interval over prompts)",
-                f"{m['accuracy']:.3f} ({m['accuracy_low']:.3f}-{m['accuracy_high']:.3f})",
-            )
-        ]
-    labels = {
-        "margin_mean": "mean margin, chosen above rejected",
-        "ece": "calibration error (ECE)",
-        "brier": "Brier score",
-        "score_length_correlation": "correlation of score and reply length",
-        "accuracy_longer_rejected": "accuracy where the longer reply was rejected",
-    }
-    rows += [(label, f"{m[name]:.3f}") for name, label in labels.items() if name in m]
-    for row in rows:
-        table.add_row(*row)
+    for name, probe in probes.items():
+        if name:
+            table.add_section()
+        for row in _table_rows(name, probe):
+            table.add_row(*row)
     CONSOLE.print(table)
-    for name, reason in report.undefined.items():
-        CONSOLE.print(f"{name}: not defined here, {reason}")
+    for name, probe in probes.items():
+        for metric, reason in probe.report.undefined.items():
+            if metric not in probe.report.metrics and (not name or metric in probe.shown):
+                CONSOLE.print(f"{_full(name, metric)}: not defined here, {reason}", soft_wrap=True)
     CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}", soft_wrap=True)
 
 
-def save_results(config: RewardConfig, trainer, probe, tokenizer, run: Run) -> None:
+def _table_rows(name: str, probe: Probe) -> list[tuple[str, str]]:
+    m, rows = probe.report.metrics, []
+    for metric, label in probe.shown.items():
+        if metric == "accuracy" and "accuracy_low" in m:
+            interval = f"{m['accuracy']:.3f} ({m['accuracy_low']:.3f}-{m['accuracy_high']:.3f})"
+            rows.append(("accuracy (95% interval over prompts)", interval))
+        elif metric in m:
+            rows.append((f"{name}: {label}" if name else label, f"{m[metric]:.3f}"))
+    return rows
+
+
+def _full(probe: str, metric: str) -> str:
+    return f"{probe}/{metric}" if probe else metric
+
+
+def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run) -> None:
     """The model's folder, `evaluation.json` and `scores.jsonl`; the weights are gathered on all ranks."""
     state = trainer.whole_state()
     if rank() != 0:
         return
-    scores = probe.scores
+    held_out: HeldOut = trainer.probes[""]
+    scores = held_out.scores
     scorer = {
-        "reduce": "logit",
+        "reduce": task.reduce,
         "max_length": config.data.max_length,
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
     }
     folder = run.folder / "model"
     save_classifier(trainer.accelerator.unwrap_model(trainer.model_wrapped).model, state, folder, tokenizer, scorer)
-    (folder / "README.md").write_text(model_card(config, probe.report), encoding="utf-8")
-    run.write_json("evaluation.json", asdict(probe.report))
+    report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
+    (folder / "README.md").write_text(model_card(config, task, report.metrics), encoding="utf-8")
+    missing = {name: why for name, why in report.undefined.items() if name not in report.metrics}
+    left_out = {name: why for name, why in report.undefined.items() if name in report.metrics}
+    run.write_json("evaluation.json", {"metrics": report.metrics, "undefined": missing, "left_out": left_out})
     with (run.folder / "scores.jsonl").open("w", encoding="utf-8") as lines:
-        for example, (chosen, rejected) in zip(probe.examples, scores.tolist(), strict=True):
-            row = {"prompt": example.prompt, "chosen": chosen, "rejected": rejected, "lengths": example.lengths}
-            lines.write(json.dumps(row) + "\n")
+        lines.writelines(json.dumps(line) + "\n" for line in held_out.lines())
 
 
-def model_card(config: RewardConfig, report: PairReport) -> str:
-    """A README for the model's folder: what it is, how to use it, what was measured."""
-    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in report.metrics.items())
+def join_reports(reports: Mapping[str, Report]) -> Report:
+    """One report of all probes' figures by their full names."""
+    return Report(
+        {_full(probe, name): value for probe, report in reports.items() for name, value in report.metrics.items()},
+        {_full(probe, name): why for probe, report in reports.items() for name, why in report.undefined.items()},
+    )
+
+
+def model_card(config: RewardConfig, task: Task, metrics: Mapping[str, float]) -> str:
+    """A README for the model's folder: what it is, what its score means, how to use it, what was measured."""
+    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     metadata: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-classification"}
     head = "\n".join(f"{key}: {value}" for key, value in metadata.items())
     return f"""---
@@ -117,9 +153,9 @@ tags:
 
 # {config.name}
 
-A reward model: one number a reply, higher is better. Trained with lmgym from `{config.scorer.model}` on
-`{config.data.dataset}` with the Bradley-Terry loss, {config.optimizer.epochs:g} epoch(s) at learning rate
-{config.optimizer.learning_rate:g}.
+A reward model: one number a reply, higher is better. The number is {MEANINGS[task.reduce]}.
+Trained with lmgym from `{config.scorer.model}` on `{config.data.dataset}` with the {task.loss},
+{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}.
 
 ```python
 from lmgym.scorers import HFScorer
@@ -129,11 +165,11 @@ scorer = HFScorer.load("path/to/this/folder")
 scorer.score([Conversation((Turn("user", "Hello!"),))], ["Hi, how are you?"])
 ```
 
-It is an ordinary `AutoModelForSequenceClassification` with `num_labels=1`: render a chat with the tokenizer's own
-chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read `logits[:, 0]`. Texts longer
-than {config.data.max_length} tokens were cut on the left.
+It is an ordinary `AutoModelForSequenceClassification` with `num_labels={task.outputs}`: render a chat with the
+tokenizer's own chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read
+{READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens were cut on the left.
 
-## Measured on held-out pairs
+## Measured on held-out data
 
 | measure | value |
 |---|---|

@@ -1,8 +1,8 @@
-"""From a config to a scorer, in one straight line of numbered steps."""
+"""From a config and a task to a scorer, in one straight line of numbered steps."""
 
 import copy
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
@@ -19,48 +19,25 @@ from lmgym.models import (
     load_tokenizer,
 )
 from lmgym.override import flatten
-from lmgym.records import read_records
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
 from reward_models.config import RewardConfig
-from reward_models.data import (
-    PairExample,
-    Rejection,
-    fingerprint,
-    split_by_prompt,
-    tokenize_pairs,
-    validate,
-    without_prompts,
-    write_rejections,
-)
-from reward_models.report import save_results, show_plan, show_results, show_rows
+from reward_models.data import write_rejections
+from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
+from reward_models.pairwise import PairTask
+from reward_models.report import save_results, show_absent, show_plan, show_results, show_rows
+from reward_models.tasks import Task, TaskData
 
 EVALUATIONS = 5
 
 
-@dataclass(frozen=True)
-class PairData:
-    """Everything that the pairs became."""
-
-    train: list[PairExample]
-    evaluation: list[PairExample]
-    rejections: list[Rejection]
-    fingerprint: str
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What is printed and recorded: nothing goes missing silently."""
-        truncated = sum(e.replies.truncated > 0 for e in (*self.train, *self.evaluation))
-        return {
-            "train_pairs": len(self.train),
-            "eval_pairs": len(self.evaluation),
-            "truncated_pairs": truncated,
-            "rejected_rows": len(self.rejections),
-        }
-
-
 def train_pairwise(config: RewardConfig) -> None:
-    """Trains a scorer on pairs, evaluates it and saves it. Raises InputError before training for what cannot work."""
+    """`train` on pairs."""
+    train(config, PairTask())
+
+
+def train(config: RewardConfig, task: Task) -> None:
+    """Trains a scorer, evaluates it and saves it. Raises InputError before training for what cannot work."""
     adopt_original_token_names()
 
     # 1. what can be refused before anything is loaded
@@ -71,15 +48,16 @@ def train_pairwise(config: RewardConfig) -> None:
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     start_distributed(use_deepspeed=deepspeed is not None)
 
-    # 3. pairs: read, validated, split by prompt, tokenised
+    # 3. rows: read, validated, split, labelled, tokenised; and the sets that the scorer is judged on besides
     tokenizer = load_tokenizer(config.scorer.model)
-    data = prepare_pairs(config, tokenizer)
-    _refuse_excess_memory(config, deepspeed)
+    evaluations = _read_evaluations(config, task, tokenizer)  # first: it is small, and may be refused
+    data = task.prepare(config, tokenizer)
+    _refuse_excess_memory(config, deepspeed, data.replies)
     if rank() == 0:
-        show_plan(config, data.counts, accumulation, deepspeed)
+        show_plan(config, data, accumulation, deepspeed)
     if config.run.dry_run:
         if rank() == 0:
-            show_rows(data.train[:3], tokenizer)
+            show_rows(data.train[:3], task, tokenizer)
         stop_distributed()
         return
 
@@ -97,45 +75,32 @@ def train_pairwise(config: RewardConfig) -> None:
             write_rejections(run.folder / "rejected.jsonl", data.rejections)
 
         # 4. the model, its trainer, and the run
-        trainer, probe = _make_trainer(config, deepspeed, accumulation, tokenizer, data, run)
+        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run)
         began = time.perf_counter()
         trainer.train()
 
         # 5. judged after the last update, saved as an ordinary folder
         if trainer.evaluated_at != trainer.state.global_step:
             trainer.evaluate()
-        save_results(config, trainer, probe, tokenizer, run)
+        save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
-            show_results(config, probe.report, data.counts, time.perf_counter() - began, run.folder)
+            show_results(config, data, trainer.probes, time.perf_counter() - began, run.folder)
     stop_distributed()
 
 
-def prepare_pairs(config: RewardConfig, tokenizer) -> PairData:
-    """Rows to tokenised pairs for training and evaluation."""
+def _read_evaluations(config: RewardConfig, task: Task, tokenizer) -> list[EvaluationSet]:
+    """The task's evaluations that `--probe_data` has; of one that it lacks one line is said."""
     settings = config.data
-    records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
-    usable = validate(records)
-    rejections = list(usable.rejections)
-    if not usable.pairs:
-        raise InputError(f"none of the {len(records)} rows of {settings.dataset} is a usable pair: {rejections[0]}")
-    if settings.eval_dataset:
-        held_out = validate(read_records(settings.eval_dataset, "test"))
-        kept, leaks = without_prompts(usable.pairs, held_out.pairs)
-        rejections += [*held_out.rejections, *leaks]
-        sides = (kept, held_out.pairs)
-    else:
-        sides = split_by_prompt(usable.pairs, settings.eval_size, config.optimizer.seed)
-    train, too_long = tokenize_pairs(sides[0], tokenizer, settings.max_length)
-    evaluation, too_long_held_out = tokenize_pairs(sides[1], tokenizer, settings.max_length)
-    rejections += [*too_long, *too_long_held_out]
-    for name, side in (("training", train), ("evaluation", evaluation)):
-        if not side:
-            raise InputError(
-                f"no pair is left for {name}: {len(records)} rows, {len(rejections)} unusable; "
-                "check rejected rows, --max_length and --eval_size"
-            )
-    _refuse_idle_ranks(len(train), config)
-    return PairData(train, evaluation, rejections, fingerprint(*sides))
+    if settings.probe_data is None:
+        return []
+    found = []
+    for evaluation in task.evaluations:
+        path = find_file(settings.probe_data, evaluation.file)
+        if path is not None:
+            found.append(read_evaluation(path, evaluation, settings.probe_rows, tokenizer, settings.max_length))
+        elif rank() == 0:
+            show_absent(settings.probe_data, evaluation)
+    return found
 
 
 def _refuse_impossible(config: RewardConfig) -> None:
@@ -150,16 +115,11 @@ def _refuse_impossible(config: RewardConfig) -> None:
         )
 
 
-def _refuse_idle_ranks(rows: int, config: RewardConfig) -> None:
-    if rows < world_size():
-        raise InputError(f"{rows} training pair(s) for {world_size()} ranks leaves ranks without data; use fewer ranks")
-
-
-def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None) -> None:
+def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies: int) -> None:
     scorer, micro_batch = config.scorer, config.optimizer.micro_batch
     demand = estimate(
         load_config(scorer.model),
-        2 * micro_batch * config.data.max_length,
+        replies * micro_batch * config.data.max_length,
         scorer.precision,
         deepspeed,
         world_size(),
@@ -169,39 +129,53 @@ def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None) -> None:
     refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
 
 
-def _make_trainer(config: RewardConfig, deepspeed, accumulation: int, tokenizer, data: PairData, run: Run):
+def _make_trainer(
+    config: RewardConfig,
+    task: Task,
+    deepspeed: dict | None,
+    accumulation: int,
+    tokenizer,
+    data: TaskData,
+    evaluations: Sequence[EvaluationSet],
+    run: Run,
+):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
-    from reward_models.objectives import Pairwise
-    from reward_models.probes import PairProbe
+    from reward_models.probes import Probe, TranscriptProbe
     from reward_models.trainers import Progress, RewardTrainer
 
-    lengths = [example.replies.tokens for example in data.train]
     sampler = UpdateSampler(
-        lengths, config.optimizer.global_batch, accumulation, world_size(), rank(), config.optimizer.seed
+        data.lengths, config.optimizer.global_batch, accumulation, world_size(), rank(), config.optimizer.seed
     )
     arguments = training_arguments(config, deepspeed, accumulation, -(-len(sampler) // accumulation))
-    classifier, new_head = load_classifier(config.scorer.model, tokenizer, seed=config.optimizer.seed)
+    scoring = _make_model(config, task, tokenizer, run)
+    pad = tokenizer.pad_token_id
+    batch_tokens = data.replies * config.optimizer.micro_batch * config.data.max_length
+    probes: dict[str, Probe] = {"": task.probe(data, scoring, pad, batch_tokens)}
+    for rows in evaluations:
+        probes[rows.evaluation.name] = TranscriptProbe(rows, scoring, pad, batch_tokens, task.reduce)
+    return RewardTrainer(
+        scoring,
+        arguments,
+        data.train,
+        task.objective(config, scoring, pad),
+        sampler,
+        probes,
+        run,
+        [Progress()],
+    )
+
+
+def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> ScoringModel:
+    classifier, new_head = load_classifier(
+        config.scorer.model, tokenizer, num_labels=task.outputs, seed=config.optimizer.seed
+    )
     if config.scorer.gradient_checkpointing:
         classifier.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.scorer.lora_rank:
         classifier = add_lora(classifier, config.scorer.lora_rank, config.scorer.lora_alpha, config.scorer.lora_dropout)
     trainable, parameters = count_parameters(classifier)
     run.update(parameters=parameters, trainable_parameters=trainable, new_head=new_head)
-    scoring = ScoringModel(classifier, config.scorer.packed)
-    pad = tokenizer.pad_token_id
-    batch_tokens = 2 * config.optimizer.micro_batch * config.data.max_length
-    probe = PairProbe(data.evaluation, scoring, pad, batch_tokens)
-    trainer = RewardTrainer(
-        scoring,
-        arguments,
-        data.train,
-        Pairwise(scoring, pad, config.optimizer.centering),
-        sampler,
-        {"": probe},
-        run,
-        [Progress()],
-    )
-    return trainer, probe
+    return ScoringModel(classifier, config.scorer.packed)
 
 
 def training_arguments(config: RewardConfig, deepspeed: dict | None, accumulation: int, updates_per_epoch: int):

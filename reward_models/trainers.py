@@ -32,11 +32,11 @@ class UpdateLoader(DataLoader):
 class RewardTrainer(Trainer):
     """Trains a ScoringModel on an objective.
 
-    The loss of an update is the mean over its items on all ranks and micro-batches: each micro-batch contributes its
-    sum times the number of ranks (data parallel gradients are averaged) over the update's count.
+    The loss of an update is the mean over its count (pairs, or present labels) on all ranks and micro-batches: each
+    micro-batch contributes its sum times the number of ranks (data parallel gradients are averaged) over that count.
     """
 
-    # compute_loss divides by the items of the whole update: Trainer must not divide by the accumulation steps again
+    # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
     loss_is_scaled_for_ga = True
 
     def __init__(
@@ -78,9 +78,9 @@ class RewardTrainer(Trainer):
         )
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
-        """Items of the update over its micro-batches and all ranks."""
-        items = torch.tensor(float(sum(batch["items"] for batch in batch_samples)), device=device)
-        return int(sum_over_ranks(items).item())
+        """What the update's loss is the mean of, over its micro-batches and all ranks."""
+        count = torch.tensor(float(sum(batch["count"] for batch in batch_samples)), device=device)
+        return int(sum_over_ranks(count).item())
 
     def compute_loss(self, model, inputs: Batch, return_outputs: bool = False, num_items_in_batch=None):
         """This micro-batch's share of the update's loss."""
@@ -115,7 +115,7 @@ class RewardTrainer(Trainer):
         now = time.perf_counter()
         seconds, self._mark = now - self._mark, now
         items, tokens = sums.pop("items"), sums.pop("tokens")
-        rates = {"train/pairs_per_second": items / seconds, "train/tokens_per_second": tokens / seconds}
+        rates = {"train/items_per_second": items / seconds, "train/tokens_per_second": tokens / seconds}
         return {**{f"train/{name}": value / max(items, 1) for name, value in sums.items()}, **rates}
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:

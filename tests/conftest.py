@@ -88,3 +88,41 @@ def scorer_folders(tmp_path_factory, small_models) -> dict[str, Path]:
         folders[family] = root / family
         save_classifier(model, model.state_dict(), folders[family], tokenizer, {"reduce": "logit", "max_length": 250})
     return folders
+
+
+@pytest.fixture(scope="session")
+def write_log(demo_texts):
+    """Writes a log of users as Parquet or JSONL and returns its columns: 10 rows a user, some without a time."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def write(path: Path, rows: int = 120, seed: int = 0, first_user: int = 0, **replaced) -> dict[str, list]:
+        rng = np.random.default_rng(seed)
+        words = [text[:60] for text in demo_texts]
+        pick = lambda: words[rng.integers(len(words))]  # noqa: E731
+        day = lambda: [None if rng.random() < 0.4 else int(rng.integers(1, 250)) for _ in range(rows)]  # noqa: E731
+        seconds = [float(rng.choice([-1.0, np.nan, 30.0, 179.0, 400.0])) for _ in range(rows)]
+        columns = {
+            "row_id": list(range(1000, 1000 + rows)),
+            "user_id": [first_user + i // 10 for i in range(rows)],
+            "input_text": [f"A friend.\nUser: {pick()} {i}\nBot:" for i in range(rows)],
+            "output_text": [pick() for _ in range(rows)],
+            "accepted": rng.integers(0, 2, rows).tolist(),
+            "remaining_user_messages": rng.integers(0, 8, rows).tolist(),
+            "time_delta_till_user_response": [None if s != s else s for s in seconds],
+            "log_norm_time_delta_till_user_response": [
+                None if s != s else float(np.log1p(s)) if s > 0 else s for s in seconds
+            ],
+            **{name: day() for name in ("d1", "d2", "d3")},
+            **replaced,
+        }
+        columns = {name: values for name, values in columns.items() if values is not None}
+        if path.suffix == ".parquet":
+            pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), path)
+        else:
+            lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+            path.write_text("\n".join(lines) + "\n")
+        return columns
+
+    return write

@@ -24,14 +24,32 @@ def demo(output: str, seed: int) -> None:
 @click.option("--output", required=True, help="folder of the Parquet files")
 def world(rows: int, seed: int, output: str) -> None:
     """Simulate users who chat with bots: logs, evaluation sets, and apart the hidden utility."""
-    from lmgym.environments.tables import write_world
-    from lmgym.errors import InputError
+    from lmgym.cli.worlds import make_world
 
-    try:
-        sizes = write_world(output, rows, seed)
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
-    print(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
+    make_world(output, rows, seed)
+
+
+@main.command(name="world-model")
+@click.option("--world", "folder", required=True, help="folder of a world")
+@click.option("--output", required=True, help="folder of the model")
+@click.option("--steps", default=500, show_default=True, help="of telling a chat's own reply from another's")
+@click.option("--rows", default=None, type=int, help="use only the first rows of the logs")
+@click.option("--seed", default=0, show_default=True, help="of the model and the steps")
+def world_model(folder: str, output: str, steps: int, rows: int | None, seed: int) -> None:
+    """Make a small model that knows the words of a world, from its chats without labels: a start for scorers."""
+    from lmgym.cli.worlds import make_world_model
+
+    make_world_model(folder, output, steps, rows, seed)
+
+
+@main.command()
+@click.option("--world", "folder", required=True, help="folder of a world")
+@click.option("--rows", default=None, type=int, help="fit to the first rows of the logs only")
+def baselines(folder: str, rows: int | None) -> None:
+    """Show how far length, a bag of words and an oracle come on a world: Spearman with the hidden utility."""
+    from lmgym.cli.worlds import show_baselines
+
+    show_baselines(folder, rows)
 
 
 if __name__ == "__main__":

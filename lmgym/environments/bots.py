@@ -7,9 +7,12 @@ conversations, and differs more within them.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lmgym.environments.grammar import BOT_TEMPLATES, Grammar
 from lmgym.environments.vocabulary import Persona
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Manners:
     off_topic: float = 0.30
     echo: float = 0.45
     curious: float = 0.40
-    opinion: float = 0.40  # speaks of a thing of its persona, or of the user's
+    opinion: float = 0.22  # speaks of a thing of its persona, or of the user's
     contrary: float = 0.45  # and then says the opposite of what the persona would
     repeats: float = 0.14
     rude: float = 0.06
@@ -60,7 +63,7 @@ def speak(
     if rng.random() < manners.opinion:
         sentences.append(_opinion(grammar, rng, manners, persona, subject))
     if rng.random() < manners.rambles:
-        sentences += rng.sample(BOT_TEMPLATES["small_talk"], rng.randint(1, 4))
+        sentences += rng.sample(BOT_TEMPLATES["small_talk"], rng.randint(1, 3))
         sentences.append(grammar.say(rng, BOT_TEMPLATES["statement"], subject))
     if rng.random() < manners.rude:
         sentences.insert(rng.randint(0, len(sentences)), _pick(rng, BOT_TEMPLATES["rude"]))
@@ -76,9 +79,7 @@ def speak(
 def _opinion(grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, subject: str) -> str:
     """Mostly of a thing that the persona has an opinion on; else of any thing of the subject."""
     if rng.random() < 0.75:
-        kind, thing = rng.choice(
-            [("like", persona.likes[0]), ("like", persona.likes[1]), ("dislike", persona.dislikes)]
-        )
+        kind, thing = _pick(rng, [("like", persona.likes), ("dislike", persona.dislikes)])
         if rng.random() < manners.contrary:
             kind = "dislike" if kind == "like" else "like"
     else:
@@ -86,7 +87,7 @@ def _opinion(grammar: Grammar, rng: random.Random, manners: Manners, persona: Pe
     return _pick(rng, BOT_TEMPLATES[kind]).format(n=thing)
 
 
-def _pick(rng: random.Random, options: Sequence[str]) -> str:
+def _pick(rng: random.Random, options: Sequence[T]) -> T:
     return options[int(rng.random() * len(options))]
 
 

@@ -17,45 +17,26 @@ BOT_TEMPLATES = MappingProxyType(
     {
         "statement": (
             "{n} are {a}.",
-            "i saw {n} yesterday.",
-            "i often think about {n}.",
-            "my friend told me about {n}.",
+            "i saw {n} today.",
+            "my friend has {n}.",
             "{n} go well with {m}.",
-            "there is a story about {n} and {m}.",
-            "i could talk about {n} all day.",
+            "i dream of {n}.",
         ),
-        "question": (
-            "what do you think of {n}?",
-            "when did you last see {n}?",
-            "do you prefer {n} or {m}?",
-            "are {n} always {a}?",
-        ),
+        "question": ("do you like {n}?", "why {n}?", "where are your {n}?", "{n} or {m}?"),
         "like": ("i like {n}.", "i love {n}."),
         "dislike": ("i do not like {n}.", "i hate {n}."),
         "dull": ("ok.", "i see.", "fine.", "maybe.", "i do not know.", "sure."),
         "rude": ("you are boring.", "that is stupid.", "who cares.", "leave me alone."),
-        "warm": ("that is lovely.", "thank you for telling me.", "i am glad you said that."),
-        "small_talk": (
-            "it is getting late here.",
-            "i had tea this morning.",
-            "the week went by fast.",
-            "i slept well last night.",
-            "time flies.",
-        ),
+        "warm": ("that is lovely.", "thank you.", "i am glad."),
+        "small_talk": ("it is late.", "i had tea.", "it rained.", "i slept well.", "time flies."),
     }
 )
 USER_TEMPLATES = MappingProxyType(
     {
-        "opening": ("i want to talk about {n}.", "hi, let us talk about {n}.", "hello, i was thinking of {n}."),
-        "tell": (
-            "i keep thinking about {n}.",
-            "i like {n} more than {m}.",
-            "yesterday i saw {n} and {m}.",
-            "{n} were {a} this time.",
-            "my sister gave me {n}.",
-        ),
-        "ask": ("do you like {n}?", "tell me about {n}.", "what about {n} and {m}?"),
-        "chatter": ("i had a long day.", "it is raining.", "i am at home now.", "my brother is here too."),
+        "opening": ("let us talk about {n}.", "hello, i want {n}."),
+        "tell": ("i saw {n}.", "{n} were {a}.", "my sister has {n} and {m}.", "i miss {n}."),
+        "ask": ("tell me about {n}.", "what about {n}?", "do you know {n}?"),
+        "chatter": ("it was a long day.", "i am home.", "well."),
     }
 )
 PIECES = re.compile(r"[^.?!]*[.?!]|[^.?!]+$")

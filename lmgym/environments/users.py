@@ -23,23 +23,23 @@ class Noise:
     """How much of behaviour is not the reply's doing. Frozen with the world's version."""
 
     taste: float = 0.35  # standard deviation of log tastes
-    retry: float = -2.25  # log odds of a retry at utility 0
-    retry_slope: float = -1.15  # change of the log odds a unit of utility
-    retry_habit: float = 0.5
+    retry: float = -2.3  # log odds of a retry at utility 0
+    retry_slope: float = -1.2  # change of the log odds a unit of utility
+    retry_habit: float = 0.4
     impatient_users: float = 0.15
-    impatient_retries: float = 0.22  # of any reply, good or bad
+    impatient_retries: float = 0.2  # of any reply, good or bad
     patient_retries: float = 0.02
     leave: float = -1.9
-    leave_slope: float = -0.75
+    leave_slope: float = -1.0
     leave_habit: float = 0.45
     seconds: float = 3.6  # log seconds to answer at utility 0
-    seconds_slope: float = -0.3
+    seconds_slope: float = -0.4
     seconds_habit: float = 0.7
     seconds_noise: float = 0.9
     away: float = 0.05  # answers that come hours later
-    unshown: float = 0.04  # replies that were logged and never seen
+    unshown: float = 0.03  # replies that were logged and never seen
     unlogged_time: float = 0.02
-    habit: float = -1.2  # log odds to come back on a day
+    habit: float = -1.0  # log odds to come back on a day
     habit_spread: float = 1.1
     habit_slope: float = 1.2  # a unit of satisfaction
     new_user: float = -0.5

@@ -16,25 +16,25 @@ from lmgym.text import Conversation
 # in units of the utility, for a user of average taste
 WEIGHTS = MappingProxyType(
     {
-        "on_topic": 1.1,  # share of the things it names that belong to the topic of the user's last message
-        "off_topic": -1.1,  # share that does not
-        "echo": 0.5,  # names a thing that the user just named
+        "on_topic": 1.2,  # share of the things it names that belong to the topic of the user's last message
+        "off_topic": -1.2,  # share that does not
+        "echo": 0.2,  # names a thing that the user just named
         "curious": 0.6,  # asks a question about the user's topic
-        "true_to_persona": 0.4,  # likes what the persona likes, dislikes what it dislikes
-        "contradiction": -1.6,  # the other way round
-        "repetition": -1.4,  # share of its sentences that it said before, in this reply or the visible ones
+        "true_to_persona": 0.2,  # likes what the persona likes, dislikes what it dislikes
+        "contradiction": -0.8,  # the other way round
+        "repetition": -0.8,  # share of its sentences that it said before, in this reply or the visible ones
         "rude": -1.8,  # any rude sentence
-        "dull": -0.9,  # share of dull sentences
+        "dull": -1.0,  # share of dull sentences
         "warm": 0.3,  # any warm sentence
-        "too_long": -0.35,  # words above LONG_WORDS, in steps of LONG_STEP, at most LONG_STEPS of them
-        "garbled": -1.5,  # share of sentences that are none
+        "too_long": -0.3,  # words above LONG_WORDS, in steps of LONG_STEP, at most LONG_STEPS of them
+        "garbled": -1.2,  # share of sentences that are none
     }
 )
 FEATURES = tuple(WEIGHTS)
-LONG_WORDS, LONG_STEP, LONG_STEPS = 18, 6, 4
+LONG_WORDS, LONG_STEP, LONG_STEPS = 11, 4, 4
 # of each feature over the replies of the world's own bots: what users are used to, and judge a reply against
-USUAL = np.array([0.58, 0.25, 0.36, 0.24, 0.14, 0.12, 0.08, 0.06, 0.16, 0.12, 0.27, 0.02])
-SCALE = 1.7  # brings a utility to a standard deviation of about 1
+USUAL = np.array([0.58, 0.25, 0.39, 0.23, 0.07, 0.07, 0.03, 0.06, 0.16, 0.12, 0.23, 0.02])
+SCALE = 1.54  # brings a utility to a standard deviation of about 1
 
 
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:

@@ -3,11 +3,16 @@
 import random
 from dataclasses import dataclass
 
-TOPICS_A_WORLD, THINGS_A_TOPIC, ADJECTIVES_A_WORLD, PERSONAS_A_WORLD = 8, 8, 8, 16
+TOPICS_A_WORLD, THINGS_A_TOPIC, ADJECTIVES_A_WORLD, PERSONAS_A_WORLD = 5, 5, 6, 12
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
 
 # plural nouns; none belongs to two topics, and none is a word of a template or an adjective
 TOPICS: dict[str, tuple[str, ...]] = {
-    topic: tuple(things.split())
+    topic: _words(things)
     for topic, things in {
         "music": "violins drums trumpets operas concerts melodies choirs pianos flutes ballads",
         "space": "comets planets rockets galaxies moons eclipses telescopes asteroids stars probes",
@@ -31,28 +36,26 @@ TOPICS: dict[str, tuple[str, ...]] = {
     }.items()
 }
 ADULT_TOPIC = "dating"
-ADULT_THINGS = tuple("kisses lovers crushes affairs flirts bikinis massages cuddles romances seductions".split())
-NAMES = tuple(
+ADULT_THINGS = _words("kisses lovers crushes affairs flirts bikinis massages cuddles romances seductions")
+NAMES = _words(
     "Mira Otto Lena Hugo Ivy Noor Felix Dora Ravi Yuki Tess Amos Lola Kian Vera Milo "
-    "Anya Bram Cleo Egon Fay Gus Hana Ines".split()
+    "Anya Bram Cleo Egon Fay Gus Hana Ines"
 )
-ADJECTIVES = tuple(
-    "great strange quiet funny famous old rare noisy pretty simple huge tiny bright dark warm cold".split()
-)
+ADJECTIVES = _words("great strange quiet funny famous old rare noisy pretty simple huge tiny bright dark warm cold")
 
 
 @dataclass(frozen=True)
 class Persona:
-    """What a bot is said to be: a name, two things that it likes and one that it does not."""
+    """What a bot is said to be: a name, a thing that it likes and one that it does not."""
 
     name: str
-    likes: tuple[str, str]
+    likes: str
     dislikes: str
 
     @property
     def text(self) -> str:
         """The line in front of a conversation."""
-        return f"{self.name} likes {self.likes[0]} and {self.likes[1]}, not {self.dislikes}."
+        return f"{self.name} likes {self.likes}, not {self.dislikes}."
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,5 @@ def draw_vocabulary(seed: int) -> Vocabulary:
     things = [thing for group in topics.values() for thing in group]
     personas = []
     for name in rng.sample(NAMES, PERSONAS_A_WORLD):
-        first, second, third = rng.sample(things, 3)
-        personas.append(Persona(name, (first, second), third))
+        personas.append(Persona(name, *rng.sample(things, 2)))
     return Vocabulary(topics, tuple(rng.sample(ADJECTIVES, ADJECTIVES_A_WORLD)), tuple(personas))

@@ -16,6 +16,8 @@ from lmgym.models import load_tokenizer
 from lmgym.run import Run
 from reward_models import train
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.pairwise import PairTask
+from reward_models.tasks import Task, TaskData
 
 
 class Capture(TrainerCallback):
@@ -42,15 +44,21 @@ def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **op
 
 
 def gradients(
-    folder: Path, model: Path, dataset: Path, evaluation: Path, accumulation: int, **optimizer
-) -> tuple[list[dict[str, torch.Tensor]], list[list[int]], train.PairData]:
+    folder: Path,
+    model: Path,
+    dataset: Path,
+    evaluation: Path,
+    accumulation: int,
+    task: Task = PairTask(),  # noqa: B008  frozen
+    **optimizer,
+) -> tuple[list[dict[str, torch.Tensor]], list[list[int]], TaskData]:
     """(gradients an update, rows an update, the data) of one epoch."""
     config = make_config(folder, model, dataset, evaluation, **optimizer)
     tokenizer = load_tokenizer(config.scorer.model)
-    data = train.prepare_pairs(config, tokenizer)
+    data = task.prepare(config, tokenizer)
     capture = Capture()
     with Run.start(config.output, {}, 0, "none", is_main=rank() == 0) as run:
-        trainer, _ = train._make_trainer(config, None, accumulation, tokenizer, data, run)
+        trainer = train._make_trainer(config, task, None, accumulation, tokenizer, data, [], run)
         trainer.add_callback(capture)
         trainer.train()
     return capture.updates, [rows.tolist() for rows in trainer.sampler.updates()], data

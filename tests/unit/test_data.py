@@ -295,7 +295,7 @@ def config(model: Path, dataset: Path, **data) -> RewardConfig:
 
 
 def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenizer, tmp_path: Path) -> None:
-    from reward_models.train import prepare_pairs
+    from reward_models.pairwise import prepare_pairs
 
     good = demo_file.read_text().splitlines()[:60]
     bad = ["{", '{"chosen": null, "rejected": "x"}', good[0]]
@@ -309,7 +309,7 @@ def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenize
 
 
 def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo_file, tokenizer, tmp_path) -> None:
-    from reward_models.train import prepare_pairs
+    from reward_models.pairwise import prepare_pairs
 
     lines = demo_file.read_text().splitlines()
     for name, part in (("train.jsonl", lines[:60]), ("test.jsonl", lines[50:90])):
@@ -323,7 +323,7 @@ def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo
 
 
 def test_a_file_without_a_usable_pair_says_why(small_models, tokenizer, tmp_path: Path) -> None:
-    from reward_models.train import prepare_pairs
+    from reward_models.pairwise import prepare_pairs
 
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "a"}\n')
     with pytest.raises(InputError, match=r"none of the 1 rows.*identical to chosen"):

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from lmgym.environments.grammar import BOT_TEMPLATES, USER_TEMPLATES, Grammar
-from lmgym.environments.utility import FEATURES, USUAL, WEIGHTS, features, utility
+from lmgym.environments.utility import FEATURES, SCALE, USUAL, WEIGHTS, features, utility
 from lmgym.environments.vocabulary import ADJECTIVES, ADULT_THINGS, TOPICS, Persona, Vocabulary, draw_vocabulary
 from lmgym.environments.world import Cohort, World, simulate
 from lmgym.text import Conversation, Turn
@@ -15,10 +15,10 @@ from lmgym.text import Conversation, Turn
 VOCABULARY = Vocabulary(
     {"music": ("violins", "drums", "flutes"), "sea": ("whales", "waves", "sharks")},
     ("great", "old"),
-    (Persona("Mira", ("violins", "whales"), "drums"),),
+    (Persona("Mira", "whales", "drums"),),
 )
 GRAMMAR = Grammar(VOCABULARY)
-PERSONA = "Mira likes violins and whales, not drums."
+PERSONA = "Mira likes whales, not drums."
 
 
 @cache
@@ -27,7 +27,7 @@ def cohort(seed: int = 0) -> Cohort:
     return simulate(World(seed), 600, 5)
 
 
-def worth(reply: str, user: str = "i want to talk about flutes.", before: tuple[str, ...] = ()) -> dict[str, float]:
+def worth(reply: str, user: str = "let us talk about flutes.", before: tuple[str, ...] = ()) -> dict[str, float]:
     """The features of a reply that are not 0."""
     turns = [Turn("user" if i % 2 == 0 else "bot", text) for i, text in enumerate([*before, user])]
     values = features(GRAMMAR, Conversation(tuple(turns), PERSONA), reply)
@@ -51,14 +51,14 @@ def test_no_word_has_two_meanings() -> None:
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [
-        ("violins are great. what do you think of waves?", ["statement", "question"]),
+        ("violins are great. why waves?", ["statement", "question"]),
         ("I  Do Not like   DRUMS.", ["dislike"]),
         ("ok. who cares. that is lovely. time flies.", ["dull", "rude", "warm", "small_talk"]),
         ("violins go well with whales.", ["statement"]),
         ("violins are violins.", ["garbled"]),
         ("are great violins.", ["garbled"]),
         ("violins are great", ["garbled"]),
-        ("i want to talk about pianos.", ["garbled"]),
+        ("let us talk about pianos.", ["garbled"]),
         ("", []),
         ("...", ["garbled"] * 3),
     ],
@@ -73,8 +73,8 @@ def test_a_text_is_read_back_sentence_by_sentence(text: str, kinds: list[str]) -
         ("violins are old.", "tell me about flutes.", (), {"on_topic": 1}),
         ("waves are old.", "tell me about flutes.", (), {"off_topic": 1}),
         ("flutes go well with waves.", "tell me about flutes.", (), {"on_topic": 0.5, "off_topic": 0.5, "echo": 1}),
-        ("what do you think of violins?", "tell me about flutes.", (), {"on_topic": 1, "curious": 1}),
-        ("what do you think of waves?", "tell me about flutes.", (), {"off_topic": 1}),
+        ("why violins?", "tell me about flutes.", (), {"on_topic": 1, "curious": 1}),
+        ("why waves?", "tell me about flutes.", (), {"off_topic": 1}),
         ("i love whales.", "tell me about flutes.", (), {"true_to_persona": 1}),
         ("i hate drums.", "tell me about flutes.", (), {"on_topic": 1, "true_to_persona": 1}),
         ("i hate whales.", "tell me about flutes.", (), {"contradiction": 1}),
@@ -86,8 +86,8 @@ def test_a_text_is_read_back_sentence_by_sentence(text: str, kinds: list[str]) -
         ("that is lovely.", "tell me about flutes.", (), {"warm": 1}),
         ("banana banana.", "tell me about flutes.", (), {"garbled": 1}),
         ("", "tell me about flutes.", (), {"garbled": 1}),
-        ("it is getting late here. " * 6, "ok.", (), {"repetition": 5 / 6, "too_long": 2}),
-        ("it is getting late here. " * 60, "ok.", (), {"repetition": 59 / 60, "too_long": 4}),
+        ("it is late. " * 5, "ok.", (), {"repetition": 4 / 5, "too_long": 1}),
+        ("it is late. " * 60, "ok.", (), {"repetition": 59 / 60, "too_long": 4}),
     ],
 )
 def test_each_feature_is_read_from_the_text(reply: str, user: str, before: tuple[str, ...], found: dict) -> None:
@@ -102,8 +102,8 @@ def test_a_usual_reply_is_worth_nothing_whatever_the_taste() -> None:
 def test_the_utility_is_the_weighted_difference_from_the_usual() -> None:
     row = USUAL.copy()
     row[FEATURES.index("contradiction")] += 1
-    assert utility(row[None], np.ones((1, len(FEATURES)))) == pytest.approx([WEIGHTS["contradiction"] / 1.7])
-    assert utility(row[None], np.full((1, len(FEATURES)), 2.0)) == pytest.approx([2 * WEIGHTS["contradiction"] / 1.7])
+    assert utility(row[None], np.ones((1, len(FEATURES)))) == pytest.approx([WEIGHTS["contradiction"] / SCALE])
+    assert utility(row[None], np.full((1, len(FEATURES)), 2.0)) == pytest.approx([2 * WEIGHTS["contradiction"] / SCALE])
 
 
 def test_bots_speak_the_language_of_their_world_except_where_they_garble() -> None:

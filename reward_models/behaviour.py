@@ -1,0 +1,200 @@
+"""Logs of users as a task: a scorer learns from what they did after a reply, and is judged on users it has not seen."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmgym.engine import world_size
+from lmgym.errors import InputError
+from lmgym.models import ScoringModel
+from lmgym.records import read_columns, require_columns
+from lmgym.scorers import Reduce
+from reward_models.config import RewardConfig
+from reward_models.evaluations import GOLD, Evaluation, find_file
+from reward_models.label_metrics import label_metrics
+from reward_models.labels import Label
+from reward_models.logs import (
+    LogRows,
+    limit_and_split,
+    limit_users,
+    read_log,
+    refuse_one_class,
+    shared_users,
+    tokenize_log,
+)
+from reward_models.metrics import Metrics, gold_correlation
+from reward_models.objectives import Criterion, Labelled, LabelledExample
+from reward_models.pair_metrics import PairReport as Report
+from reward_models.probes import Forwards, report_of, scores_of
+from reward_models.tasks import TaskData, at_most, check_sides
+
+
+@dataclass(frozen=True)
+class BehaviourTask:
+    """Replies with what their users did as labels."""
+
+    label: Label
+    criterion: Criterion
+    evaluations: tuple[Evaluation, ...] = (GOLD,)
+
+    @property
+    def loss(self) -> str:
+        """The criterion and what it is of."""
+        return f"{self.criterion.name} of {', '.join(self.label.names)}"
+
+    @property
+    def outputs(self) -> int:
+        """Two classes, or one output a label."""
+        return 2 if self.criterion.kind == "class" else len(self.label.names)
+
+    @property
+    def reduce(self) -> Reduce:
+        """The criterion's."""
+        return self.criterion.reduce
+
+    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+        """Logs read, validated, labelled, split by user and tokenised."""
+        settings, seed = config.data, config.optimizer.seed
+        log = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
+        rejections = list(log.rejections)
+        if settings.eval_dataset:
+            held_out = read_log(settings.eval_dataset, "test", self.label)
+            rejections += held_out.rejections
+            if both := shared_users(log.users, held_out.users):
+                raise InputError(
+                    f"found {both} users on both sides, in {settings.dataset} and {settings.eval_dataset}; needed: "
+                    "none, or the evaluation measures what was learned of these users; drop --eval_dataset to split by "
+                    "user"
+                )
+            kept = limit_users(log, settings, seed)
+            train_rows = kept[at_most(len(kept), settings.train_size, seed)]
+            eval_rows = np.arange(len(held_out.usable))
+            unused = len(log.usable) - len(train_rows)
+        else:
+            held_out = log
+            train_rows, eval_rows, unused = limit_and_split(log, settings, seed)
+        refuse_one_class(log.labels[log.usable[train_rows]], self.label.names)
+        digest = hashlib.sha256()
+        train, too_long = tokenize_log(log, train_rows, tokenizer, settings.max_length, digest)
+        evaluation, too_long_held_out = tokenize_log(held_out, eval_rows, tokenizer, settings.max_length, digest)
+        data = TaskData(
+            noun="rows",
+            train=train,
+            evaluation=_with_utility(evaluation, config),
+            lengths=train.tokens.lengths,
+            replies=1,
+            truncated=int((train.tokens.truncated > 0).sum() + (evaluation.tokens.truncated > 0).sum()),
+            rejections=[*rejections, *too_long, *too_long_held_out],
+            fingerprint=digest.hexdigest(),
+            left_out={"unused_rows": unused},
+        )
+        return check_sides(data, len(log.columns.line), world_size())
+
+    def tails(self, example: LabelledExample) -> tuple[str, ...]:
+        """The labels of the reply."""
+        labels = zip(self.label.names, np.atleast_1d(example.label), strict=True)
+        return (", ".join(f"{name} {value:.3g}" for name, value in labels),)
+
+    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Labelled:
+        """The criterion over batches."""
+        return Labelled(model, pad_id, self.criterion)
+
+    def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> "LabelProbe":
+        """The loss and simple measures on held-out users."""
+        assert isinstance(data.evaluation, LogRows)
+        return LabelProbe(data.evaluation, self, model, pad_id, batch_tokens)
+
+
+def _with_utility(rows: LogRows, config: RewardConfig) -> LogRows:
+    """Held-out rows with their hidden utility, where the probes' folder has it by row_id alone."""
+    folder = config.data.probe_data
+    if (
+        folder is None
+        or rows.row_ids is None
+        or find_file(folder, "gold_eval")
+        or not (path := find_file(folder, "gold"))
+    ):
+        return rows
+    columns = read_columns(str(path), ("row_id", "utility"))
+    require_columns(columns, [("row_id",), ("utility",)])
+    ids, utility = (columns.table[name].to_numpy() for name in ("row_id", "utility"))
+    order = np.argsort(ids, kind="stable")
+    places = np.minimum(np.searchsorted(ids[order], rows.row_ids), len(ids) - 1)
+    known = ids[order][places] == rows.row_ids
+    return replace(rows, utility=np.where(known, utility[order][places], np.nan))
+
+
+class LabelProbe:
+    """How the model does on the labels of held-out users."""
+
+    def __init__(self, rows: LogRows, task: BehaviourTask, model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
+        self.rows, self.task = rows, task
+        self.forwards = Forwards(rows.tokens, model, pad_id, batch_tokens)
+        self.report = Report({}, {})
+        self.scores = np.zeros(len(rows))
+        self.shown: Mapping[str, str] = {"loss": f"loss ({task.criterion.name})", **SHOWN[task.criterion.kind]}
+        if rows.utility is not None:
+            self.shown = {**self.shown, **GOLD.shown}
+
+    def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
+        """The loss, and what there is of accuracy, AUC and correlation, also within users and within prompts."""
+        logits = self.forwards.logits(model, device)
+        self.scores = scores_of(logits, self.task.reduce)
+        labels = torch.from_numpy(self.rows.labels)
+        total, count = self.task.criterion.loss(logits.float(), labels)
+        metrics = label_metrics(
+            self.task.criterion.kind,
+            self.task.label.names,
+            logits.numpy(),
+            self.scores,
+            self.rows.labels,
+            self.rows.users,
+            self.rows.prompts,
+        )
+        metrics.add("loss", float(total) / int(count))
+        if self.rows.utility is not None:
+            _add_gold(metrics, self.scores, self.rows)
+        self.report = report_of(metrics)
+        return self.report.metrics
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The score and labels of each row, with its ids."""
+        rows = self.rows
+        ids = rows.row_ids.tolist() if rows.row_ids is not None else [None] * len(rows)
+        names = self.task.label.names
+        for i, (row_id, user, score) in enumerate(zip(ids, rows.users.tolist(), self.scores.tolist(), strict=True)):
+            labels = np.atleast_1d(rows.labels[i]).tolist()
+            known = {n: None if value != value else value for n, value in zip(names, labels, strict=True)}
+            yield {"row_id": row_id, "user_id": user, "score": score, **known}
+
+
+SHOWN: Mapping[str, Mapping[str, str]] = {
+    "class": {
+        "accuracy": "accuracy",
+        "majority_accuracy": "accuracy of always saying the commoner class",
+        "auc": "AUC",
+        "auc_within_users": "AUC within users",
+    },
+    "number": {
+        "spearman": "Spearman with the label",
+        "spearman_within_users": "Spearman within users",
+        "variance": "loss of always saying the mean",
+    },
+    "bits": {"accuracy": "accuracy, mean over the labels", "auc": "AUC, mean over the labels"},
+}
+
+
+def _add_gold(metrics: Metrics, scores: np.ndarray, rows: LogRows) -> None:
+    assert rows.utility is not None
+    known = ~np.isnan(rows.utility)
+    lost = f"{(~known).sum()} of {len(known)} rows left out: no utility for their row_id" if not known.all() else ""
+    if not known.any():
+        metrics.add("gold_spearman", None, lost)
+        return
+    gold = gold_correlation(scores[known], rows.utility[known], rows.users[known], rows.prompts[known])
+    for name, value in gold.items():
+        metrics.add(name, value, gold.reasons.get(name, ""), lost)

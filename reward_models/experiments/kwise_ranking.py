@@ -1,0 +1,22 @@
+"""People's ranking of several replies to one prompt: Plackett-Luce.
+
+deepspeed --num_gpus 2 reward_models/experiments/kwise_ranking.py --deepspeed configs/zero2.json --model PATH
+"""
+
+from lmgym.launch import launch
+from lmgym.override import override
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+
+CONFIG = RewardConfig(
+    name="kwise_ranking",
+    data=DataConfig("outputs/world/kwise.parquet", max_length=256, probe_data="outputs/world"),
+    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, epochs=1.0),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    # after the flags are read: --help needs no torch
+    from reward_models.kwise import KwiseTask
+    from reward_models.train import train
+
+    launch(lambda: train(config, KwiseTask()))

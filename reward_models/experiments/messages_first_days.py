@@ -1,0 +1,27 @@
+"""How much the user writes on the first three days: a number in [0, 3], squared error.
+
+deepspeed --num_gpus 2 reward_models/experiments/messages_first_days.py --deepspeed configs/zero2.json --model PATH
+"""
+
+from lmgym.launch import launch
+from lmgym.override import override
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+
+CONFIG = RewardConfig(
+    name="messages_first_days",
+    data=DataConfig(
+        "outputs/world/logs.parquet", eval_size=10000, train_size=2_500_000, max_length=256, probe_data="outputs/world"
+    ),
+    optimizer=OptimizerConfig(learning_rate=2e-5, global_batch=256, epochs=2.0),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    # after the flags are read: --help needs no torch
+    from reward_models.behaviour import BehaviourTask
+    from reward_models.evaluations import GOLD
+    from reward_models.labels import MESSAGES_FIRST_DAYS
+    from reward_models.objectives import SQUARED_ERROR
+    from reward_models.train import train
+
+    launch(lambda: train(config, BehaviourTask(MESSAGES_FIRST_DAYS, SQUARED_ERROR, (GOLD,))))

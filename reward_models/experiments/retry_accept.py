@@ -1,0 +1,27 @@
+"""The reply was kept and two more messages of the user followed: two classes, cross entropy.
+
+deepspeed --num_gpus 2 reward_models/experiments/retry_accept.py --deepspeed configs/zero2.json --model PATH
+"""
+
+from lmgym.launch import launch
+from lmgym.override import override
+from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+
+CONFIG = RewardConfig(
+    name="retry_accept",
+    data=DataConfig(
+        "outputs/world/logs.parquet", eval_size=10000, train_size=12_000_000, max_length=256, probe_data="outputs/world"
+    ),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, epochs=2.0),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    # after the flags are read: --help needs no torch
+    from reward_models.behaviour import BehaviourTask
+    from reward_models.evaluations import GOLD, RANKING, REJECT, RETRY
+    from reward_models.labels import ACCEPTED_AND_CONTINUED
+    from reward_models.objectives import CROSS_ENTROPY
+    from reward_models.train import train
+
+    launch(lambda: train(config, BehaviourTask(ACCEPTED_AND_CONTINUED, CROSS_ENTROPY, (RANKING, REJECT, RETRY, GOLD))))

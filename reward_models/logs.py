@@ -1,0 +1,266 @@
+"""Logs of users by the million: columns validated, labelled, limited and split by user, tokenised into flat arrays.
+
+Nothing here holds a Python object a row for longer than a block of rows takes to tokenise, and no loop is over users.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from lmgym.errors import InputError
+from lmgym.records import Columns, read_columns, require_columns
+from lmgym.text import Replies, from_transcript, tokenize_replies
+from reward_models.config import DataConfig
+from reward_models.data import Rejection
+from reward_models.labels import MISSING, Label
+from reward_models.objectives import LabelledExample
+from reward_models.sampling import limit_per_group, split_by_group
+from reward_models.tasks import at_most
+
+ALIASES = {"remaining_user_messages": "n_user_messages_remaining"}
+BLOCK = 10_000
+
+
+class TokenRows(Sequence[Replies]):
+    """Rows of one reply as one flat array of token ids: 4 bytes a token."""
+
+    def __init__(self, ids: np.ndarray, lengths: np.ndarray, truncated: np.ndarray) -> None:
+        self.ids, self.lengths, self.truncated = ids, lengths, truncated
+        self.ends = np.cumsum(lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, row: int) -> Replies: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Replies]: ...
+    def __getitem__(self, row):
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        ids = self.ids[self.ends[row] - self.lengths[row] : self.ends[row]].tolist()
+        return Replies(ids[:-1], [ids[-1:]], int(self.truncated[row]))
+
+
+@dataclass(frozen=True)
+class LogRows(Sequence[LabelledExample]):
+    """Tokenised rows of logs with their labels and where each came from; an example is made when it is asked for."""
+
+    tokens: TokenRows
+    labels: np.ndarray
+    users: np.ndarray
+    prompts: np.ndarray
+    """equal where the texts before the reply are"""
+    row_ids: np.ndarray | None
+    files: tuple[str, ...]
+    file: np.ndarray
+    line: np.ndarray
+    utility: np.ndarray | None = None
+    """hidden from the app, known to a simulated world; NaN where unknown"""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @overload
+    def __getitem__(self, row: int) -> LabelledExample: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[LabelledExample]: ...
+    def __getitem__(self, row):
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        origin = f"{Path(self.files[self.file[row]]).name}:{self.line[row]}"
+        return LabelledExample(self.tokens[row], self.labels[row], origin)
+
+
+@dataclass(frozen=True)
+class Log:
+    """A dataset's columns with labels, users and the indices of its usable rows."""
+
+    columns: Columns
+    labels: np.ndarray
+    users: np.ndarray
+    usable: np.ndarray
+    rejections: list[Rejection]
+
+
+def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
+    """Labelled rows. Raises InputError for an empty dataset, missing columns, and values that no log can hold.
+
+    A row without text, user or label is rejected.
+    """
+    asked = [(name, ALIASES[name]) if name in ALIASES else (name,) for name in label.columns]
+    needed = [("input_text",), ("output_text",), ("user_id",), *asked]
+    columns = read_columns(source, ["row_id", *(name for names in needed for name in names)], split)
+    if not columns.names:
+        raise InputError(f"{columns.files[0]} is empty: found 0 rows; needed: at least 2 users")
+    require_columns(columns, needed)
+    rows = len(columns.line) if max_rows is None else min(max_rows, len(columns.line))
+    if rows == 0:
+        raise InputError(f"{columns.files[0]} is empty: found 0 rows; needed: at least 2 users")
+    numbers = [_numbers(columns, next(n for n in names if n in columns.names), rows) for names in asked]
+    try:
+        labels = label.compute(*numbers)
+    except ValueError as error:
+        raise InputError(f"{columns.files[0]}: {error}") from error
+    faults = {name: _blank(columns, name, rows) for name in ("input_text", "output_text")}
+    faults["user_id"] = columns.table["user_id"].slice(0, rows).is_null().to_numpy()
+    present = ~np.isnan(labels) if labels.dtype.kind == "f" else labels != MISSING
+    faults[", ".join(label.columns)] = ~present.reshape(rows, -1).any(1)
+    rejections = [Rejection(f.file, f.line, "(row)", f.fault) for f in columns.faults]
+    bad = np.zeros(rows, dtype=bool)
+    for name, at in faults.items():
+        found = "null or empty" if name.endswith("_text") else "null"
+        rejections += [
+            Rejection(columns.files[columns.file[i]], int(columns.line[i]), name, found)
+            for i in np.flatnonzero(at & ~bad)
+        ]
+        bad |= at
+    usable = np.flatnonzero(~bad)
+    if not len(usable):
+        raise InputError(f"none of the {rows} rows of {source} is usable: {rejections[0]}")
+    return Log(columns, labels, _ids(columns, "user_id", usable, rows), usable, rejections)
+
+
+def _numbers(columns: Columns, name: str, rows: int) -> np.ndarray:
+    """A column as floats, null as NaN. Raises InputError for text that is no number."""
+    import pyarrow
+    import pyarrow.compute
+
+    column = columns.table[name].slice(0, rows)
+    try:
+        if pyarrow.types.is_boolean(column.type):
+            column = pyarrow.compute.cast(column, "int8")
+        if pyarrow.types.is_null(column.type):
+            return np.full(rows, np.nan)
+        return pyarrow.compute.cast(column, "float64").to_numpy().astype(np.float64)
+    except (pyarrow.ArrowException, TypeError) as error:
+        kind = f"column {name} of {columns.files[0]} holds {column.type}"
+        raise InputError(f"{kind}: {error}; needed: numbers, or null where unknown") from error
+
+
+def _blank(columns: Columns, name: str, rows: int) -> np.ndarray:
+    """Where a text is null or white space. Raises InputError for a column of another type."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    column = columns.table[name].slice(0, rows)
+    if pyarrow.types.is_null(column.type):
+        return np.ones(rows, dtype=bool)
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        raise InputError(f"column {name} of {columns.files[0]} holds {column.type}; needed: text")
+    blank = compute.equal(compute.binary_length(compute.utf8_trim_whitespace(column)), 0)
+    return compute.fill_null(blank, True).to_numpy()
+
+
+def _ids(columns: Columns, name: str, kept: np.ndarray, rows: int) -> np.ndarray:
+    """Ids at the kept rows: integers, or strings. Raises InputError for other ids."""
+    import pyarrow
+
+    column = columns.table[name].slice(0, rows).take(pyarrow.array(kept))
+    try:
+        if pyarrow.types.is_floating(column.type):
+            column = column.cast("int64")  # a null elsewhere in the column made floats of integers
+        if pyarrow.types.is_integer(column.type):
+            return column.to_numpy()
+        return column.cast("string").to_numpy(zero_copy_only=False)
+    except pyarrow.ArrowException as error:
+        raise InputError(
+            f"column {name} of {columns.files[0]} holds {column.type}; needed: integers or text"
+        ) from error
+
+
+def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """(training rows, held-out rows, usable rows on neither side): indices into the log's usable rows.
+
+    Sides share no user; `eval_size` is met to within a user's rows, `train_size` is a sample of the other users' rows.
+    """
+    kept = limit_users(log, settings, seed)
+    share = settings.eval_size < 1
+    wanted = round(settings.eval_size * len(kept)) if share else int(settings.eval_size)
+    if wanted < 1 or wanted >= len(kept):
+        raise InputError(
+            f"--eval_size {settings.eval_size:g} asks for {wanted} of {len(kept)} rows; needed: a share below 1, or a "
+            f"number below {len(kept)}"
+        )
+    try:
+        train, evaluation = split_by_group(log.users[kept], len(kept) - wanted, wanted, seed)
+    except ValueError as error:
+        raise InputError(f"the rows cannot be split by user: {error}") from error
+    train = train[at_most(len(train), settings.train_size, seed)]
+    return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation)
+
+
+def limit_users(log: Log, settings: DataConfig, seed: int) -> np.ndarray:
+    """Indices into the usable rows, at most `rows_per_user` a user. Raises InputError where nothing is kept."""
+    if settings.rows_per_user is None:
+        return np.arange(len(log.usable))
+    try:
+        kept = limit_per_group(log.users, settings.rows_per_user, settings.rows_per_user_mode, seed)
+    except ValueError as error:
+        raise InputError(f"--rows_per_user {settings.rows_per_user}: {error}") from error
+    if not len(kept):
+        raise InputError(
+            f"--rows_per_user {settings.rows_per_user} keeps none of the {len(log.usable)} rows; needed: 1 or more, "
+            "or None for all"
+        )
+    return kept
+
+
+def shared_users(a: np.ndarray, b: np.ndarray) -> int:
+    """How many users stand on both sides, whatever type either side gives its ids."""
+    if a.dtype != b.dtype:
+        a, b = a.astype(str), b.astype(str)
+    return len(np.intersect1d(a, b))
+
+
+def tokenize_log(
+    log: Log, rows: np.ndarray, tokenizer, max_length: int, digest: "hashlib._Hash"
+) -> tuple[LogRows, list[Rejection]]:
+    """Those of the usable rows (indices) whose reply fits, tokenised; the others as rejections. Feeds the digest."""
+    import pyarrow
+
+    at = log.usable[rows]
+    ids, lengths, truncated = [], [], []
+    fits, prompts = np.zeros(len(at), dtype=bool), np.zeros(len(at), dtype=np.int64)
+    for start in range(0, len(at), BLOCK):
+        block = log.columns.table.take(pyarrow.array(at[start : start + BLOCK]))
+        texts = [block[name].to_pylist() for name in ("input_text", "output_text")]
+        digest.update("\0".join([*texts[0], *texts[1]]).encode())
+        prompts[start : start + BLOCK] = [hash(text) for text in texts[0]]
+        conversations = [from_transcript(text) for text in texts[0]]
+        found = tokenize_replies(tokenizer, conversations, [(reply.strip(),) for reply in texts[1]], max_length)
+        fits[start : start + BLOCK] = [row is not None for row in found]
+        fitting = [row for row in found if row is not None]
+        ids.append(np.array([i for row in fitting for i in (*row.prefix, *row.tails[0])], dtype=np.int32))
+        lengths += [row.tokens for row in fitting]
+        truncated += [row.truncated for row in fitting]
+    digest.update(np.ascontiguousarray(log.labels[at]).tobytes())
+    tokens = TokenRows(
+        np.concatenate([*ids, np.empty(0, np.int32)]), np.array(lengths, np.int64), np.array(truncated, np.int32)
+    )
+    columns, kept = log.columns, at[fits]
+    row_ids = columns.table["row_id"].to_numpy()[kept] if "row_id" in columns.table.column_names else None
+    found_in = f"exceeds max_length={max_length} with its turn's marks"
+    rejections = [
+        Rejection(columns.files[columns.file[i]], int(columns.line[i]), "output_text", found_in) for i in at[~fits]
+    ]
+    places = columns.files, columns.file[kept], columns.line[kept]
+    return LogRows(tokens, log.labels[kept], log.users[rows[fits]], prompts[fits], row_ids, *places), rejections
+
+
+def refuse_one_class(labels: np.ndarray, names: Sequence[str]) -> None:
+    """Raises InputError where a label is the same in every row to train on: there is nothing to learn."""
+    for name, column in zip(names, labels.reshape(len(labels), -1).T, strict=True):
+        present = column[~np.isnan(column)] if column.dtype.kind == "f" else column[column != MISSING]
+        if len(np.unique(present)) < 2:
+            found = f"{present[0]:g} in all {len(present)} rows" if len(present) else "missing in every row"
+            raise InputError(
+                f"the label {name} is {found} to train on: nothing can be learned from it; needed: at least two "
+                "values; check the columns that it is made of, or use more rows"
+            )

@@ -1,0 +1,109 @@
+"""What `train` is told of a task: how its data is prepared, what its head is, how it is fitted and judged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lmgym.errors import InputError
+from lmgym.models import ScoringModel
+from lmgym.scorers import Reduce
+from reward_models.config import RewardConfig
+from reward_models.data import Rejection
+from reward_models.evaluations import Evaluation
+from reward_models.objectives import Objective
+from reward_models.probes import HeldOut
+from reward_models.sampling import ordered_sample
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Everything that a dataset became. `noun` is what one counts: pairs, rows or groups."""
+
+    noun: str
+    train: Sequence[Any]
+    evaluation: Sequence[Any]
+    lengths: np.ndarray
+    """tokens of each training example"""
+    replies: int
+    """most replies of an example"""
+    truncated: int
+    rejections: Sequence[Rejection]
+    fingerprint: str
+    left_out: dict[str, int] = field(default_factory=dict)
+    """usable rows that a limit left out"""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is printed and recorded: nothing goes missing silently."""
+        return {
+            f"train_{self.noun}": len(self.train),
+            f"eval_{self.noun}": len(self.evaluation),
+            f"truncated_{self.noun}": self.truncated,
+            "rejected_rows": len(self.rejections),
+            **self.left_out,
+        }
+
+
+class Task(Protocol):
+    """The pieces that `train` puts together."""
+
+    @property
+    def loss(self) -> str:
+        """What is minimised, in words."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        ...
+
+    @property
+    def reduce(self) -> Reduce:
+        """How the outputs become one score, higher is better."""
+        ...
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """What else the scorer is judged on, where `--probe_data` has it."""
+        ...
+
+    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+        """Rows read, validated, split, labelled and tokenised. Raises InputError for what cannot be trained on."""
+        ...
+
+    def tails(self, example: Any) -> Sequence[str]:
+        """What each reply of an example is called when it is shown."""
+        ...
+
+    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Objective:
+        """The loss over batches."""
+        ...
+
+    def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> HeldOut:
+        """How the model does on the held-out examples."""
+        ...
+
+
+def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
+    """The data, where both sides have examples and every rank has some. Raises InputError otherwise."""
+    for name, side in (("training", data.train), ("evaluation", data.evaluation)):
+        if not len(side):
+            raise InputError(
+                f"no {data.noun.removesuffix('s')} is left for {name}: {rows} rows, {len(data.rejections)} unusable; "
+                "check rejected rows, --max_length and --eval_size"
+            )
+    if len(data.train) < ranks:
+        noun = data.noun.removesuffix("s")
+        raise InputError(
+            f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"
+        )
+    return data
+
+
+def at_most(rows: int, size: int | None, seed: int) -> np.ndarray:
+    """Indices of all rows, or of a random sample of `size` in their order. Raises InputError for a size below 1."""
+    if size is not None and size < 1:
+        raise InputError(f"--train_size {size} leaves nothing to train on; needed: 1 or more, or None for all")
+    return np.arange(rows) if size is None or rows <= size else ordered_sample(rows, size, seed)
