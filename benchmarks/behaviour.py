@@ -120,15 +120,19 @@ def table(results: list[dict]) -> str:
     """Mean and range over worlds of each one's Spearman, and of its share of the oracle's, as Markdown."""
     lines = ["| scorer | Spearman with the hidden utility | share of the oracle's | CPU seconds |", "|---|---|---|---|"]
     oracle = [result["baselines"]["oracle"] for result in results]
-    rows = {
-        name: ([r["runs"][name]["metrics"]["gold/gold_spearman"] for r in results],
-               statistics.mean(r["runs"][name]["cpu_seconds"] for r in results))
-        for name in RUNS
-    } | {name: ([r["baselines"][name] for r in results], None) for name in ("length", "bag_of_words", "oracle")}  # fmt: skip
+    rows: dict[str, tuple[list[float], str]] = {}
+    for name in RUNS:
+        runs = [result["runs"][name] for result in results]
+        rows[name] = (
+            [run["metrics"]["gold/gold_spearman"] for run in runs],
+            f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f}",
+        )
+    for name in ("length", "bag_of_words", "oracle"):
+        rows[name] = [result["baselines"][name] for result in results], ""
     for name, (values, seconds) in rows.items():
         shares = [value / best for value, best in zip(values, oracle, strict=True)]
         cells = [f"{statistics.mean(x):.3f} ({min(x):.3f} to {max(x):.3f})" for x in (values, shares)]
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {'' if seconds is None else f'{seconds:.0f}'} |")
+        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {seconds} |")
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ from lmgym.environments.world import VERSION, Cohort, World, simulate
 from lmgym.errors import InputError
 from lmgym.text import Conversation, messages, to_transcript
 
-COHORT, EVAL_USERS, ANNOTATORS = 1000, 10**9, 2 * 10**9
+COHORT, EVAL_USERS, ANNOTATORS = 500, 10**9, 2 * 10**9
 GROUP = 4  # replies that an annotator ranks
 FILES = (
     "logs", "gold", "retry_eval", "retention_eval", "ranking_eval", "reject_eval", "gold_eval", "pairs", "kwise", "sft",

@@ -24,7 +24,7 @@ class Noise:
 
     taste: float = 0.35  # standard deviation of log tastes
     retry: float = -2.3  # log odds of a retry at utility 0
-    retry_slope: float = -1.2  # change of the log odds a unit of utility
+    retry_slope: float = -1.3  # change of the log odds a unit of utility
     retry_habit: float = 0.4
     impatient_users: float = 0.15
     impatient_retries: float = 0.2  # of any reply, good or bad
@@ -39,7 +39,7 @@ class Noise:
     away: float = 0.05  # answers that come hours later
     unshown: float = 0.03  # replies that were logged and never seen
     unlogged_time: float = 0.02
-    habit: float = -1.0  # log odds to come back on a day
+    habit: float = -0.7  # log odds to come back on a day
     habit_spread: float = 1.1
     habit_slope: float = 1.2  # a unit of satisfaction
     new_user: float = -0.5

@@ -18,23 +18,23 @@ WEIGHTS = MappingProxyType(
     {
         "on_topic": 1.2,  # share of the things it names that belong to the topic of the user's last message
         "off_topic": -1.2,  # share that does not
-        "echo": 0.2,  # names a thing that the user just named
-        "curious": 0.6,  # asks a question about the user's topic
-        "true_to_persona": 0.2,  # likes what the persona likes, dislikes what it dislikes
-        "contradiction": -0.8,  # the other way round
-        "repetition": -0.8,  # share of its sentences that it said before, in this reply or the visible ones
+        "echo": 0.1,  # names a thing that the user just named
+        "curious": 0.4,  # asks a question about the user's topic
+        "true_to_persona": 0.15,  # likes what the persona likes, dislikes what it dislikes
+        "contradiction": -0.6,  # the other way round
+        "repetition": -0.6,  # share of its sentences that it said before, in this reply or the visible ones
         "rude": -1.8,  # any rude sentence
         "dull": -1.0,  # share of dull sentences
         "warm": 0.3,  # any warm sentence
         "too_long": -0.3,  # words above LONG_WORDS, in steps of LONG_STEP, at most LONG_STEPS of them
-        "garbled": -1.2,  # share of sentences that are none
+        "garbled": -1.0,  # share of sentences that are none
     }
 )
 FEATURES = tuple(WEIGHTS)
 LONG_WORDS, LONG_STEP, LONG_STEPS = 11, 4, 4
 # of each feature over the replies of the world's own bots: what users are used to, and judge a reply against
 USUAL = np.array([0.58, 0.25, 0.39, 0.23, 0.07, 0.07, 0.03, 0.06, 0.16, 0.12, 0.23, 0.02])
-SCALE = 1.54  # brings a utility to a standard deviation of about 1
+SCALE = 1.46  # brings a utility to a standard deviation of about 1
 
 
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:

@@ -27,10 +27,10 @@ from lmgym.environments.vocabulary import ADULT_TOPIC, Persona, draw_vocabulary
 from lmgym.text import Conversation, Turn
 
 VERSION = "1.1"
-DAYS = 12  # logged
+DAYS = 20  # logged
 RETENTION_DAYS = (1, 2, 3, 7, 30)
 MAX_MESSAGES, MAX_RETRIES, CHANGES_TOPIC = 30, 3, 0.12
-REMEMBERS = 0.2  # chats whose bot, and so whose log, sees the last exchange too; apps vary this
+REMEMBERS = 0.15  # chats whose bot, and so whose log, sees the last exchange too; apps vary this
 
 
 @dataclass(frozen=True)
