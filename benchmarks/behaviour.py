@@ -31,8 +31,9 @@ EXPERIMENTS = ROOT / "reward_models/experiments"
 JOINT = "convo_joint"
 ROWS = 100_000
 COMMON = {"precision": "fp32", "adam_beta2": "0.99", "micro_batch": "64", "global_batch": "64", "tracking": "none"}
-LOGS = COMMON | {"learning_rate": "3e-3", "epochs": "1.5", "eval_size": "3000", "log_updates": "100"}
-RANKED = COMMON | {"learning_rate": "1e-3", "epochs": "3", "eval_size": "500"}
+COMMON |= {"learning_rate": "3e-3", "weight_decay": "0.3", "freeze_embeddings": "true"}
+LOGS = COMMON | {"epochs": "2", "eval_size": "3000", "log_updates": "100"}
+RANKED = COMMON | {"epochs": "4", "eval_size": "500"}
 RUNS = {
     "retry_accept": ("retry_accept", "logs", LOGS),
     "messages_first_days": ("messages_first_days", "logs", LOGS),

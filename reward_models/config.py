@@ -16,6 +16,8 @@ class ScorerConfig:
     """scale of the adapters: alpha / rank"""
     lora_dropout: float = 0.0
     """dropout in front of the adapters"""
+    freeze_embeddings: bool = False
+    """leave the word vectors as they are: noisy labels of small models bend them to single words"""
     precision: Literal["bf16", "fp32", "fp16"] = "bf16"
     """of the computation; weights are trained in fp32"""
     gradient_checkpointing: bool = False

@@ -169,6 +169,8 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
     classifier, new_head = load_classifier(
         config.scorer.model, tokenizer, num_labels=task.outputs, seed=config.optimizer.seed
     )
+    if config.scorer.freeze_embeddings:
+        classifier.get_input_embeddings().requires_grad_(False)
     if config.scorer.gradient_checkpointing:
         classifier.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.scorer.lora_rank:

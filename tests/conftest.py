@@ -16,7 +16,7 @@ REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 @pytest.fixture(scope="session")
 def demo_file(tmp_path_factory) -> Path:
     """600 pairs of the demo's world as JSONL."""
-    from reward_models.demo_pairs import write_demo_pairs
+    from demo_pairs import write_demo_pairs
 
     path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
     write_demo_pairs(path, 600, seed=0)

@@ -29,7 +29,17 @@ def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS) -> in
             *(experiment, "--deepspeed", experiment.parents[2] / "configs/zero2.json", "--name", "demo"),
             *("--model", model, "--dataset", world / "logs.parquet", "--probe_data", world),
             *("--eval_size", min(HELD_OUT, rows // 5), "--max_length", 128, "--global_batch", 64, "--micro_batch", 32),
-            *("--learning_rate", "3e-3", "--weight_decay", 0.2, "--adam_beta2", 0.99, "--epochs", 2),
+            *(
+                "--learning_rate",
+                "3e-3",
+                "--weight_decay",
+                0.3,
+                "--freeze_embeddings",
+                "--adam_beta2",
+                0.99,
+                "--epochs",
+                2,
+            ),
             *("--precision", "fp32", "--seed", seed, "--output", scorer, "--tracking", "none"),
         ],
     ]

@@ -32,7 +32,7 @@ def world(rows: int, seed: int, output: str) -> None:
 @main.command(name="world-model")
 @click.option("--world", "folder", required=True, help="folder of a world")
 @click.option("--output", required=True, help="folder of the model")
-@click.option("--steps", default=500, show_default=True, help="of telling a chat's own reply from another's")
+@click.option("--steps", default=1400, show_default=True, help="of telling a chat's own reply from another's")
 @click.option("--rows", default=None, type=int, help="use only the first rows of the logs")
 @click.option("--seed", default=0, show_default=True, help="of the model and the steps")
 def world_model(folder: str, output: str, steps: int, rows: int | None, seed: int) -> None:

@@ -268,6 +268,17 @@ def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_mode
     assert all(value.abs().max() > 0 for value in adapter.values()), "lora_B starts at 0: each has moved"
 
 
+def test_frozen_word_vectors_stay_and_the_rest_moves(begin: Start, small_models: dict[str, Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    _, folder = begin("deepspeed", "--freeze_embeddings", config="zero3.json", max_updates=2, learning_rate=1e-2)
+    trained = read_weights(folder)
+    first = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32).state_dict()
+    assert torch.equal(trained["model.embed_tokens.weight"], first["model.embed_tokens.weight"])
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert (trained[name] - first[name]).abs().max() > 1e-4
+
+
 # --- slow: further families, offload, bf16
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from demo_pairs import write_demo_pairs
 
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
-from reward_models.demo_pairs import write_demo_pairs
 from reward_models.train import train_pairwise
 
 

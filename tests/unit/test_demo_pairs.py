@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from reward_models.demo_pairs import (
+from demo_pairs import (
     TEMPERATURE,
     TOPICS,
     WEIGHTS,

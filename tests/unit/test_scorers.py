@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from demo_pairs import demo_pairs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.errors import InputError
 from lmgym.models import load_classifier, load_tokenizer, save_classifier
 from lmgym.scorers import Ensemble, FunctionScorer, HFScorer, RandomScorer, reduce_logits
 from lmgym.text import Conversation, Turn, from_messages, messages
-from reward_models.demo_pairs import demo_pairs
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 DECODERS = FAMILIES[:3]

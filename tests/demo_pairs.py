@@ -1,4 +1,4 @@
-"""The preference pairs of `make demo`: a small templated chat world with a known utility, so that no hub is needed.
+"""Small preference pairs for tests: a templated chat world with a known utility.
 
 Design decisions:
 - The utility is a function of the text alone, so anything that a demo's policy says can be judged by it too.
