@@ -19,10 +19,10 @@ WEIGHTS = MappingProxyType(
         "on_topic": 1.2,  # share of the things it names that belong to the topic of the user's last message
         "off_topic": -1.2,  # share that does not
         "echo": 0.1,  # names a thing that the user just named
-        "curious": 0.4,  # asks a question about the user's topic
-        "true_to_persona": 0.15,  # likes what the persona likes, dislikes what it dislikes
-        "contradiction": -0.6,  # the other way round
-        "repetition": -0.6,  # share of its sentences that it said before, in this reply or the visible ones
+        "curious": 0.3,  # asks a question about the user's topic
+        "true_to_persona": 0.1,  # likes what the persona likes, dislikes what it dislikes
+        "contradiction": -0.45,  # the other way round
+        "repetition": -0.5,  # share of its sentences that it said before, in this reply or the visible ones
         "rude": -1.8,  # any rude sentence
         "dull": -1.0,  # share of dull sentences
         "warm": 0.3,  # any warm sentence
@@ -34,7 +34,7 @@ FEATURES = tuple(WEIGHTS)
 LONG_WORDS, LONG_STEP, LONG_STEPS = 11, 4, 4
 # of each feature over the replies of the world's own bots: what users are used to, and judge a reply against
 USUAL = np.array([0.58, 0.25, 0.39, 0.23, 0.07, 0.07, 0.03, 0.06, 0.16, 0.12, 0.23, 0.02])
-SCALE = 1.46  # brings a utility to a standard deviation of about 1
+SCALE = 1.43  # brings a utility to a standard deviation of about 1
 
 
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:

@@ -89,7 +89,7 @@ def test_groups_are_ranked_by_utility_with_noise(folder: Path) -> None:
     pairs = columns(folder, "pairs")
     conversations = [from_transcript(prompt) for prompt in pairs["prompt"]]
     chosen, rejected = (world.utility(conversations, pairs[side]) for side in ("chosen", "rejected"))
-    assert 0.75 < (chosen > rejected).mean() < 0.98
+    assert 0.65 < (chosen > rejected).mean() < 0.95
 
 
 def test_ranks_and_labels_of_the_evaluation_groups_are_whole(folder: Path) -> None:
