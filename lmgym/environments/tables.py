@@ -22,6 +22,7 @@ from lmgym.errors import InputError
 from lmgym.text import Conversation, messages, to_transcript
 
 COHORT, EVAL_USERS, ANNOTATORS = 500, 10**9, 2 * 10**9
+ROWS_A_USER = 40  # about
 GROUP = 4  # replies that an annotator ranks
 FILES = (
     "logs", "gold", "retry_eval", "retention_eval", "ranking_eval", "reject_eval", "gold_eval", "pairs", "kwise", "sft",
@@ -31,7 +32,7 @@ FILES = (
 def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     """Writes every table of a world as Parquet and `world.json`; the number of rows of each table.
 
-    `rows` is the size of the logs; pairs and sft have a tenth of it, kwise a twentieth, the evaluation sets at most
+    `rows` is the size of the logs; pairs have a tenth of it, kwise a twentieth, sft at most a tenth, the evaluation sets at most
     5,000 each. Raises InputError for fewer than 1,000 rows, or a folder with such files that are not of a world.
     """
     folder = Path(folder)
@@ -67,8 +68,9 @@ def _write_logs(folder: Path, world: World, rows: int) -> int:
 
 def _logs(world: World, rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
     written = 0
+    size = max(50, min(COHORT, rows // ROWS_A_USER))
     for number in count():
-        cohort = simulate(world, COHORT, number)
+        cohort = simulate(world, size, number)
         taken = min(rows - written, len(cohort.logs))
         logs = logs_table(cohort, first_row=written, first_user=number * COHORT).slice(0, taken)
         yield logs, pa.table({"row_id": logs["row_id"], "utility": pa.array(cohort.logs.utility[:taken])})
@@ -213,7 +215,7 @@ def _conversations(cohort: Cohort) -> list[list[dict[str, str]]]:
 
 def _cohort(world: World, seed: int, rows: int) -> Cohort:
     """Users with at least 1.5 times that many logged rows, so that rows can be drawn from them."""
-    users = max(50, rows // 4)
+    users = max(50, 2 * rows // ROWS_A_USER)
     while True:
         cohort = simulate(world, users, seed)
         if len(cohort.logs) >= 1.5 * rows:
