@@ -32,8 +32,9 @@ FILES = (
 def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     """Writes every table of a world as Parquet and `world.json`; the number of rows of each table.
 
-    `rows` is the size of the logs; pairs have a tenth of it, kwise a twentieth, sft at most a tenth, the evaluation sets at most
-    5,000 each. Raises InputError for fewer than 1,000 rows, or a folder with such files that are not of a world.
+    `rows` is the size of the logs; pairs have a tenth of it, kwise a twentieth, sft at most a tenth, the evaluation
+    sets at most 5,000 each. Raises InputError for fewer than 1,000 rows, or a folder with such files that are not of a
+    world.
     """
     folder = Path(folder)
     if rows < 1000:
