@@ -103,15 +103,15 @@ def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) 
 
 def run_seed(seed: int) -> dict:
     """The same split, model and order with labels as they are and swapped."""
-    usable = validate(read_records(str(REAL_PAIRS)))
-    train, evaluation = split_by_prompt(usable.pairs, 0.2, seed)
+    pairs, rejections = validate(read_records(str(REAL_PAIRS)))
+    train, evaluation = split_by_prompt(pairs, 0.2, seed)
     texts = [reply for pair in train for reply in (pair.chosen, pair.rejected)]
     texts += [turn.text for pair in train for turn in pair.conversation.turns]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model = make_small_model(folder / "model", "llama", texts, seed=seed, **MODEL)
         held_out = write_rows(folder / "test.jsonl", evaluation)
-        result = {"seed": seed, "rows_unusable": len(usable.rejections), "fingerprint": fingerprint(train, evaluation)}
+        result = {"seed": seed, "rows_unusable": len(rejections), "fingerprint": fingerprint(train, evaluation)}
         for name, swap in (("labels as they are", False), ("labels swapped", True)):
             rows = write_rows(folder / f"train_{swap}.jsonl", train, swap)
             result[name] = launch(folder / f"out_{swap}", model, rows, held_out, seed)

@@ -16,7 +16,7 @@ import torch
 
 from lmgym.models import ScoringModel, load_classifier
 from lmgym.small_models import build_model, size_settings, train_tokenizer
-from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
+from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
 PAIRS_A_STEP = 64
@@ -41,9 +41,8 @@ def pretrain_small_model(
     """
     sample = np.random.default_rng(seed).permutation(len(replies))[:TOKENIZER_TEXTS].tolist()
     tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, max_length)
-    texts = [render(tokenizer, c, r) for c, r in zip(conversations, replies, strict=True)]
-    prompts = tokenize_texts(tokenizer, [render(tokenizer, c) for c in conversations])
-    sequences = tokenize_texts(tokenizer, texts)
+    prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
+    sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
     # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
     settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
     model = build_model("llama", tokenizer, "causal", seed, **settings)

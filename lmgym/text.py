@@ -27,6 +27,7 @@ FLAT_TEMPLATE = (
 BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
 
 ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
+LABELS = {"user": "User", "assistant": "Bot"}
 HH_MARKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
 
@@ -113,9 +114,8 @@ def from_transcript(text: str) -> Conversation:
 
 def to_transcript(conversation: Conversation, reply: str | None = None) -> str:
     """What `from_transcript` reads: the flat text, without a reply ending in "\\nBot:" where one would begin."""
-    labels = {"user": "User", "bot": "Bot"}
     lines = [conversation.persona] if conversation.persona else []
-    lines += [f"{labels[turn.speaker]}: {turn.text}" for turn in conversation.turns]
+    lines += [f"{LABELS[ROLES[turn.speaker]]}: {turn.text}" for turn in conversation.turns]
     return "\n".join([*lines, "Bot:" if reply is None else f"Bot: {reply}"])
 
 
@@ -138,18 +138,26 @@ def render(tokenizer, conversation: Conversation, reply: str | None = None) -> s
     )
 
 
-def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str]) -> list[str]:
-    """`render` of reply i to conversation i; the flat templates are written out here, ten times as fast as by jinja."""
+def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str] | None = None) -> list[str]:
+    """`render` of reply i to conversation i, or of the conversations alone.
+
+    The flat templates are written out here, ten times as fast as by jinja.
+    """
+    given: Sequence[str | None] = [None] * len(conversations) if replies is None else replies
+    chats = list(zip(conversations, given, strict=True))
     if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
-        return [render(tokenizer, c, r) for c, r in zip(conversations, replies, strict=True)]
+        return [render(tokenizer, c, r) for c, r in chats]
     first = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
-    last = tokenizer.eos_token or ""
-    texts = []
-    for conversation, reply in zip(conversations, replies, strict=True):
-        persona = [conversation.persona] if conversation.persona else []
-        turns = [f"{'User' if turn.speaker == 'user' else 'Bot'}: {turn.text}" for turn in conversation.turns]
-        texts.append(first + "\n".join([*persona, *turns, f"Bot: {reply}{last}"]))
-    return texts
+    last = "" if replies is None else tokenizer.eos_token or ""
+    return [
+        # the template puts an eos behind a bot's turn that ends a prompt
+        render(tokenizer, c) if r is None and _ends_with_bot(c) else first + to_transcript(c, r) + last
+        for c, r in chats
+    ]
+
+
+def _ends_with_bot(conversation: Conversation) -> bool:
+    return bool(conversation.turns) and ROLES[conversation.turns[-1].speaker] == "assistant"
 
 
 def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
@@ -213,9 +221,8 @@ def tokenize_replies(
     full = [[next(sequences) for _ in group] for group in replies]
     # where the final turn begins matters to a text that is cut and to no other: prompts are half of the work
     cut = [index for index, group in enumerate(full) if max(map(len, group)) > max_length]
-    prompts = dict(
-        zip(cut, tokenize_texts(tokenizer, [render(tokenizer, conversations[index]) for index in cut]), strict=True)
-    )
+    texts = render_all(tokenizer, [conversations[index] for index in cut])
+    prompts = dict(zip(cut, tokenize_texts(tokenizer, texts), strict=True))
     keep_first = frozenset(i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None)
     rows: list[Replies | None] = []
     for index, group in enumerate(full):

@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from lmgym.environments.world import VERSION, World
 from lmgym.errors import InputError
 from lmgym.text import Conversation, from_transcript
+from reward_models.evaluations import split_reply
 from reward_models.labels import JOINT_BITS
 from reward_models.metrics import gold_correlation
 
@@ -39,7 +40,9 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
     gold = pq.read_table(folder / "gold_eval.parquet")
     chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
     train = chats, logs["output_text"].to_pylist()
-    evaluation = _split(gold["text"].to_pylist())
+    held_out = [chat for text in gold["text"].to_pylist() if (chat := split_reply(text))]
+    assert len(held_out) == len(gold), "a world's texts end in a reply"
+    evaluation = [chat for chat, _ in held_out], [reply for _, reply in held_out]
     found = {}
     for name, inputs in (
         ("length", lambda chats, replies: _length(replies)),
@@ -61,11 +64,6 @@ def _seed(folder: Path) -> int:
     if world["version"] != VERSION:
         raise InputError(f"{folder} is of world version {world['version']}, this is {VERSION}; make it anew")
     return world["seed"]
-
-
-def _split(texts: Sequence[str]) -> tuple[list[Conversation], list[str]]:
-    chats = [from_transcript(text) for text in texts]
-    return [Conversation(chat.turns[:-1], chat.persona) for chat in chats], [chat.turns[-1].text for chat in chats]
 
 
 def _length(replies: Sequence[str]) -> np.ndarray:

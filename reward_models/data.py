@@ -8,8 +8,8 @@ ones ("User:"/"Bot:"). Without a prompt column the prompt is what both sides beg
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +36,11 @@ class Pair:
         """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
         return prompt_key(self.conversation)
 
+    @property
+    def answers(self) -> tuple[str, str, float]:
+        """Both replies and the margin."""
+        return self.chosen, self.rejected, self.margin
+
 
 def prompt_key(conversation: Conversation) -> str:
     """A conversation's text without case and white space."""
@@ -61,8 +66,14 @@ class Prompted(Protocol):
         """Equal for prompts that belong on one side of a split."""
         ...
 
+    @property
+    def answers(self) -> tuple:
+        """The replies and what was said of them, as JSON can hold it."""
+        ...
+
 
 P = TypeVar("P", bound=Prompted)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,41 +86,46 @@ class Rejection:
     found: str
 
 
-@dataclass
-class Pairs:
-    """Usable pairs and the rows that are not."""
-
-    pairs: list[Pair] = field(default_factory=list)
-    rejections: list[Rejection] = field(default_factory=list)
-
-
 class RowError(Exception):
     """A fault of one row: (field, what was found)."""
 
 
-def validate(records: Iterable[Record]) -> Pairs:
+def validate(records: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
     """Every record as a pair or as a rejection. Raises InputError where no row has the columns that are needed."""
-    records = list(records)
+    needed = "chosen and rejected, and optionally prompt and margin (rename yours to these)"
+    require_some_columns(records, COLUMNS, "pairs", needed)
+    seen: dict[tuple, int] = {}
+
+    def read(record: Record) -> Pair:
+        pair = _pair(record)
+        _refuse_duplicate(pair, seen)
+        return pair
+
+    return read_rows(records, read)
+
+
+def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
+    """Raises InputError for no rows, and where no row has all columns."""
     if not records:
-        raise InputError("the dataset is empty: found 0 rows; needed: at least 2 pairs")
-    if not any(set(COLUMNS) <= set(record.fields) for record in records):
+        raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
+    if not any(set(columns) <= set(record.fields) for record in records):
         found = sorted({name for record in records[:100] for name in record.fields})
-        missing = [name for name in COLUMNS if name not in found]
+        missing = [name for name in columns if name not in found]
         raise InputError(
             f"{records[0].file} lacks the columns {' and '.join(missing)}; found: {', '.join(found) or 'none'}; "
-            "needed: chosen and rejected, and optionally prompt and margin (rename yours to these)"
+            f"needed: {needed}"
         )
-    result = Pairs()
-    seen: dict[tuple, int] = {}
+
+
+def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
+    """What `read` makes of each record, and a rejection for each that it refuses by a RowError."""
+    rows, rejections = [], []
     for record in records:
         try:
-            pair = _pair(record)
-            _refuse_duplicate(pair, seen)
+            rows.append(read(record))
         except RowError as error:
-            result.rejections.append(Rejection(record.file, record.line, *error.args))
-        else:
-            result.pairs.append(pair)
-    return result
+            rejections.append(Rejection(record.file, record.line, *error.args))
+    return rows, rejections
 
 
 def _pair(record: Record) -> Pair:
@@ -281,12 +297,12 @@ def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[l
     return examples, rejections
 
 
-def fingerprint(*groups: Sequence[Pair]) -> str:
-    """sha256 over the pairs in their order: what a run was trained and judged on."""
+def fingerprint(*sides: Sequence[Prompted]) -> str:
+    """sha256 over the rows in their order: what a run was trained and judged on."""
     digest = hashlib.sha256()
-    for group in groups:
-        for pair in group:
-            digest.update(json.dumps([pair.prompt_key, pair.chosen, pair.rejected, pair.margin]).encode())
+    for side in sides:
+        for row in side:
+            digest.update(json.dumps([row.prompt_key, *row.answers]).encode())
         digest.update(b"\0")
     return digest.hexdigest()
 

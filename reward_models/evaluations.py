@@ -118,7 +118,7 @@ def read_evaluation(path: Path, evaluation: Evaluation, rows: int, tokenizer, ma
     require_columns(found, [(name,) for name in ("text", *evaluation.columns)])
     columns = {name: found.table[name].to_numpy() for name in found.table.column_names}
     kept = _first_rows(columns, rows, evaluation.group)
-    chats = [_split_reply(text) for text in columns["text"][kept].tolist()]
+    chats = [split_reply(text) for text in columns["text"][kept].tolist()]
     usable = [(int(row), *chat) for row, chat in zip(kept, chats, strict=True) if chat is not None]
     tokenized = tokenize_replies(tokenizer, [c for _, c, _ in usable], [(r,) for _, _, r in usable], max_length)
     fitting = [(row, replies) for (row, _, _), replies in zip(usable, tokenized, strict=True) if replies is not None]
@@ -150,7 +150,7 @@ def _first_rows(columns: ColumnsByName, rows: int, group: str) -> np.ndarray:
     return first[~np.isin(columns[group][first], columns[group][len(first) :])]
 
 
-def _split_reply(text: str | None) -> tuple[Conversation, str] | None:
+def split_reply(text: str | None) -> tuple[Conversation, str] | None:
     """A transcript as the conversation and the bot's reply that ends it; None where it ends otherwise."""
     chat = from_transcript(text or "")
     if len(chat.turns) < 2 or chat.turns[-1].speaker != "bot" or not chat.turns[-1].text:

@@ -3,29 +3,24 @@
 Accepted rows: `prompt` as text or messages, `replies` (a list of text) and `ranks` (a list of integers, 1 the best).
 """
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from lmgym.engine import world_size
-from lmgym.errors import InputError
 from lmgym.models import ScoringModel
-from lmgym.records import Record, read_records
+from lmgym.records import Record
 from lmgym.scorers import Reduce
 from lmgym.text import Conversation, tokenize_replies
 from reward_models.config import RewardConfig
-from reward_models.data import Rejection, RowError, prompt_key, read_conversation, split_by_prompt, without_prompts
+from reward_models.data import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.losses import MOST_TIED
 from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
-from reward_models.tasks import TaskData, at_most, check_sides
+from reward_models.tasks import TaskData, prepare_prompted
 
 COLUMNS = ("prompt", "replies", "ranks")
 
@@ -45,6 +40,11 @@ class Group:
         """Equal for prompts that differ in case and white space only."""
         return prompt_key(self.conversation)
 
+    @property
+    def answers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The replies and their ranks."""
+        return self.replies, self.ranks
+
 
 @dataclass(frozen=True)
 class KwiseTask:
@@ -57,33 +57,7 @@ class KwiseTask:
 
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Groups read, validated, split by prompt and tokenised."""
-        settings = config.data
-        records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
-        groups, rejections = validate_groups(records)
-        if not groups:
-            raise InputError(f"none of the {len(records)} rows of {settings.dataset} is usable: {rejections[0]}")
-        if settings.eval_dataset:
-            held_out, faults = validate_groups(read_records(settings.eval_dataset, "test"))
-            kept, leaks = without_prompts(groups, held_out)
-            sides, rejections = (kept, held_out), [*rejections, *faults, *leaks]
-        else:
-            sides = split_by_prompt(groups, settings.eval_size, config.optimizer.seed, "groups")
-        kept_rows = at_most(len(sides[0]), settings.train_size, config.optimizer.seed)
-        unused = len(sides[0]) - len(kept_rows)
-        sides = ([sides[0][i] for i in kept_rows], sides[1])
-        (train, long), (evaluation, also_long) = (tokenize_groups(s, tokenizer, settings.max_length) for s in sides)
-        data = TaskData(
-            noun="groups",
-            train=train,
-            evaluation=evaluation,
-            lengths=np.array([example.replies.tokens for example in train]),
-            replies=max((len(example.ranks) for example in train), default=0),
-            truncated=sum(e.replies.truncated > 0 for e in (*train, *evaluation)),
-            rejections=[*rejections, *long, *also_long],
-            fingerprint=_fingerprint(*sides),
-            left_out={"unused_rows": unused} if unused else {},
-        )
-        return check_sides(data, len(records), world_size())
+        return prepare_prompted(config, tokenizer, "groups", "usable", validate_groups, tokenize_groups)
 
     def tails(self, example: RankedExample) -> tuple[str, ...]:
         """The ranks of the replies."""
@@ -98,25 +72,11 @@ class KwiseTask:
         return RankingProbe(data.evaluation, model, pad_id, batch_tokens)
 
 
-def validate_groups(records: Iterable[Record]) -> tuple[list[Group], list[Rejection]]:
+def validate_groups(records: Sequence[Record]) -> tuple[list[Group], list[Rejection]]:
     """Every record as a group or as a rejection. Raises InputError where no row has the columns that are needed."""
-    records = list(records)
-    if not records:
-        raise InputError("the dataset is empty: found 0 rows; needed: at least 2 groups")
-    if not any(set(COLUMNS) <= set(record.fields) for record in records):
-        found = sorted({name for record in records[:100] for name in record.fields})
-        missing = [name for name in COLUMNS if name not in found]
-        raise InputError(
-            f"{records[0].file} lacks the columns {' and '.join(missing)}; found: {', '.join(found) or 'none'}; "
-            "needed: prompt, replies (a list of text) and ranks (a list of integers, 1 the best)"
-        )
-    groups, rejections = [], []
-    for record in records:
-        try:
-            groups.append(_group(record))
-        except RowError as error:
-            rejections.append(Rejection(record.file, record.line, *error.args))
-    return groups, rejections
+    needed = "prompt, replies (a list of text) and ranks (a list of integers, 1 the best)"
+    require_some_columns(records, COLUMNS, "groups", needed)
+    return read_rows(records, _group)
 
 
 def _group(record: Record) -> Group:
@@ -168,12 +128,3 @@ def tokenize_groups(groups: Sequence[Group], tokenizer, max_length: int) -> tupl
         number = numbers.setdefault(group.prompt_key, len(numbers))
         examples.append(RankedExample(replies, group.ranks, number, f"{Path(group.file).name}:{group.line}"))
     return examples, rejections
-
-
-def _fingerprint(*sides: Sequence[Group]) -> str:
-    digest = hashlib.sha256()
-    for groups in sides:
-        for group in groups:
-            digest.update(json.dumps([group.prompt_key, group.replies, group.ranks]).encode())
-        digest.update(b"\0")
-    return digest.hexdigest()

@@ -4,10 +4,11 @@ Nothing here holds a Python object a row for longer than a block of rows takes t
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -23,9 +24,29 @@ from reward_models.tasks import at_most
 
 ALIASES = {"remaining_user_messages": "n_user_messages_remaining"}
 BLOCK = 10_000
+T = TypeVar("T")
 
 
-class TokenRows(Sequence[Replies]):
+class Rows(Sequence[T]):
+    """Arrays that make an example of a row when it is asked for; a slice is a list of them."""
+
+    @abstractmethod
+    def row(self, index: int) -> T:
+        """The example at an index, which may count from the end."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self.row(i) for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self.row(index)
+
+
+class TokenRows(Rows[Replies]):
     """Rows of one reply as one flat array of token ids: 4 bytes a token."""
 
     def __init__(self, ids: np.ndarray, lengths: np.ndarray, truncated: np.ndarray) -> None:
@@ -35,21 +56,14 @@ class TokenRows(Sequence[Replies]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, row: int) -> Replies: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[Replies]: ...
-    def __getitem__(self, row):
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(row)
-        ids = self.ids[self.ends[row] - self.lengths[row] : self.ends[row]].tolist()
-        return Replies(ids[:-1], [ids[-1:]], int(self.truncated[row]))
+    def row(self, index: int) -> Replies:
+        """One of them."""
+        ids = self.ids[self.ends[index] - self.lengths[index] : self.ends[index]].tolist()
+        return Replies(ids[:-1], [ids[-1:]], int(self.truncated[index]))
 
 
 @dataclass(frozen=True)
-class LogRows(Sequence[LabelledExample]):
+class LogRows(Rows[LabelledExample]):
     """Tokenised rows of logs with their labels and where each came from; an example is made when it is asked for."""
 
     tokens: TokenRows
@@ -67,15 +81,10 @@ class LogRows(Sequence[LabelledExample]):
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @overload
-    def __getitem__(self, row: int) -> LabelledExample: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[LabelledExample]: ...
-    def __getitem__(self, row):
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        origin = f"{Path(self.files[self.file[row]]).name}:{self.line[row]}"
-        return LabelledExample(self.tokens[row], self.labels[row], origin)
+    def row(self, index: int) -> LabelledExample:
+        """One of them."""
+        origin = f"{Path(self.files[self.file[index]]).name}:{self.line[index]}"
+        return LabelledExample(self.tokens[index], self.labels[index], origin)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """What `train` is told of a task: how its data is prepared, what its head is, how it is fitted and judged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from lmgym.engine import world_size
 from lmgym.errors import InputError
 from lmgym.models import ScoringModel
+from lmgym.records import Record, read_records
 from lmgym.scorers import Reduce
 from reward_models.config import RewardConfig
-from reward_models.data import Rejection
+from reward_models.data import P, Rejection, fingerprint, split_by_prompt, without_prompts
 from reward_models.evaluations import Evaluation
 from reward_models.objectives import Objective
 from reward_models.probes import HeldOut
@@ -84,6 +86,42 @@ class Task(Protocol):
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> HeldOut:
         """How the model does on the held-out examples."""
         ...
+
+
+def prepare_prompted(
+    config: RewardConfig,
+    tokenizer,
+    noun: str,
+    usable: str,
+    validate: Callable[[Sequence[Record]], tuple[list[P], list[Rejection]]],
+    tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
+) -> TaskData:
+    """Rows read, validated, split by prompt and tokenised; `usable` is what an error says that no row is."""
+    settings, seed = config.data, config.optimizer.seed
+    records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
+    rows, rejections = validate(records)
+    if not rows:
+        raise InputError(f"none of the {len(records)} rows of {settings.dataset} is {usable}: {rejections[0]}")
+    if settings.eval_dataset:
+        held_out, faults = validate(read_records(settings.eval_dataset, "test"))
+        rows, leaks = without_prompts(rows, held_out)
+        rejections = [*rejections, *faults, *leaks]
+    else:
+        rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
+    kept = [rows[i] for i in at_most(len(rows), settings.train_size, seed)]
+    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (kept, held_out))
+    data = TaskData(
+        noun=noun,
+        train=train,
+        evaluation=evaluation,
+        lengths=np.array([example.replies.tokens for example in train]),
+        replies=max((len(example.replies.tails) for example in train), default=0),
+        truncated=sum(e.replies.truncated > 0 for e in (*train, *evaluation)),
+        rejections=[*rejections, *long, *also_long],
+        fingerprint=fingerprint(kept, held_out),
+        left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
+    )
+    return check_sides(data, len(records), world_size())
 
 
 def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:

@@ -29,18 +29,8 @@ def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS) -> in
             *(experiment, "--deepspeed", experiment.parents[2] / "configs/zero2.json", "--name", "demo"),
             *("--model", model, "--dataset", world / "logs.parquet", "--probe_data", world),
             *("--eval_size", min(HELD_OUT, rows // 5), "--max_length", 128, "--global_batch", 64, "--micro_batch", 32),
-            *(
-                "--learning_rate",
-                "3e-3",
-                "--weight_decay",
-                0.3,
-                "--freeze_embeddings",
-                "--adam_beta2",
-                0.99,
-                "--epochs",
-                2,
-            ),
-            *("--precision", "fp32", "--seed", seed, "--output", scorer, "--tracking", "none"),
+            *("--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings", "--adam_beta2", 0.99),
+            *("--epochs", 2, "--precision", "fp32", "--seed", seed, "--output", scorer, "--tracking", "none"),
         ],
     ]
     for command in commands:
@@ -49,13 +39,13 @@ def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS) -> in
         code = subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
         if code:
             return code
-    _compare(world, scorer, rows)
+    _compare(world, scorer)
     _show_scores(world, scorer / "model", seed)
     print(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
     return 0
 
 
-def _compare(world: Path, scorer: Path, rows: int) -> None:
+def _compare(world: Path, scorer: Path) -> None:
     """The scorer beside its baselines and the oracle."""
     from rich.console import Console
     from rich.table import Table
@@ -63,7 +53,7 @@ def _compare(world: Path, scorer: Path, rows: int) -> None:
     from reward_models.baselines import baselines
 
     metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
-    found = baselines(world, rows)
+    found = baselines(world)
     table = Table(title="Spearman with the hidden utility, for users whom no log shows", title_justify="left")
     table.add_column("")
     table.add_column("value", justify="right")

@@ -25,8 +25,9 @@ def demo(output: str, seed: int) -> None:
 def world(rows: int, seed: int, output: str) -> None:
     """Simulate users who chat with bots: logs, evaluation sets, and apart the hidden utility."""
     from lmgym.cli.worlds import make_world
+    from lmgym.launch import launch
 
-    make_world(output, rows, seed)
+    launch(lambda: make_world(output, rows, seed))
 
 
 @main.command(name="world-model")
@@ -38,8 +39,9 @@ def world(rows: int, seed: int, output: str) -> None:
 def world_model(folder: str, output: str, steps: int, rows: int | None, seed: int) -> None:
     """Make a small model that knows the words of a world, from its chats without labels: a start for scorers."""
     from lmgym.cli.worlds import make_world_model
+    from lmgym.launch import launch
 
-    make_world_model(folder, output, steps, rows, seed)
+    launch(lambda: make_world_model(folder, output, steps, rows, seed))
 
 
 @main.command()
@@ -48,8 +50,9 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
 def baselines(folder: str, rows: int | None) -> None:
     """Show how far length, a bag of words and an oracle come on a world: Spearman with the hidden utility."""
     from lmgym.cli.worlds import show_baselines
+    from lmgym.launch import launch
 
-    show_baselines(folder, rows)
+    launch(lambda: show_baselines(folder, rows))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,17 @@
 """What the commands about worlds do."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import click
 import pyarrow.parquet as pq
 
 from lmgym.errors import InputError
-
-
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    """A user's error as click shows it: one line, exit code 2."""
-    try:
-        yield
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def make_world(output: str, rows: int, seed: int) -> None:
     """Writes a world's tables and says how large each is."""
     from lmgym.environments.tables import write_world
 
-    with _usage_errors():
-        sizes = write_world(output, rows, seed)
+    sizes = write_world(output, rows, seed)
     print(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
 
@@ -34,12 +21,11 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     from lmgym.text import from_transcript
 
     path = Path(world) / "logs.parquet"
-    with _usage_errors():
-        if not path.is_file():
-            raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
-        logs = pq.read_table(path, columns=["input_text", "output_text"]).slice(0, rows)
-        chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
-        accuracy = pretrain_small_model(output, chats, logs["output_text"].to_pylist(), steps=steps, seed=seed)
+    if not path.is_file():
+        raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
+    logs = pq.read_table(path, columns=["input_text", "output_text"]).slice(0, rows)
+    chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
+    accuracy = pretrain_small_model(output, chats, logs["output_text"].to_pylist(), steps=steps, seed=seed)
     print(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
 
 
@@ -47,7 +33,5 @@ def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
     from reward_models.baselines import baselines
 
-    with _usage_errors():
-        found = baselines(world, rows)
-    for name, rho in found.items():
+    for name, rho in baselines(world, rows).items():
         print(f"{name:14} {rho:.3f}")

@@ -7,12 +7,9 @@ conversations, and differs more within them.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from lmgym.environments.grammar import BOT_TEMPLATES, Grammar
+from lmgym.environments.grammar import BOT_TEMPLATES, Grammar, pick
 from lmgym.environments.vocabulary import Persona
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,12 +50,12 @@ def speak(
     if rng.random() < 0.5:
         manners = COMMON
     if rng.random() < manners.dull:
-        return _pick(rng, BOT_TEMPLATES["dull"]) if rng.random() < 0.7 else _two(rng, BOT_TEMPLATES["dull"])
+        return pick(rng, BOT_TEMPLATES["dull"]) if rng.random() < 0.7 else _two(rng, BOT_TEMPLATES["dull"])
     subject = topic
     if rng.random() < manners.off_topic:
-        subject = _pick(rng, [name for name in grammar.vocabulary.topics if name != topic])
-    sentences = [_pick(rng, BOT_TEMPLATES["warm"])] if rng.random() < manners.warm else []
-    thing = _pick(rng, named) if named and subject == topic and rng.random() < manners.echo else None
+        subject = pick(rng, [name for name in grammar.vocabulary.topics if name != topic])
+    sentences = [pick(rng, BOT_TEMPLATES["warm"])] if rng.random() < manners.warm else []
+    thing = pick(rng, named) if named and subject == topic and rng.random() < manners.echo else None
     sentences.append(grammar.say(rng, BOT_TEMPLATES["statement"], subject, thing))
     if rng.random() < manners.opinion:
         sentences.append(_opinion(grammar, rng, manners, persona, subject))
@@ -66,11 +63,11 @@ def speak(
         sentences += rng.sample(BOT_TEMPLATES["small_talk"], rng.randint(1, 3))
         sentences.append(grammar.say(rng, BOT_TEMPLATES["statement"], subject))
     if rng.random() < manners.rude:
-        sentences.insert(rng.randint(0, len(sentences)), _pick(rng, BOT_TEMPLATES["rude"]))
+        sentences.insert(rng.randint(0, len(sentences)), pick(rng, BOT_TEMPLATES["rude"]))
     if rng.random() < manners.curious:
         sentences.append(grammar.say(rng, BOT_TEMPLATES["question"], subject))
     if rng.random() < manners.repeats:
-        sentences[rng.randint(0, len(sentences) - 1)] = _pick(rng, said or sentences)
+        sentences[rng.randint(0, len(sentences) - 1)] = pick(rng, said or sentences)
     if rng.random() < manners.garbled:
         sentences = [_shuffled(rng, sentence) for sentence in sentences]
     return " ".join(sentences)
@@ -79,16 +76,12 @@ def speak(
 def _opinion(grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, subject: str) -> str:
     """Mostly of a thing that the persona has an opinion on; else of any thing of the subject."""
     if rng.random() < 0.75:
-        kind, thing = _pick(rng, [("like", persona.likes), ("dislike", persona.dislikes)])
+        kind, thing = pick(rng, [("like", persona.likes), ("dislike", persona.dislikes)])
         if rng.random() < manners.contrary:
             kind = "dislike" if kind == "like" else "like"
     else:
-        kind, thing = _pick(rng, ("like", "dislike")), _pick(rng, grammar.vocabulary.topics[subject])
-    return _pick(rng, BOT_TEMPLATES[kind]).format(n=thing)
-
-
-def _pick(rng: random.Random, options: Sequence[T]) -> T:
-    return options[int(rng.random() * len(options))]
+        kind, thing = pick(rng, ("like", "dislike")), pick(rng, grammar.vocabulary.topics[subject])
+    return pick(rng, BOT_TEMPLATES[kind]).format(n=thing)
 
 
 def _two(rng: random.Random, options: Sequence[str]) -> str:

@@ -9,8 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 from lmgym.environments.vocabulary import Vocabulary
+from lmgym.text import Conversation
+
+T = TypeVar("T")
 
 # {n} and {m} are things, {a} is an adjective; kinds are what the utility distinguishes
 BOT_TEMPLATES = MappingProxyType(
@@ -70,21 +74,28 @@ class Grammar:
 
     def say(self, rng: random.Random, templates: Sequence[str], topic: str, thing: str | None = None) -> str:
         """One sentence on a topic, about `thing` where that is given."""
-        template = templates[int(rng.random() * len(templates))]
+        template = pick(rng, templates)
         if "{n}" not in template:
             return template
         things = self.vocabulary.topics[topic]
-        first = thing or things[int(rng.random() * len(things))]
+        first = thing or pick(rng, things)
         second = first
         while second == first:
-            second = things[int(rng.random() * len(things))]
-        adjectives = self.vocabulary.adjectives
-        return template.format(n=first, m=second, a=adjectives[int(rng.random() * len(adjectives))])
+            second = pick(rng, things)
+        return template.format(n=first, m=second, a=pick(rng, self.vocabulary.adjectives))
 
     def parse(self, text: str) -> list[Sentence]:
         """The sentences of a text, case and white space aside."""
         pieces = (" ".join(piece.split()) for piece in PIECES.findall(text.lower()))
         return [self._parsed.get(piece) or self._parse_sentence(piece) for piece in pieces if piece]
+
+    def named(self, conversation: Conversation) -> list[str]:
+        """The things that the last turn names."""
+        return [thing for turn in conversation.turns[-1:] for s in self.parse(turn.text) for thing in s.things]
+
+    def said(self, conversation: Conversation) -> list[str]:
+        """The bot's sentences."""
+        return [s.text for turn in conversation.turns if turn.speaker == "bot" for s in self.parse(turn.text)]
 
     def _parse_sentence(self, piece: str) -> Sentence:
         words = WORDS.findall(piece)
@@ -95,6 +106,11 @@ class Grammar:
         if kind != "garbled":  # a finite language: what can be said twice is kept, noise is not
             self._parsed[piece] = sentence
         return sentence
+
+
+def pick(rng: random.Random, options: Sequence[T]) -> T:
+    """One of them, by one number of `rng`."""
+    return options[int(rng.random() * len(options))]
 
 
 def _shape(sentence: str, slots: dict[str, str]) -> str:

@@ -190,8 +190,7 @@ def _ranked_groups(world: World, cohort: Cohort) -> Iterator[dict[str, Any]]:
     personas = {persona.text: persona for persona in grammar.vocabulary.personas}
     for row in rng.permutation(len(logs)).tolist():
         conversation = logs.conversation[row]
-        named = [thing for s in grammar.parse(conversation.turns[-1].text) for thing in s.things]
-        said = [s.text for t in conversation.turns if t.speaker == "bot" for s in grammar.parse(t.text)]
+        named, said = grammar.named(conversation), grammar.said(conversation)
         persona, topic = personas[conversation.persona], grammar.topic_of[named[0]]
         replies: dict[str, None] = {}
         while len(replies) < GROUP:

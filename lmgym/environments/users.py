@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from lmgym.environments.grammar import USER_TEMPLATES, Grammar
+from lmgym.environments.grammar import USER_TEMPLATES, Grammar, pick
 from lmgym.environments.utility import FEATURES
 
 Floats = NDArray[np.float64]
@@ -123,8 +123,7 @@ def message(grammar: Grammar, rng: random.Random, topic: str, talkative: float, 
     kind = "opening" if opening else ("ask" if rng.random() < 0.35 else "tell")
     text = grammar.say(rng, USER_TEMPLATES[kind], topic)
     if rng.random() < talkative:
-        chatter = USER_TEMPLATES["chatter"]
-        text = f"{chatter[int(rng.random() * len(chatter))]} {text}"
+        text = f"{pick(rng, USER_TEMPLATES['chatter'])} {text}"
     return text
 
 

@@ -40,9 +40,7 @@ SCALE = 1.43  # brings a utility to a standard deviation of about 1
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:
     """FEATURES[12] of a reply to a conversation that ends in a user's turn; an empty reply is one garbled sentence."""
     sentences = grammar.parse(reply)
-    said = {s.text for turn in conversation.turns if turn.speaker == "bot" for s in grammar.parse(turn.text)}
-    last = grammar.parse(conversation.turns[-1].text) if conversation.turns else []
-    named = {thing for s in last for thing in s.things}
+    named = set(grammar.named(conversation))
     topics = {grammar.topic_of[thing] for thing in named}
     # an opinion may be on anything: it counts as on topic where it is, and never as off topic
     related = [
@@ -64,7 +62,7 @@ def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArra
             any(s.kind == "question" and any(grammar.topic_of[t] in topics for t in s.things) for s in sentences),
             true,
             false,
-            _repeated(sentences, said) * share,
+            _repeated(sentences, grammar.said(conversation)) * share,
             "rude" in kinds,
             kinds.count("dull") * share,
             "warm" in kinds,
@@ -97,7 +95,7 @@ def _persona(grammar: Grammar, persona: str, sentences: Sequence[Sentence]) -> t
     return bool(true), bool(false)
 
 
-def _repeated(sentences: Sequence[Sentence], said: set[str]) -> int:
+def _repeated(sentences: Sequence[Sentence], said: Sequence[str]) -> int:
     """Sentences that were said before; the tiny ones count too."""
     seen, repeated = set(said), 0
     for sentence in sentences:

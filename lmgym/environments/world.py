@@ -93,12 +93,11 @@ def world_bots(world: World) -> Reply:
     """The replies of the world's own bots, each chat by its bot."""
 
     def reply(rng: random.Random, chats: Sequence[Chat]) -> list[str]:
-        parse = world.grammar.parse
+        grammar = world.grammar
         return [
             speak(
-                world.grammar, rng, BOTS[chat.bot], chat.persona, chat.topic,
-                [thing for s in parse(chat.turns[-1].text) for thing in s.things],
-                [s.text for turn in chat.conversation.turns if turn.speaker == "bot" for s in parse(turn.text)],
+                grammar, rng, BOTS[chat.bot], chat.persona, chat.topic, grammar.named(chat.conversation),
+                grammar.said(chat.conversation),
             )
             for chat in chats
         ]  # fmt: skip

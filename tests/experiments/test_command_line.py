@@ -166,11 +166,11 @@ def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: Rewar
 
 def test_more_ranks_than_pairs_are_refused(config: RewardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     from lmgym.models import load_tokenizer
-    from reward_models.pairwise import prepare_pairs
+    from reward_models.pairwise import PairTask
 
     monkeypatch.setenv("WORLD_SIZE", "24")
     with pytest.raises(InputError, match=r"23 training pair\(s\) for 24 ranks leaves ranks without data; use fewer"):
-        prepare_pairs(config, load_tokenizer(config.scorer.model))
+        PairTask().prepare(config, load_tokenizer(config.scorer.model))
 
 
 def assert_one_error(done: CompletedProcess[str], said: str) -> None:

@@ -117,7 +117,7 @@ def eval_sides(held_out: Path) -> list[list[tuple[Conversation, str]]]:
     from lmgym.records import read_records
     from reward_models.data import validate
 
-    pairs = validate(read_records(str(held_out))).pairs
+    pairs, _ = validate(read_records(str(held_out)))
     return [[(p.conversation, p.chosen) for p in pairs], [(p.conversation, p.rejected) for p in pairs]]
 
 

@@ -13,7 +13,7 @@ import pytest
 from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
 from lmgym.records import Record, read_columns
-from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, from_transcript, render, render_all, tokenize_replies
+from lmgym.text import Conversation, Turn, tokenize_replies
 from reward_models.behaviour import BehaviourTask
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
 from reward_models.kwise import KwiseTask, validate_groups
@@ -262,18 +262,6 @@ def test_columns_of_several_files_keep_their_file_and_line(write_log, tmp_path: 
 
 
 # --- the fast ways of text.py are the slow ones
-
-
-def test_the_flat_template_is_written_out_as_jinja_renders_it(tokenizer) -> None:
-    chats = [
-        from_transcript(text)
-        for text in ("User: a\nBot: b\nUser: {{ c }}", "A {% x %} pirate.\nUser: ahoy", "Bot: first")
-    ]
-    replies = ["one", " two\n", "<|eos|>"]
-    assert tokenizer.chat_template == FLAT_TEMPLATE
-    assert render_all(tokenizer, chats, replies) == [
-        render(tokenizer, c, r) for c, r in zip(chats, replies, strict=True)
-    ]
 
 
 def test_only_what_is_cut_asks_for_its_prompt_and_is_cut_alike(tokenizer) -> None:

@@ -46,10 +46,8 @@ GOOD = record(99, prompt="a good row beside the bad ones", chosen="yes", rejecte
 
 def reject(bad: Record) -> Rejection:
     """What validation says of one bad row among good ones; the good one stays."""
-    found = validate([GOOD, bad])
-    assert len(found.pairs) == 1
-    assert len(found.rejections) == 1
-    rejection = found.rejections[0]
+    pairs, (rejection,) = validate([GOOD, bad])
+    assert len(pairs) == 1
     assert (rejection.file, rejection.line) == (bad.file, bad.line)
     return rejection
 
@@ -77,9 +75,9 @@ EXPECTED = Pair(
     ],
 )
 def test_every_accepted_format_is_the_same_pair(fields: dict) -> None:
-    found = validate([record(7, **fields)])
-    assert found.rejections == []
-    assert found.pairs == [replace(EXPECTED, file="pairs.jsonl", line=7)]
+    pairs, rejections = validate([record(7, **fields)])
+    assert rejections == []
+    assert pairs == [replace(EXPECTED, file="pairs.jsonl", line=7)]
 
 
 def test_a_persona_and_a_margin_are_kept() -> None:
@@ -90,7 +88,7 @@ def test_a_persona_and_a_margin_are_kept() -> None:
         },
         {"prompt": [system("A pirate."), user("hey")], "chosen": [bot("aye")], "rejected": [bot("no")], "margin": 2},
     ]
-    first, second = validate([record(**row) for row in rows]).pairs
+    (first, second), _ = validate([record(**row) for row in rows])
     assert first.conversation == Conversation((Turn("user", "ahoy"),), "A pirate.")
     assert (second.conversation.persona, first.margin, second.margin) == ("A pirate.", 0.0, 2.0)
 
@@ -147,9 +145,9 @@ def test_a_duplicate_and_a_conflicting_duplicate_name_the_first_line() -> None:
         record(3, prompt="q", chosen="b", rejected="a"),
         record(4, prompt="q", chosen="a", rejected="c"),
     ]
-    found = validate(rows)
-    assert [pair.line for pair in found.pairs] == [1, 4]
-    assert [(r.line, r.field, r.found) for r in found.rejections] == [
+    pairs, rejections = validate(rows)
+    assert [pair.line for pair in pairs] == [1, 4]
+    assert [(r.line, r.field, r.found) for r in rejections] == [
         (2, "(row)", "duplicate of line 1"),
         (3, "(row)", "conflicting duplicate: line 1 prefers the other reply"),
     ]
@@ -158,7 +156,7 @@ def test_a_duplicate_and_a_conflicting_duplicate_name_the_first_line() -> None:
 def test_a_line_that_is_no_json_is_a_rejection_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\n{"prompt": \n')
-    rejection = validate(read_records(str(path))).rejections[0]
+    _, (rejection,) = validate(read_records(str(path)))
     assert (rejection.file, rejection.line, rejection.field) == (str(path), 2, "(row)")
     assert "not JSON" in rejection.found
 
@@ -173,11 +171,11 @@ def test_nothing_is_lost_whatever_the_rows_hold() -> None:
     for line in range(2000):
         row = {name: rng.choice(values) for name in names if rng.random() < (0.3 if name == "margin" else 0.9)}
         records.append(record(line, **row))
-    found = validate(records)
-    assert len(found.pairs) + len(found.rejections) == len(records)
-    assert sorted([p.line for p in found.pairs] + [r.line for r in found.rejections]) == sorted(r.line for r in records)
-    assert len(found.pairs) > 20
-    assert all(r.found and r.field for r in found.rejections)
+    pairs, rejections = validate(records)
+    assert len(pairs) + len(rejections) == len(records)
+    assert sorted([p.line for p in pairs] + [r.line for r in rejections]) == sorted(r.line for r in records)
+    assert len(pairs) > 20
+    assert all(r.found and r.field for r in rejections)
 
 
 def test_missing_columns_are_named_beside_those_found() -> None:
@@ -295,13 +293,13 @@ def config(model: Path, dataset: Path, **data) -> RewardConfig:
 
 
 def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenizer, tmp_path: Path) -> None:
-    from reward_models.pairwise import prepare_pairs
+    from reward_models.pairwise import PairTask
 
     good = demo_file.read_text().splitlines()[:60]
     bad = ["{", '{"chosen": null, "rejected": "x"}', good[0]]
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(good + bad))
-    data = prepare_pairs(config(small_models["gpt2"], path, eval_size=0.2, max_length=40), tokenizer)
+    data = PairTask().prepare(config(small_models["gpt2"], path, eval_size=0.2, max_length=40), tokenizer)
     counts = data.counts
     assert counts["train_pairs"] + counts["eval_pairs"] + counts["rejected_rows"] == 63
     assert counts["rejected_rows"] == len(data.rejections) >= 3
@@ -309,13 +307,13 @@ def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenize
 
 
 def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo_file, tokenizer, tmp_path) -> None:
-    from reward_models.pairwise import prepare_pairs
+    from reward_models.pairwise import PairTask
 
     lines = demo_file.read_text().splitlines()
     for name, part in (("train.jsonl", lines[:60]), ("test.jsonl", lines[50:90])):
         (tmp_path / name).write_text("\n".join(part))
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
-    data = prepare_pairs(config(small_models["gpt2"], train, eval_dataset=str(test)), tokenizer)
+    data = PairTask().prepare(config(small_models["gpt2"], train, eval_dataset=str(test)), tokenizer)
     leaks = [r for r in data.rejections if r.found == "stands in the evaluation set too"]
     assert {r.line for r in leaks} >= set(range(51, 61))
     assert {r.file for r in leaks} == {str(train)}
@@ -323,11 +321,11 @@ def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo
 
 
 def test_a_file_without_a_usable_pair_says_why(small_models, tokenizer, tmp_path: Path) -> None:
-    from reward_models.pairwise import prepare_pairs
+    from reward_models.pairwise import PairTask
 
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "a"}\n')
     with pytest.raises(InputError, match=r"none of the 1 rows.*identical to chosen"):
-        prepare_pairs(config(small_models["gpt2"], tmp_path / "pairs.jsonl"), tokenizer)
+        PairTask().prepare(config(small_models["gpt2"], tmp_path / "pairs.jsonl"), tokenizer)
 
 
 def test_the_fingerprint_tells_any_change_of_the_pairs_or_their_sides() -> None:
@@ -361,5 +359,5 @@ def test_a_prompt_beside_whole_conversations_gives_the_last_reply():
         "chosen": [ask, {"role": "assistant", "content": "hi"}],
         "rejected": [ask, {"role": "assistant", "content": "go"}],
     }
-    (pair,) = validate([Record("f", 1, row)]).pairs
+    (pair,), _ = validate([Record("f", 1, row)])
     assert (pair.conversation.turns, pair.chosen, pair.rejected) == ((Turn("user", "hello"),), "hi", "go")

@@ -86,7 +86,7 @@ def test_an_empty_csv_cell_is_null_and_a_surplus_cell_is_a_fault(tmp_path: Path)
 
 def test_numbers_in_a_csv_are_numbers(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "margin": 0.5}, {**ROWS[1], "margin": ""}]
-    pairs = validate(read_records(str(write(tmp_path / "a.csv", rows)))).pairs
+    pairs, _ = validate(read_records(str(write(tmp_path / "a.csv", rows))))
     assert [pair.margin for pair in pairs] == [0.5, 0.0]
 
 

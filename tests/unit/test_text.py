@@ -7,6 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from lmgym.models import load_tokenizer
 from lmgym.text import (
+    BOS_TEMPLATE,
+    FLAT_TEMPLATE,
     Conversation,
     Turn,
     common_prefix,
@@ -15,6 +17,7 @@ from lmgym.text import (
     from_transcript,
     messages,
     render,
+    render_all,
     share_prefix,
     tokenize_replies,
     tokenize_texts,
@@ -109,6 +112,30 @@ def test_the_flat_template_is_user_and_bot_with_an_end_and_a_place_to_begin(toke
     assert render(gpt2, CHAT, "fine") == "User: hello\nBot: hi there\nUser: how are you?\nBot: fine" + gpt2.eos_token
     assert render(tokenizers["bert"], CHAT, "fine").endswith("\nBot: fine")  # an encoder has no eos
     assert render(gpt2, Conversation(CHAT.turns, "A pirate.")).startswith("A pirate.\nUser: hello\n")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_flat_templates_are_written_out_as_jinja_renders_them(family: str, tokenizers) -> None:
+    rng, tokenizer = random.Random(family), tokenizers[family]
+    chats = [random_conversation(rng) for _ in range(40)]
+    chats += [Conversation(chat.turns[1:], chat.persona) for chat in chats if len(chat.turns) > 1]
+    chats += [Conversation(chat.turns[:-1], chat.persona) for chat in chats if len(chat.turns) > 1]  # end with the bot
+    chats += [Conversation((Turn("human", "{{ c }}"), Turn("assistant", "{% x %}"), Turn("user", "<|eos|>\n")))]
+    replies = random_replies(rng, len(chats))
+    assert tokenizer.chat_template in (FLAT_TEMPLATE, BOS_TEMPLATE)
+    assert render_all(tokenizer, chats, replies) == [
+        render(tokenizer, c, r) for c, r in zip(chats, replies, strict=True)
+    ]
+    assert render_all(tokenizer, chats) == [render(tokenizer, c) for c in chats]
+    with pytest.raises(ValueError, match="argument 2 is"):
+        render_all(tokenizer, chats, replies[1:])
+
+
+def test_another_template_is_left_to_jinja(small_models) -> None:
+    tokenizer = load_tokenizer(str(small_models["gpt2"]))
+    tokenizer.chat_template = "{{ messages[-1].content }}{% if add_generation_prompt %}?{% endif %}"
+    assert render_all(tokenizer, [CHAT], ["fine"]) == ["fine"]
+    assert render_all(tokenizer, [CHAT]) == ["how are you??"]
 
 
 def test_a_rendered_chat_reads_back_as_the_same_conversation(tokenizers) -> None:
