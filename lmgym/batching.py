@@ -5,37 +5,45 @@ Design decisions:
   it, so sorting biases no gradient.
 - Every rank computes the same plan from (seed, epoch) and takes its own part; the loader is not handed to
   accelerate, which would shard or duplicate it again.
+- What is random in preparing a micro-batch is a function of its place alone (seed, epoch, number, rank).
 - Each rank has the same number of micro-batches in every update. Where rows run out, a micro-batch holds one filler:
   a row that runs through the model, so that collectives meet, and counts for nothing.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import Dataset, Sampler
 
 from lmgym.errors import InputError
+from lmgym.random_state import seeded
 
 
 class Slot(NamedTuple):
-    """A place in a micro-batch: a row, and whether it counts."""
+    """A place in a micro-batch: a row, whether it counts, and of which micro-batch (epoch, number, rank)."""
 
     row: int
     counts: bool
+    place: tuple[int, ...] = ()
 
 
 class Slots(Dataset):
-    """Rows addressed by slot: `(row, counts)`."""
+    """Micro-batches addressed by their slots: `collate` of `(row, counts)` items."""
 
-    def __init__(self, rows: Sequence) -> None:
-        self.rows = rows
+    def __init__(self, rows: Sequence, collate: Callable[[list[tuple[Any, bool]]], Any], seed: int = 0) -> None:
+        self.rows, self.collate, self.seed = rows, collate, seed
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, slot: Slot):
-        return self.rows[slot.row], slot.counts
+    def __getitem__(self, slot: Slot) -> Any:
+        return self.__getitems__([slot])
+
+    def __getitems__(self, slots: Sequence[Slot]) -> Any:
+        """What a loader asks for: a whole micro-batch at once."""
+        with seeded(self.seed, *slots[0].place):
+            return self.collate([(self.rows[slot.row], slot.counts) for slot in slots])
 
 
 def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
@@ -85,17 +93,29 @@ class UpdateSampler(Sampler):
         return -(-rows // (self.micro_batch * self.ranks))
 
     def updates(self) -> list[np.ndarray]:
-        """The rows of each update of this epoch, all ranks together."""
+        """The rows of each update of this epoch, all ranks together.
+
+        The first update of the first epoch holds the longest row: what does not fit in memory fails at once.
+        """
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.lengths))
-        return np.split(order, range(self.global_batch, len(order), self.global_batch)) if len(order) else []
+        if not len(order):
+            return []
+        updates = np.split(order, range(self.global_batch, len(order), self.global_batch))
+        longest = int(np.argmax(self.lengths[order])) // self.global_batch
+        if self.epoch == 0 and len(updates[longest]) == self.global_batch:  # a short one stays the last
+            updates[0], updates[longest] = updates[longest], updates[0]
+        return updates
 
     def __iter__(self) -> Iterator[list[Slot]]:
+        number = 0
         for rows in self.updates():
             # longest first: what does not fit in memory fails at once, and buffers are never outgrown
             rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
             for chunk in np.array_split(rows, self._micro_batches(len(rows))):
                 mine = chunk[self.rank :: self.ranks]
-                yield [Slot(int(row), True) for row in mine] or [Slot(int(chunk[-1]), False)]
+                place = (self.epoch, number, self.rank)
+                number += 1
+                yield [Slot(int(row), True, place) for row in mine] or [Slot(int(chunk[-1]), False, place)]
 
 
 def length_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:

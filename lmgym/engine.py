@@ -98,6 +98,20 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def skipped_steps(model: torch.nn.Module) -> int:
+    """Updates that DeepSpeed has skipped for a gradient that is not finite; 0 where it does not run."""
+    return getattr(model, "skipped_steps", 0)
+
+
+def share_objects(value: Any) -> list[Any]:
+    """What every rank has to say, in the order of ranks; also a place where all meet. Small things only: pickled."""
+    if world_size() == 1 or not dist.is_initialized():
+        return [value]
+    said: list[Any] = [None] * world_size()
+    dist.all_gather_object(said, value)
+    return said
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """A DeepSpeed config. Raises InputError for a path that is none."""
     path = Path(path)
@@ -117,6 +131,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def zero_stage(config: dict[str, Any] | None) -> int:
     """The ZeRO level of a config, 0 where there is none."""
     return int((config or {}).get("zero_optimization", {}).get("stage", 0))
+
+
+def engine_name(config: dict[str, Any] | None) -> str:
+    """How ranks work together, for people and for comparison: ZeRO and its level, DDP or plain."""
+    return f"ZeRO {zero_stage(config)}" if config is not None else ("DDP" if world_size() > 1 else "plain")
 
 
 def resolve_config(

@@ -1,14 +1,14 @@
-"""How an experiment ends: a user's error in one line and exit code 2, everything else as it is."""
+"""How an experiment ends: a user's error, or a run that stopped by its own word, in one line with its exit code."""
 
 from collections.abc import Callable
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 from lmgym.override import leave
 
 
 def launch(main: Callable[[], None]) -> None:
-    """Runs `main`; an InputError is printed by rank 0 alone and every rank exits with 2."""
+    """Runs `main`; such an error is printed by rank 0 alone and every rank exits with its code."""
     try:
         main()
-    except InputError as error:
+    except (InputError, RunStopped) as error:
         leave(error)

@@ -19,7 +19,8 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 
 import tyro
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
+from lmgym.locks import refuse_if_held
 
 T = TypeVar("T")
 
@@ -40,9 +41,18 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         _help(config)
     try:
         # a dict: the last of two flags of one name stands
-        return _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
-    except InputError as error:
+        changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
+        _refuse_folder_in_use(changed)
+    except (InputError, RunStopped) as error:
         leave(error)
+    return changed
+
+
+def _refuse_folder_in_use(config: object) -> None:
+    """Told at once, rather than after the libraries and the data are loaded; the run itself takes the lock."""
+    output, dry = getattr(config, "output", None), getattr(getattr(config, "run", None), "dry_run", False)
+    if output and not dry and _speaks():
+        refuse_if_held(output)
 
 
 def flatten(config: object) -> dict[str, object]:
@@ -72,13 +82,13 @@ def _flag_types(config: object) -> dict[str, Any]:
     return hints
 
 
-def leave(error: InputError) -> NoReturn:
-    """Ends this process with 2; under a launcher every rank fails alike, and rank 0 alone says why."""
+def leave(error: InputError | RunStopped) -> NoReturn:
+    """Ends this process with the error's code; under a launcher every rank fails alike, and rank 0 alone says why."""
     if _speaks():
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"{'stopped' if error.outcome == 'interrupted' else 'error'}: {error}", file=sys.stderr, flush=True)
     else:
         time.sleep(HEAD_START_SECONDS)
-    raise SystemExit(2) from None
+    raise SystemExit(error.exit_code) from None
 
 
 def _speaks() -> bool:

@@ -2,7 +2,8 @@
 
     run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
     metrics.jsonl   a line a step
-    run.N.json, metrics.N.jsonl   the same of former runs in this folder
+    checkpoints/    states to go on from (lmgym/checkpoints.py)
+    run.N.json, metrics.N.jsonl, checkpoints.N/   the same of former runs in this folder
 
 Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
 metrics.jsonl. Nothing here imports torch, so a run can be opened before anything slow or fragile begins.
@@ -19,15 +20,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, final
+from typing import TYPE_CHECKING, Any, TextIO, final
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
+from lmgym.locks import FolderLock
 from lmgym.tracking import Tracker, Tracking, start_tracker
+
+if TYPE_CHECKING:
+    from lmgym.resuming import Start
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 
@@ -49,6 +55,7 @@ class Run:
         self._metrics = metrics
         self._tracker = tracker
         self._began = time.monotonic()
+        self._lock: FolderLock | None = None
 
     @classmethod
     def start(
@@ -60,22 +67,35 @@ class Run:
         data_fingerprint: str | None = None,
         is_main: bool = True,
         name: str | None = None,
+        start: "Start | None" = None,
     ) -> "Run":
-        """Opens the folder and writes run.json. Raises InputError where the folder cannot be written."""
+        """Opens the folder and writes run.json. Raises InputError where the folder cannot be written.
+
+        A run that goes on from a checkpoint keeps the metrics and checkpoints up to there. Without `start` it begins
+        anew, and the folder is locked here.
+        """
         folder = Path(folder)
         if not is_main:
             return cls(folder, {}, None, None)
         name = name or folder.resolve().name
         record = _describe(name, _redact(config), seed, data_fingerprint)
+        resumed_at = start.resumed_at if start else None
+        record |= {"id": start.run_id if start else uuid.uuid4().hex, "resumed_at": resumed_at}
+        lock = (start and start.lock) or FolderLock(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _set_aside_former_run(folder)
+            former = _set_aside_former_run(folder, resumed_at)
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+            if former and resumed_at is not None:
+                metrics.writelines(_lines_up_to(former, resumed_at))
+                metrics.flush()
             _write_json(folder / "run.json", record)
         except OSError as error:
+            lock.release()
             cause = error.strerror or error
             raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
-        return cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
+        run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
+        run._lock = lock
+        return run
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends one line: step, seconds since the start, metrics. NaN and infinities become null, and are named."""
@@ -119,6 +139,9 @@ class Run:
             if self._tracker:
                 self._tracker.finish()
                 self._tracker = None
+            if self._lock:
+                self._lock.release()
+                self._lock = None
 
     def __enter__(self) -> "Run":
         return self
@@ -128,10 +151,10 @@ class Run:
     ) -> None:
         outcome, exit_code = _outcome(error)
         said = self._record.get("outcome") != "running"
-        if said and (error is None or isinstance(error, SystemExit)):
+        if said and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller gave its own word, then left
         try:
-            self.finish(outcome, exit_code, error if outcome == "failed" else None)
+            self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else error)
         except OSError as trouble:
             if error is None:
                 raise
@@ -148,11 +171,13 @@ def _outcome(error: BaseException | None) -> tuple[str, int]:
         return "finished", 0
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
+    if isinstance(error, RunStopped | InputError):
+        return error.outcome, error.exit_code
     if isinstance(error, SystemExit):
         # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return ("failed" if code else "finished"), code
-    return "failed", 2 if isinstance(error, InputError) else 1
+    return "failed", 1
 
 
 def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
@@ -167,7 +192,7 @@ def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: st
         "seed": seed,
         "data_fingerprint": data_fingerprint,
         "git": _git(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},
+        "versions": versions(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "world_size": int(os.environ.get("WORLD_SIZE", 1)),
@@ -176,6 +201,11 @@ def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: st
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and the libraries that a result may depend on."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
 
 
 def _version(library: str) -> str | None:
@@ -230,14 +260,38 @@ def _redact_command(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _set_aside_former_run(folder: Path) -> None:
-    """Renames run.json and metrics.jsonl of a former run to the first number that neither has taken."""
-    former = [folder / name for name in ("run.json", "metrics.jsonl") if (folder / name).exists()]
+def _set_aside_former_run(folder: Path, resumed_at: int | None) -> Path | None:
+    """Renames what a former run left to the first number that nothing has taken; where its metrics are now.
+
+    Of one that goes on the checkpoints stay. One that never said how it ended was killed, since nobody holds the lock.
+    """
+    names = [name for name in ("run.json", "metrics.jsonl") if (folder / name).exists()]
+    if resumed_at is None and (folder / "checkpoints").exists():
+        names.append("checkpoints")
     number = 1
-    while (folder / f"run.{number}.json").exists() or (folder / f"metrics.{number}.jsonl").exists():
+    while any(_numbered(folder / name, number).exists() for name in ("run.json", "metrics.jsonl", "checkpoints")):
         number += 1
-    for path in former:
-        path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    for name in names:
+        (folder / name).rename(_numbered(folder / name, number))
+    record = _numbered(folder / "run.json", number)
+    with suppress(OSError, ValueError):
+        said = json.loads(record.read_text())
+        if said["outcome"] == "running":
+            _write_json(record, said | {"outcome": "killed"})
+    return _numbered(folder / "metrics.jsonl", number) if "metrics.jsonl" in names else None
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def _lines_up_to(path: Path, step: int) -> Iterator[str]:
+    """The lines of a metrics file up to a step; one that a kill has cut is left out."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                if json.loads(line)["step"] <= step:
+                    yield line
 
 
 def _write_json(path: Path, content: Any) -> None:

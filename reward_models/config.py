@@ -100,6 +100,16 @@ class RunConfig:
     """updates between two evaluations; 0: five in a run"""
     data_workers: int = 0
     """processes that prepare batches"""
+    save_updates: int = 0
+    """updates between two checkpoints; 0: five in a run; -1: none but when asked to leave"""
+    save_total_limit: int = 2
+    """so many checkpoints are kept, the newest"""
+    resume: Literal["auto", "never"] = "auto"
+    """auto goes on from the newest whole checkpoint of an unfinished run of the same command"""
+    reshard: bool = False
+    """convert the checkpoint of another number of ranks"""
+    stall_timeout: float = 1200.0
+    """seconds without progress after which a run says where its ranks stand, and ends; 0: never"""
     memory_gb: float | None = None
     """memory of a device in GiB, to refuse what will not fit; None: what the GPU has"""
     dry_run: bool = False

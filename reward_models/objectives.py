@@ -26,7 +26,7 @@ class Objective(Protocol):
     """What `RewardTrainer` needs to know of a loss."""
 
     def collate(self, items: Sequence[tuple[Any, bool]]) -> Batch:
-        """(example, counts) items as a batch: `inputs` of the model, `items`, `count` and `tokens`, and labels."""
+        """(example, counts) items as a batch: model `inputs`, `items`, `count`, `tokens`, `origins`, and labels."""
         ...
 
     def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,6 +46,7 @@ def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) 
         "inputs": model.collate(rows, pad_id),
         "items": number,
         "count": number,
+        "origins": [example.origin for example, _ in items],
         "tokens": sum(row.tokens for row, (_, counts) in zip(rows, items, strict=True) if counts),
     }
 

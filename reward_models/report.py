@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lmgym.engine import rank, world_size, zero_stage
+from lmgym.engine import engine_name, rank, world_size
 from lmgym.models import save_classifier
 from lmgym.run import Run
 from reward_models.config import RewardConfig
@@ -36,7 +36,6 @@ READINGS = {
 def show_plan(config: RewardConfig, data: TaskData, accumulation: int, deepspeed: dict | None) -> None:
     """One line of data and one of how it will run."""
     o, counts = config.optimizer, data.counts
-    how = f"ZeRO {zero_stage(deepspeed)}" if deepspeed else ("DDP" if world_size() > 1 else "plain")
     unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
     CONSOLE.print(
         f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
@@ -45,10 +44,17 @@ def show_plan(config: RewardConfig, data: TaskData, accumulation: int, deepspeed
         soft_wrap=True,
     )
     CONSOLE.print(
-        f"{how}, {world_size()} rank(s), {config.scorer.precision}; {o.global_batch} {data.noun} an update = "
+        f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.scorer.precision}; "
+        f"{o.global_batch} {data.noun} an update = "
         f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}",
         soft_wrap=True,
     )
+
+
+def show_start(notes: Sequence[str]) -> None:
+    """A line on each thing that people should know of before the first update."""
+    for note in notes:
+        CONSOLE.print(note, soft_wrap=True)
 
 
 def show_absent(folder: str, evaluation: Evaluation) -> None:

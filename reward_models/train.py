@@ -3,12 +3,14 @@
 import copy
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from lmgym.batching import UpdateSampler, accumulation_steps
-from lmgym.engine import rank, read_config, start_distributed, stop_distributed, world_size, zero_stage
+from lmgym.engine import engine_name, rank, read_config, start_distributed, stop_distributed, world_size, zero_stage
 from lmgym.errors import InputError
+from lmgym.keeping import Keeper
 from lmgym.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models import (
     ScoringModel,
@@ -19,16 +21,24 @@ from lmgym.models import (
     load_tokenizer,
 )
 from lmgym.override import flatten
+from lmgym.preflight import checkpoint_bytes, refuse_small_disk, stale_build_locks
+from lmgym.resharding import fit_to_ranks
+from lmgym.resuming import describe, find_start
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
 from reward_models.config import RewardConfig
 from reward_models.data import write_rejections
 from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
 from reward_models.pairwise import PairTask
-from reward_models.report import save_results, show_absent, show_plan, show_results, show_rows
+from reward_models.report import save_results, show_absent, show_plan, show_results, show_rows, show_start
 from reward_models.tasks import Task, TaskData
 
 EVALUATIONS = 5
+# what may differ between a run and its resumption: nothing of the training depends on it
+FREE_SETTINGS = {
+    *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
+    *("save_total_limit", "resume", "reshard", "stall_timeout"),
+}
 
 
 def train_pairwise(config: RewardConfig) -> None:
@@ -61,7 +71,10 @@ def train(config: RewardConfig, task: Task) -> None:
         stop_distributed()
         return
 
-    with Run.start(
+    # 4. the folder, locked, and what a former launch of this command left in it
+    facts = _facts(config, deepspeed, accumulation, data)
+    start = find_start(config.output, facts, config.run.resume, config.run.reshard)
+    run = Run.start(
         config.output,
         flatten(config),
         config.optimizer.seed,
@@ -69,23 +82,35 @@ def train(config: RewardConfig, task: Task) -> None:
         data.fingerprint,
         is_main=rank() == 0,
         name=config.name,
-    ) as run:
+        start=start,
+    )
+    with run, Keeper(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as keeper:
         run.update(data=data.counts)
         if run.is_main:
             write_rejections(run.folder / "rejected.jsonl", data.rejections)
+            show_start([*start.notes, *stale_build_locks()])
 
-        # 4. the model, its trainer, and the run
-        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run)
+        # 5. the model, its trainer, and the run
+        checkpoint = start.checkpoint and fit_to_ranks(start.checkpoint, facts, deepspeed)
+        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run, keeper)
         began = time.perf_counter()
-        trainer.train()
+        trainer.train_from(checkpoint)
+        if trainer.leaving:
+            keeper.leave(trainer.state.global_step)
 
-        # 5. judged after the last update, saved as an ordinary folder
-        if trainer.evaluated_at != trainer.state.global_step:
-            trainer.evaluate()
+        # 6. judged after the last update, saved as an ordinary folder
+        trainer.judge()
+        keeper.beat("saving the model")
         save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer.probes, time.perf_counter() - began, run.folder)
     stop_distributed()
+
+
+def _facts(config: RewardConfig, deepspeed: dict | None, accumulation: int, data: TaskData) -> dict[str, Any]:
+    """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
+    settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
+    return describe(settings | {"deepspeed": deepspeed}, engine_name(deepspeed), accumulation, data.fingerprint)
 
 
 def _read_evaluations(config: RewardConfig, task: Task, tokenizer) -> list[EvaluationSet]:
@@ -138,6 +163,7 @@ def _make_trainer(
     data: TaskData,
     evaluations: Sequence[EvaluationSet],
     run: Run,
+    keeper: Keeper,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
     from reward_models.probes import Probe, TranscriptProbe
@@ -148,6 +174,7 @@ def _make_trainer(
     )
     arguments = training_arguments(config, deepspeed, accumulation, -(-len(sampler) // accumulation))
     scoring = _make_model(config, task, tokenizer, run)
+    keeper.checkpoint_bytes = _refuse_small_disk(config, scoring, run)
     pad = tokenizer.pad_token_id
     batch_tokens = data.replies * config.optimizer.micro_batch * config.data.max_length
     probes: dict[str, Probe] = {"": task.probe(data, scoring, pad, batch_tokens)}
@@ -162,7 +189,16 @@ def _make_trainer(
         probes,
         run,
         [Progress()],
+        keeper,
     )
+
+
+def _refuse_small_disk(config: RewardConfig, scoring: ScoringModel, run: Run) -> int:
+    """Bytes of a checkpoint. Raises InputError where the disk has no room for those that are asked for."""
+    trainable, parameters = count_parameters(scoring)
+    kept = 0 if config.run.save_updates < 0 else config.run.save_total_limit
+    refuse_small_disk(run.folder, parameters, trainable, kept)
+    return checkpoint_bytes(parameters, trainable)
 
 
 def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> ScoringModel:
@@ -181,7 +217,7 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
 
 
 def training_arguments(config: RewardConfig, deepspeed: dict | None, accumulation: int, updates_per_epoch: int):
-    """Our config in the Trainer's words. Checkpoints in mid-run are not its business here."""
+    """Our config in the Trainer's words. It says when to save; how is lmgym/checkpoints.py's."""
     from transformers import TrainingArguments
 
     o, r = config.optimizer, config.run
@@ -208,7 +244,8 @@ def training_arguments(config: RewardConfig, deepspeed: dict | None, accumulatio
         eval_steps=r.eval_updates or max(1, -(-updates // EVALUATIONS)),
         logging_steps=r.log_updates,
         logging_nan_inf_filter=False,  # a loss that is not finite is shown, not averaged away
-        save_strategy="no",
+        save_strategy="no" if r.save_updates < 0 else "steps",
+        save_steps=max(1, r.save_updates or -(-updates // EVALUATIONS)),
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,

@@ -1,8 +1,10 @@
 """Hugging Face's Trainer with our batches, our normalisation and our probes. It owns the loop."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import final
 
@@ -13,11 +15,17 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, sum_over_ranks, whole_weights, world_size
+from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.errors import InputError
+from lmgym.keeping import Keeper
 from lmgym.models import ScoringModel
 from lmgym.run import Run
+from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
 from reward_models.objectives import Batch, Objective
 from reward_models.probes import Probe
+
+# of a trainer's own figures, what a checkpoint keeps
+KEPT = ("_total_loss", "_logged_at", "_evaluated_at")
 
 
 class UpdateLoader(DataLoader):
@@ -34,6 +42,8 @@ class RewardTrainer(Trainer):
 
     The loss of an update is the mean over its count (pairs, or present labels) on all ranks and micro-batches: each
     micro-batch contributes its sum times the number of ranks (data parallel gradients are averaged) over that count.
+    With a keeper it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
+    changes a weight.
     """
 
     # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
@@ -49,19 +59,24 @@ class RewardTrainer(Trainer):
         probes: Mapping[str, Probe],
         run: Run,
         callbacks: Sequence[TrainerCallback] = (),
+        keeper: Keeper | None = None,
     ) -> None:
         self.objective: Objective = objective
-        self.sampler, self.slots, self.probes, self.run = sampler, Slots(examples), probes, run
-        self._tallies: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        self.sampler, self.probes, self.run, self.keeper = sampler, probes, run, keeper
+        self.slots = Slots(examples, objective.collate, args.seed)
+        self._tallies: dict[str, torch.Tensor] = _zeros()
+        self._total_loss, self._logged_at = 0.0, 0  # of the updates up to the last line of metrics
+        self._rows: list[str] = []  # of this update, on this rank
+        self.leaving = False
         self._mark = time.perf_counter()
-        self.evaluated_at = -1  # the update after which the probes were last asked
+        self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
         super().__init__(
             model=model,
             args=args,
             train_dataset=self.slots,
             eval_dataset=self.slots,  # Trainer wants one; the probes hold what is evaluated
-            data_collator=objective.collate,
-            callbacks=list(callbacks),
+            data_collator=_as_is,  # type: ignore[arg-type]
+            callbacks=[*callbacks, Leaving(self)],
         )
         for unwanted in (ProgressCallback, PrinterCallback):
             self.remove_callback(unwanted)
@@ -72,28 +87,62 @@ class RewardTrainer(Trainer):
             self.slots,
             batch_sampler=self.sampler,
             collate_fn=self.data_collator,
+            generator=torch.Generator(),  # a loader draws from the common one as it starts: a resumed run would differ
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.device.type == "cuda",
             persistent_workers=self.args.dataloader_num_workers > 0,
         )
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
-        """What the update's loss is the mean of, over its micro-batches and all ranks."""
-        count = torch.tensor(float(sum(batch["count"] for batch in batch_samples)), device=device)
-        return int(sum_over_ranks(count).item())
+        """What the update's loss is the mean of, over all ranks; on the way, whether any rank was asked to leave."""
+        asked = self.keeper is not None and self.keeper.asked_to_leave
+        sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
+        count, asking = sum_over_ranks(sums).tolist()
+        self.leaving, self._rows = asking > 0, []
+        return int(count)
+
+    def training_step(self, model, inputs: Batch, num_items_in_batch=None) -> torch.Tensor:
+        """Forward and backward; under DeepSpeed the update too, which it skips where a gradient is not finite."""
+        if self.keeper:
+            self.keeper.beat(f"update {self.state.global_step + 1}")
+        skipped = skipped_steps(self.model_wrapped)
+        try:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        except torch.OutOfMemoryError as error:
+            raise InputError(_shape_that_did_not_fit(inputs)) from error
+        if skipped_steps(self.model_wrapped) > skipped and not self.args.fp16:  # fp16 scales its loss down, and goes on
+            self._stop_non_finite("a gradient that is not finite")
+        return loss
 
     def compute_loss(self, model, inputs: Batch, return_outputs: bool = False, num_items_in_batch=None):
-        """This micro-batch's share of the update's loss."""
+        """This micro-batch's share of the update's loss. Stops the run where it is not finite on any rank."""
         device = self.args.device
-        batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+        batch: Batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
         scores = model(**{name: value.to(device) for name, value in inputs["inputs"].items()})
         total, _ = self.objective.loss(scores, batch)
-        self._tally(scores.detach(), batch)
         loss = total * world_size() / num_items_in_batch
+        self._rows += batch["origins"]
+        if not math.isfinite(sum_over_ranks(loss.detach().clone()).item()):
+            self._rows = batch["origins"]
+            self._stop_non_finite("" if math.isfinite(loss.item()) else f"a loss of {loss.item()}")
+        self._tally(scores.detach(), batch, loss.detach() / world_size())
         return (loss, scores) if return_outputs else loss
 
-    def _tally(self, scores: torch.Tensor, batch: Batch) -> None:
-        sums = {**self.objective.tallies(scores, batch), "items": batch["items"], "tokens": batch["tokens"]}
+    def _get_grad_norm(self, model, grad_norm=None):
+        """The norm, before the update where DeepSpeed does not own it. Stops the run where it is not finite."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        scaled = getattr(self.accelerator, "scaler", None) is not None
+        if not self.is_deepspeed_enabled and not scaled and not math.isfinite(float(norm)):
+            self._stop_non_finite(f"a gradient of norm {float(norm)}")
+        return norm
+
+    def _stop_non_finite(self, what: str) -> None:
+        if self.keeper:
+            self.keeper.leave_non_finite(self.state.global_step, what, self._rows)
+
+    def _tally(self, scores: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
+        counted = {"items": batch["items"], "tokens": batch["tokens"]}
+        sums = {**self.objective.tallies(scores, batch), "loss": loss, **counted}
         for name, value in sums.items():
             self._tallies[name] = self._tallies[name].to(scores.device) + value
 
@@ -101,8 +150,10 @@ class RewardTrainer(Trainer):
         """Adds the training metrics since the last line, summed over ranks, and hands all to the run."""
         if "loss" in logs:
             logs = {**{f"train/{name}": value for name, value in logs.items()}, **self._training_metrics()}
-        elif "train_loss" in logs:
-            logs = {"run/seconds": logs["train_runtime"], "run/loss": logs["train_loss"]}
+        elif "train_loss" in logs:  # Trainer's own figure knows nothing of what was before a resume
+            logs = {"run/seconds": logs["train_runtime"]}
+            if self._logged_at:
+                logs["run/loss"] = self._total_loss / self._logged_at
         super().log(logs, start_time)
         self.run.log(self.state.global_step, {k: v for k, v in logs.items() if isinstance(v, int | float)})
 
@@ -114,32 +165,51 @@ class RewardTrainer(Trainer):
         self._tallies.clear()
         now = time.perf_counter()
         seconds, self._mark = now - self._mark, now
-        items, tokens = sums.pop("items"), sums.pop("tokens")
-        rates = {"train/items_per_second": items / seconds, "train/tokens_per_second": tokens / seconds}
+        items, tokens, loss = sums.pop("items"), sums.pop("tokens"), sums.pop("loss")
+        updates, self._logged_at = self.state.global_step - self._logged_at, self.state.global_step
+        self._total_loss += loss
+        rates = {
+            "train/loss": loss / updates,
+            "train/items_per_second": items / seconds,
+            "train/tokens_per_second": tokens / seconds,
+        }
         return {**{f"train/{name}": value / max(items, 1) for name, value in sums.items()}, **rates}
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Every probe, on all ranks."""
         began = time.perf_counter()
         metrics = self.measure(metric_key_prefix)
-        self.evaluated_at = self.state.global_step
+        self._evaluated_at = self.state.global_step
         self._mark += time.perf_counter() - began  # an evaluation is no training time
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def judge(self) -> None:
+        """The probes' word on the last update, where it is not known yet."""
+        if self._evaluated_at != self.state.global_step:
+            self.evaluate()
+        elif self._measured_at != self.state.global_step:  # resumed after it: the line is there, the scores are not
+            self.measure()
+
     def measure(self, prefix: str = "eval") -> dict[str, float]:
         """What the probes say of the model as it is now."""
+        self._measured_at = self.state.global_step
         model = self.model_wrapped
         was_training = model.training
         model.eval()
         metrics = {
             f"{prefix}/{name}": value
             for probe_name, probe in self.probes.items()
-            for name, value in _named(probe_name, probe.measure(model, self.args.device)).items()
+            for name, value in self._measured(probe_name, probe, model).items()
         }
         model.train(was_training)
         return metrics
+
+    def _measured(self, name: str, probe: Probe, model) -> dict[str, float]:
+        if self.keeper:
+            self.keeper.beat(f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}")
+        return _named(name, probe.measure(model, self.args.device))
 
     def whole_state(self) -> dict[str, torch.Tensor]:
         """The classifier's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
@@ -147,9 +217,69 @@ class RewardTrainer(Trainer):
         state = whole_weights(module) if self.is_deepspeed_enabled else module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
+    # --- checkpoints: Trainer says when, lmgym/checkpoints.py how
+
+    def _save_checkpoint(self, model, trial) -> None:
+        if self.keeper:
+            tallies = dict(zip(self._tallies, (value.cpu() for value in self._tallies.values()), strict=True))
+            sums = {"tallies": tallies, **{name: getattr(self, name) for name in KEPT}}
+            began = time.perf_counter()
+            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums))
+            self._mark += time.perf_counter() - began
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Trains, from a checkpoint where there is one; also one that lies after the last update."""
+        if checkpoint:
+            sums = read_sums(checkpoint, world_size())
+            self._tallies.update(sums["tallies"])
+            for name in KEPT:
+                setattr(self, name, sums[name])
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def _run_epoch(self, **where) -> None:  # type: ignore[override]
+        if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update
+            super()._run_epoch(**where)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        read_model(self, Path(resume_from_checkpoint))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            restore_random(Path(checkpoint), world_size(), self.args.seed, self.state.global_step)
+
+
+def _zeros() -> dict[str, torch.Tensor]:
+    return defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+
+
+def _as_is(batch: Batch) -> Batch:
+    """Slots hand out whole batches."""
+    return batch
+
+
+def _shape_that_did_not_fit(inputs: Batch) -> str:
+    tensors = {name: value for name, value in inputs["inputs"].items() if isinstance(value, torch.Tensor)}
+    shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in tensors.items()) or "packed"
+    return (
+        f"out of memory in a micro-batch of {len(inputs['origins'])} examples, {inputs['tokens']:,} tokens ({shapes}); "
+        "needed: a smaller --micro_batch or --max_length, --gradient_checkpointing, or a higher ZeRO stage"
+    )
+
 
 def _named(probe: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{probe}/{name}" if probe else name: value for name, value in metrics.items()}
+
+
+class Leaving(TrainerCallback):
+    """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
+
+    def __init__(self, trainer: RewardTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """After an update."""
+        if self.trainer.leaving:
+            control.should_save = control.should_training_stop = True
 
 
 class Progress(TrainerCallback):
@@ -164,7 +294,14 @@ class Progress(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Opens the bar."""
         if rank() == 0:
-            self.bar = tqdm(total=state.max_steps, unit="update", dynamic_ncols=True, mininterval=0.5, desc="training")
+            self.bar = tqdm(
+                total=state.max_steps,
+                initial=state.global_step,
+                unit="update",
+                dynamic_ncols=True,
+                mininterval=0.5,
+                desc="training",
+            )
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One update on."""

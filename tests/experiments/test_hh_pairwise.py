@@ -169,10 +169,12 @@ def test_the_folder_holds_config_counts_and_outcome(plain) -> None:
 @pytest.mark.parametrize("launcher", ["plain", "torchrun", "zero2", "zero3"])
 def test_every_launcher_leaves_the_same_files(launcher: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(launcher)[1]
-    files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step-00000006", "step-00000008"]
+    found = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    files = {str(p) for p in found if p.parts[0] != "checkpoints"}
     weights = {f"model/{n}" for n in ("model.safetensors", "config.json", "README.md", "scorer.json")}
     tokenizer = {f"model/{n}" for n in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")}
-    ours = {"run.json", "metrics.jsonl", "rejected.jsonl", "evaluation.json", "scores.jsonl"}
+    ours = {".lock", "run.json", "metrics.jsonl", "rejected.jsonl", "evaluation.json", "scores.jsonl"}
     assert files == weights | tokenizer | ours
 
 

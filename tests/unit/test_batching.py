@@ -1,10 +1,12 @@
 """Which rows an update sees: each once an epoch, the same number an update, and as many forwards on every rank."""
 
+import random
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from lmgym.batching import Slot, Slots, UpdateSampler, accumulation_steps, length_batches
 from lmgym.errors import InputError
@@ -98,9 +100,22 @@ def test_the_rows_of_an_update_are_drawn_regardless_of_length() -> None:
     assert np.std(means) == pytest.approx(99 / 12**0.5 / 8, rel=0.3)
 
 
-def test_lengths_change_neither_the_updates_nor_their_order() -> None:
+def test_lengths_change_neither_the_updates_nor_their_order_but_for_the_first() -> None:
     one, other = (UpdateSampler(lengths, 8, 2) for lengths in (np.arange(40), np.ones(40)))
+    for sampler in (one, other):
+        sampler.set_epoch(1)
     assert [set(rows) for rows in one.updates()] == [set(rows) for rows in other.updates()]
+
+
+def test_the_first_update_of_all_holds_the_longest_row() -> None:
+    drawn = UpdateSampler(np.ones(44), 8, 2).updates()
+    for longest in (drawn[3][5], drawn[0][1], drawn[5][0]):  # the last one is short and stays where it is
+        lengths = np.ones(44)
+        lengths[longest] = 9
+        found = UpdateSampler(lengths, 8, 2).updates()
+        assert sorted(map(sorted, found)) == sorted(map(sorted, drawn))
+        assert len(found[-1]) == 4
+        assert longest in found[-1 if longest in drawn[-1] else 0]
 
 
 def test_the_same_seed_gives_the_same_plan_and_epochs_and_seeds_differ() -> None:
@@ -139,9 +154,35 @@ def test_a_batch_of_nothing_is_refused(plan: tuple[int, int, int]) -> None:
 
 
 def test_slots_hand_out_rows_with_whether_they_count() -> None:
-    slots = Slots(["a", "b"])
+    slots = Slots(["a", "b"], tuple)
     assert len(slots) == 2
-    assert slots[Slot(1, False)] == ("b", False)
+    assert slots.__getitems__([Slot(1, False, (0, 0, 0)), Slot(0, True, (0, 0, 0))]) == (("b", False), ("a", True))
+
+
+def test_what_is_random_in_a_micro_batch_depends_on_its_place_alone() -> None:
+    def draw(items: list) -> tuple[float, float, float]:
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    slots = Slots(["a", "b"], draw, seed=3)
+    places = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    before = torch.get_rng_state(), random.getstate()
+    first = [slots.__getitems__([Slot(0, True, place)]) for place in places]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    again = [slots.__getitems__([Slot(1, True, place)]) for place in reversed(places)]
+    assert first == again[::-1]
+    assert len({value for drawn in first for value in drawn}) == 12
+
+
+def test_every_micro_batch_of_all_ranks_and_epochs_has_a_place_of_its_own() -> None:
+    places = []
+    for rank in range(2):
+        sampler = UpdateSampler(lengths_of(61), 8, 2, 2, rank)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            places += [{slot.place for slot in batch} for batch in sampler]
+    assert all(len(place) == 1 for place in places)
+    assert len({place.pop() for place in places}) == len(places) > 20
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 500, 10**6])

@@ -123,7 +123,7 @@ def test_forwards_keep_the_order_of_rows_with_different_numbers_of_replies(model
     found = Forwards(rows, models[2], 0, batch_tokens=60).logits(models[2], CPU)
     with torch.no_grad():
         wanted = torch.cat([models[2](**models[2].collate([row], 0)) for row in rows])
-    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=5e-5)
 
 
 def test_the_ranking_probe_finds_the_best_reply_and_gives_a_tie_no_credit(models, monkeypatch) -> None:

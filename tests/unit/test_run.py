@@ -235,7 +235,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path) ->
     with pytest.raises(OSError, match="File too large"):
         _no_room(lambda: run.update(rows=5))
     assert record(tmp_path) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "run.json"]
 
 
 def test_a_full_disk_at_the_end_does_not_hide_the_first_error(

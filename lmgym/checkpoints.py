@@ -1,0 +1,229 @@
+"""Checkpoints that a kill, a full disk or a flipped bit cannot turn into a wrong run.
+
+    checkpoints/step-00000040/              its files, and manifest.json with the size and sha256 of each
+    checkpoints/.step-00000040.partial/     one that is being written, or whose writer died; never read
+
+Design decisions:
+- A checkpoint is written aside; every rank syncs and hashes its own files; rank 0 writes the manifest, syncs, renames
+  the folder and syncs its parent. So a folder of the final name is whole, or the disk has changed it since, which the
+  hashes tell.
+- A manifest names its run (`owner`): nothing is read, resumed from or removed that another run has written. DeepSpeed's
+  shards are pickles, and loading a pickle executes it.
+- `facts` say of which run a checkpoint is a state: ranks, batches, data, settings. What compares them is at the caller.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+from lmgym.engine import rank, share_objects
+from lmgym.errors import STORAGE_FULL, RunStopped
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+NAME = re.compile(r"step-(\d{8})")
+PARTIAL = re.compile(r"\.step-\d{8}\.partial")
+# whose files these are: DeepSpeed's shards and our own of each rank; all others are rank 0's
+OF_RANK = re.compile(r"(?:zero_pp_rank_|^rank-)(\d+)")
+READERS = 4
+BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was found whole: where, after which update, and the facts that were recorded with it."""
+
+    path: Path
+    step: int
+    facts: Mapping[str, Any]
+
+
+@final
+class Checkpoints:
+    """The checkpoints of one run. `owner` is the run's id; at most `limit` are kept (at least one)."""
+
+    def __init__(self, folder: str | Path, owner: str, limit: int = 2) -> None:
+        self.folder, self.owner, self.limit = Path(folder), owner, max(1, limit)
+
+    def save(self, step: int, write: Callable[[Path], None], facts: Mapping[str, Any], bytes_needed: int = 0) -> Path:
+        """Writes one after `step` updates; `write` is called on every rank with the folder to write to. Collective.
+
+        Raises RunStopped (exit 74), on every rank, where a rank cannot write; what was there before stays whole.
+        """
+        aside, final_path = self.folder / f".step-{step:08d}.partial", self.folder / f"step-{step:08d}"
+        failure = _attempt(lambda: self._prepare(aside, bytes_needed)) if rank() == 0 else ""
+        self._refuse(share_objects(failure), final_path, bytes_needed)
+        mine: list[dict[str, Any]] = []
+        failure = _attempt(lambda: write(aside)) or _attempt(lambda: mine.extend(_seal_own(aside)))
+        shared = share_objects((mine, failure))
+        self._refuse([said for _, said in shared], final_path, bytes_needed)
+        if rank() == 0:
+            files = [file for found, _ in shared for file in found]
+            failure = _attempt(lambda: self._commit(aside, final_path, step, files, facts))
+        self._refuse(share_objects(failure), final_path, bytes_needed)
+        if rank() == 0:
+            self._remove_older(step)
+        return final_path
+
+    def _prepare(self, aside: Path, bytes_needed: int) -> None:
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        for left in aside.parent.iterdir():
+            if PARTIAL.fullmatch(left.name):  # this run holds the folder's lock: their writers are dead
+                shutil.rmtree(left)
+        free = shutil.disk_usage(aside.parent).free
+        if bytes_needed > free:
+            raise OSError("the disk is full")
+        aside.mkdir()
+
+    def _commit(
+        self, aside: Path, final_path: Path, step: int, files: Sequence[Mapping], facts: Mapping[str, Any]
+    ) -> None:
+        there, listed = _names(aside), {file["path"] for file in files}
+        if there != listed:
+            lost = ", ".join(sorted(there ^ listed)[:3])
+            raise OSError(f"{lost} is not seen alike by all ranks: checkpoints need a folder that they share")
+        manifest = {"format": FORMAT, "step": step, "owner": self.owner, "facts": facts, "files": files}
+        with (aside / MANIFEST).open("w", encoding="utf-8") as file:
+            file.write(json.dumps(manifest, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
+            _sync(folder)
+        if final_path.exists():  # of this very run: it resumed before this step and came here again
+            shutil.rmtree(final_path)
+        os.rename(aside, final_path)
+        _sync(final_path.parent)
+
+    def _refuse(self, failures: Sequence[str], path: Path, bytes_needed: int) -> None:
+        """Raises on every rank what one of them has met."""
+        if not any(failures):
+            return
+        said = "; ".join(
+            f"rank {i}: {failure}" if len(failures) > 1 else failure for i, failure in enumerate(failures) if failure
+        )
+        _refuse_storage(path, said, bytes_needed)
+
+    def _remove_older(self, step: int) -> None:
+        """Keeps the newest. The one just written was read back for its hashes; it must be there before any goes."""
+        found = sorted(self._steps(), reverse=True)
+        if fault(self.folder / f"step-{step:08d}", self.owner, sizes_only=True):
+            return
+        for old in [s for s in found if s <= step][self.limit :]:
+            path = self.folder / f"step-{old:08d}"
+            if _owner(path) == self.owner:
+                aside = self.folder / f".{path.name}.partial"  # a kill in here leaves no half of it behind
+                os.rename(path, aside)
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def _steps(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return [int(found[1]) for path in self.folder.iterdir() if (found := NAME.fullmatch(path.name))]
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest one that is whole, and a line on each newer one that is not. For one rank to ask."""
+        skipped: list[str] = []
+        for step in sorted(self._steps(), reverse=True):
+            path = self.folder / f"step-{step:08d}"
+            trouble = fault(path, self.owner)
+            if not trouble:
+                facts = json.loads((path / MANIFEST).read_text())["facts"]
+                return Checkpoint(path, step, facts), skipped
+            skipped.append(f"{path} was skipped: {trouble}")
+        return None, skipped
+
+
+def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
+    """What is wrong with a checkpoint; empty where every file of its manifest is there, of its size and sha256."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        files, whose = {file["path"]: file for file in manifest["files"]}, manifest["owner"]
+        known = manifest["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its manifest cannot be read ({type(error).__name__})"
+    if not known:
+        return f"its format is {manifest['format']}; this version reads {FORMAT}"
+    if whose != owner:
+        return "it belongs to another run"
+    if strange := sorted(_names(path) - files.keys() - {MANIFEST}):
+        return f"{strange[0]} is not in its manifest"
+    for name, file in files.items():
+        size = (path / name).stat().st_size if (path / name).is_file() else None
+        if size != file["size"]:
+            return f"{name} is absent" if size is None else f"{name} has {size} bytes; needed: {file['size']}"
+    if sizes_only:
+        return ""
+    with ThreadPoolExecutor(READERS) as pool:  # hashing leaves the interpreter's lock
+        digests = pool.map(lambda name: _sha256(path / name), files)
+        for (name, file), digest in zip(files.items(), digests, strict=True):
+            if digest != file["sha256"]:
+                return f"{name} has changed since it was written (sha256)"
+    return ""
+
+
+def _seal_own(folder: Path) -> list[dict[str, Any]]:
+    """Syncs this rank's files to the disk and reads them back for the manifest."""
+    sealed = []
+    for name in sorted(_names(folder)):
+        found = OF_RANK.search(Path(name).name)
+        if (int(found[1]) if found else 0) != rank():
+            continue
+        _sync(folder / name)
+        size = (folder / name).stat().st_size
+        sealed.append({"path": name, "size": size, "sha256": _sha256(folder / name), "rank": rank()})
+    return sealed
+
+
+def _names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def _owner(path: Path) -> str | None:
+    try:
+        return json.loads((path / MANIFEST).read_text())["owner"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _attempt(work: Callable[[], object]) -> str:
+    """What went wrong, in a line; empty where nothing did."""
+    try:
+        work()
+    except Exception as error:  # torch and safetensors say of a full disk each what they like
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return ""
+
+
+def _refuse_storage(path: Path, said: str, bytes_needed: int) -> NoReturn:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    needed = f"about {bytes_needed:,} bytes needed, " if bytes_needed else ""
+    raise RunStopped(
+        f"the checkpoint {path} could not be written ({said}): {needed}{free:,} bytes free; the former checkpoint is "
+        "whole: free space or mend the folder, then run the same command again to go on from it",
+        "failed",
+        STORAGE_FULL,
+    )

@@ -1,0 +1,96 @@
+"""What keeps a run under way from being lost: checkpoints, signals, stalls. One object for every stage's loop."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from lmgym.checkpoints import Checkpoints
+from lmgym.engine import rank, share_objects
+from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
+from lmgym.interrupts import Interrupts
+from lmgym.resuming import FOLDER, Start
+from lmgym.run import Run
+from lmgym.stalls import StallWatch
+
+
+@final
+class Keeper:
+    """Watches over a run from `with` to its end. `facts` go into each checkpoint; `limit` of them are kept."""
+
+    checkpoint_bytes = 0
+    """about how large one is, once that is known"""
+
+    def __init__(self, run: Run, start: Start, facts: Mapping[str, Any], limit: int, stall_timeout: float) -> None:
+        self._run, self._facts = run, facts
+        self._checkpoints = Checkpoints(run.folder / FOLDER, start.run_id, limit)
+        self._interrupts = Interrupts(self._leave_interrupted)
+        self._stalls = StallWatch(run.folder, stall_timeout, self._leave_stalled)
+
+    def __enter__(self) -> "Keeper":
+        self._interrupts.__enter__()
+        self._stalls.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stalls.__exit__(kind, error, trace)
+        self._interrupts.__exit__(kind, error, trace)
+
+    @property
+    def asked_to_leave(self) -> bool:
+        """Whether this rank was asked; ranks must agree before any of them acts on it."""
+        return bool(self._interrupts.reason)
+
+    def beat(self, doing: str) -> None:
+        """Progress: no stall."""
+        self._stalls.beat(doing)
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """A checkpoint after `step` updates; `write` is called on every rank. Collective."""
+        self.beat(f"saving checkpoint {step}")
+        self._checkpoints.save(step, write, self._facts, self.checkpoint_bytes)
+        self.beat(f"after checkpoint {step}")
+
+    def leave(self, step: int) -> None:
+        """Ends an interrupted run, whose checkpoint is saved. Raises RunStopped (exit 75) on every rank."""
+        self._interrupts.leaving = True
+        reason = next(filter(None, share_objects(self._interrupts.reason)), "asked to stop")
+        why = f"{reason}: stopped after update {step}, with a checkpoint; the same command goes on from there"
+        self._run.finish("interrupted", INTERRUPTED, RunStopped(why, "interrupted", INTERRUPTED))
+        share_objects(None)  # a launcher kills the others once one has left
+        raise RunStopped(why, "interrupted", INTERRUPTED)
+
+    def leave_non_finite(self, step: int, what: str, rows: list[str]) -> None:
+        """Ends a run whose loss or gradient is not finite, before the weights change; names the rows. Collective.
+
+        `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.
+        """
+        self._interrupts.leaving = True
+        found = share_objects((what, rows))
+        self._run.write_json(
+            "non_finite.json",
+            {
+                "update": step + 1,
+                "ranks": [{"rank": i, "found": said, "rows": names} for i, (said, names) in enumerate(found)],
+            },
+        )
+        ranks = [i for i, (said, _) in enumerate(found) if said]
+        why = (
+            f"update {step + 1}: {found[ranks[0]][0]} on rank {', '.join(map(str, ranks))}; the weights are as after "
+            f"update {step}; the rows at hand are in {self._run.folder / 'non_finite.json'}: mend or drop them, or use "
+            "a smaller learning rate; the last checkpoint is whole"
+        )
+        self._run.finish("non_finite", NON_FINITE, RunStopped(why, "non_finite", NON_FINITE))
+        share_objects(None)
+        raise RunStopped(why, "non_finite", NON_FINITE)
+
+    def _leave_interrupted(self, why: str) -> None:
+        self._run.finish("interrupted", INTERRUPTED, RunStopped(why, "interrupted", INTERRUPTED))
+
+    def _leave_stalled(self, why: str) -> None:
+        print(f"error: {why}", file=sys.stderr, flush=True)
+        if rank() == 0:
+            self._run.finish("stalled", STALLED, RunStopped(why, "stalled", STALLED))

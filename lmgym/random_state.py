@@ -1,0 +1,51 @@
+"""Random numbers that a resumed run draws as the uninterrupted one would have: per rank, and per place in the data."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_state() -> dict[str, Any]:
+    """The states of Python's, numpy's and torch's generators (every GPU's too), as `torch.load` reads them safely."""
+    kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), place, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Sets the generators to a `random_state`. Raises KeyError where one is missing."""
+    kind, keys, *rest = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def seeded(*place: int) -> Iterator[None]:
+    """Within, random numbers on the CPU are a function of `place` alone; afterwards all is as before.
+
+    What a data step draws then depends neither on how many processes prepare data nor on where a run was resumed.
+    """
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    seeds: Sequence[int] = np.random.SeedSequence(place).generate_state(3).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[1])
+    torch.default_generator.manual_seed(seeds[2])
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])

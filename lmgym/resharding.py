@@ -1,0 +1,49 @@
+"""A checkpoint of one number of ranks for another: as it is where all ranks hold the same, or through DeepSpeed's
+universal checkpoint.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lmgym.checkpoints import Checkpoint
+from lmgym.engine import rank, share_objects
+from lmgym.errors import InputError
+
+FOLDER = ".resharded"
+
+
+def fit_to_ranks(checkpoint: Checkpoint, facts: Mapping[str, Any], deepspeed: dict[str, Any] | None) -> Path:
+    """The folder to resume from with this number of ranks; changes the DeepSpeed config where it is to be converted.
+
+    Collective. The shards are of a verified checkpoint: reading them executes what their pickles say. Raises InputError
+    with DeepSpeed's last words where it cannot convert.
+    """
+    if checkpoint.facts["ranks"] == facts["ranks"] or deepspeed is None:
+        return checkpoint.path
+    folder = checkpoint.path.parent / FOLDER
+    said = _convert(checkpoint.path, folder) if rank() == 0 else ""
+    if trouble := share_objects(said)[0]:
+        raise InputError(f"{checkpoint.path} could not be converted to {facts['ranks']} rank(s): {trouble}")
+    deepspeed.setdefault("checkpoint", {})["load_universal"] = True
+    return folder
+
+
+def _convert(source: Path, folder: Path) -> str:
+    """Writes a universal copy of a checkpoint; DeepSpeed's last words where it fails."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    tag = (source / "latest").read_text().strip()
+    for path in source.iterdir():
+        if path.is_file() and path.name != "latest":
+            shutil.copy2(path, folder / path.name)
+    words = ["--input_folder", source / tag, "--output_folder", folder / tag, "--inject_missing_state"]
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for name in ("latest", "latest_universal"):
+        (folder / name).write_text(tag)
+    (source / "latest_universal").unlink(missing_ok=True)  # DeepSpeed notes the tag beside its input too
+    return "" if done.returncode == 0 else " ".join((done.stderr or done.stdout).split())[-500:]

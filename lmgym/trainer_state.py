@@ -1,0 +1,92 @@
+"""What a checkpoint of Hugging Face's Trainer holds, under any of our engines, and how it comes back exactly.
+
+    model.safetensors, optimizer.pt   plain and DDP: rank 0's, equal on all
+    global_step*/                     DeepSpeed's shards of each rank
+    scheduler.pt, trainer_state.json
+    rank-00000.pt                     of each rank: random numbers, and sums since the last line of metrics
+
+Trainer's own saving is not used: it is not atomic, goes on silently where a rank's random numbers are missing, and
+forgets the losses since the last line.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DeepSpeedSchedulerWrapper
+from safetensors.torch import load_model, save_model
+from transformers import Trainer
+
+from lmgym.engine import rank
+from lmgym.errors import InputError
+from lmgym.random_state import random_state, restore_random_state
+
+
+def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> None:
+    """Writes this rank's part; `sums` are numbers and tensors of the caller's. On every rank."""
+    assert trainer.model is not None
+    assert trainer.optimizer is not None
+    assert trainer.lr_scheduler is not None
+    if trainer.is_deepspeed_enabled:
+        trainer.model_wrapped.save_checkpoint(str(folder))  # type: ignore[operator]
+        if rank() == 0:
+            (folder / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, and nobody's state
+    elif rank() == 0:
+        save_model(trainer.model, str(folder / "model.safetensors"))
+        torch.save(trainer.optimizer.state_dict(), folder / "optimizer.pt")
+    if rank() == 0:
+        if not isinstance(trainer.lr_scheduler, DeepSpeedSchedulerWrapper):
+            with warnings.catch_warnings():  # torch reminds to save the optimizer too
+                warnings.simplefilter("ignore", UserWarning)
+                torch.save(trainer.lr_scheduler.state_dict(), folder / "scheduler.pt")
+        trainer._save_scaler(str(folder))
+        trainer.state.save_to_json(str(folder / "trainer_state.json"))
+    torch.save({"random": random_state(), "sums": dict(sums)}, _of_rank(folder, rank()))
+
+
+def read_model(trainer: Trainer, folder: Path) -> None:
+    """The weights of a plain or DDP checkpoint, all of them; before the model is wrapped."""
+    assert trainer.model is not None
+    load_model(trainer.model, str(folder / "model.safetensors"), strict=True)
+
+
+def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
+    """The caller's sums of this rank; of a checkpoint by another number of ranks, rank 0 has those of all."""
+    if ranks == _ranks(folder):
+        return _read_rank(folder, rank())["sums"]
+    every = [_read_rank(folder, i)["sums"] for i in range(_ranks(folder))]
+    return every[0] | {"tallies": _added([sums["tallies"] for sums in every]) if rank() == 0 else {}}
+
+
+def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
+    """This rank's random numbers as they were; new ones, of seed and step, where there was another number of ranks."""
+    if ranks == _ranks(folder):
+        restore_random_state(_read_rank(folder, rank())["random"])
+    else:
+        from transformers import set_seed
+
+        set_seed(seed + 1_000_003 * step + rank())
+
+
+def _added(tallies: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([each[name] for each in tallies]).sum(0) for name in tallies[0]}
+
+
+def _ranks(folder: Path) -> int:
+    return len(list(folder.glob("rank-*.pt")))
+
+
+def _of_rank(folder: Path, number: int) -> Path:
+    return folder / f"rank-{number:05d}.pt"
+
+
+def _read_rank(folder: Path, number: int) -> dict[str, Any]:
+    path = _of_rank(folder, number)
+    if not path.is_file():
+        raise InputError(
+            f"{path} is absent: without this rank's random numbers another run would go on; needed: the file, or an "
+            "older checkpoint (remove this one), or --resume never"
+        )
+    return torch.load(path, map_location="cpu", weights_only=True)

@@ -1,0 +1,72 @@
+"""An experiment that draws random numbers wherever one may: dropout in the model, and Python's, numpy's and torch's
+generators in each data step. `LMGYM_TEST_*` in its environment plant what a test asks for.
+"""
+
+import os
+import random
+import time
+
+import numpy as np
+import torch
+
+from lmgym.launch import launch
+from lmgym.override import override
+from reward_models.config import RewardConfig
+
+CONFIG = RewardConfig(name="noisy")
+PLANT = {
+    name.removeprefix("LMGYM_TEST_"): value for name, value in os.environ.items() if name.startswith("LMGYM_TEST_")
+}
+MINE = PLANT.get("RANK", os.environ.get("RANK", "0")) == os.environ.get("RANK", "0")
+
+
+class Noisy:
+    """Pairs whose margins are noise, and what was planted at update AT (0 the first) on rank RANK, or on all."""
+
+    def __init__(self, objective) -> None:
+        self.objective, self.calls = objective, 0
+
+    def collate(self, items):
+        batch = self.objective.collate(items)
+        noise = random.random() + np.random.random() + torch.rand(len(batch["margins"]))
+        batch["margins"] = batch["margins"] + 0.1 * noise
+        time.sleep(float(PLANT.get("SLEEP", 0)))
+        return batch
+
+    def loss(self, scores, batch):
+        planted = PLANT.get("FAULT") if self.calls == int(PLANT.get("AT", 0)) and MINE else None
+        self.calls += 1
+        total, count = self.objective.loss(scores, batch)
+        if planted == "loss":
+            total = total * torch.inf
+        if planted == "gradient":  # the square root's slope at 0 is infinite, and 0 times it is none
+            total = total + ((scores * 0.0).sum()).abs().sqrt()
+        if planted == "stall":
+            time.sleep(3600)
+        if planted == "memory":
+            raise torch.OutOfMemoryError("planted")
+        return total, count
+
+    def tallies(self, scores, batch):
+        return self.objective.tallies(scores, batch)
+
+
+class NoisyTask:
+    """Pairs through `Noisy`."""
+
+    def __init__(self, task) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str):
+        return getattr(self.task, name)
+
+    def objective(self, config, model, pad_id):
+        return Noisy(self.task.objective(config, model, pad_id))
+
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from reward_models.pairwise import PairTask
+    from reward_models.train import train
+
+    launch(lambda: train(config, NoisyTask(PairTask())))
