@@ -9,6 +9,7 @@ Design decisions:
   hashes tell.
 - A manifest names its run (`owner`): nothing is read, resumed from or removed that another run has written. DeepSpeed's
   shards are pickles, and loading a pickle executes it.
+- What no file's hash covers (owner, step, facts) has one of its own in the manifest.
 - `facts` say of which run a checkpoint is a state: ranks, batches, data, settings. What compares them is at the caller.
 """
 
@@ -57,8 +58,8 @@ class Checkpoints:
 
         Raises RunStopped (exit 74), on every rank, where a rank cannot write; what was there before stays whole.
         """
-        aside, final_path = self.folder / f".step-{step:08d}.partial", self.folder / f"step-{step:08d}"
-        failure = _attempt(lambda: self._prepare(aside, bytes_needed)) if rank() == 0 else ""
+        aside, final_path = self.folder / f".step-{step:08d}.partial", self._path(step)
+        failure = _attempt(lambda: self._prepare(aside, final_path, bytes_needed)) if rank() == 0 else ""
         self._refuse(share_objects(failure), final_path, bytes_needed)
         mine: list[dict[str, Any]] = []
         failure = _attempt(lambda: write(aside)) or _attempt(lambda: mine.extend(_seal_own(aside)))
@@ -72,11 +73,13 @@ class Checkpoints:
             self._remove_older(step)
         return final_path
 
-    def _prepare(self, aside: Path, bytes_needed: int) -> None:
+    def _prepare(self, aside: Path, final_path: Path, bytes_needed: int) -> None:
         aside.parent.mkdir(parents=True, exist_ok=True)
         for left in aside.parent.iterdir():
             if PARTIAL.fullmatch(left.name):  # this run holds the folder's lock: their writers are dead
                 shutil.rmtree(left)
+        if (whose := _owner(final_path)) not in (None, self.owner):
+            raise OSError(f"it is there, of another run ({whose})")
         free = shutil.disk_usage(aside.parent).free
         if bytes_needed > free:
             raise OSError("the disk is full")
@@ -90,13 +93,17 @@ class Checkpoints:
             lost = ", ".join(sorted(there ^ listed)[:3])
             raise OSError(f"{lost} is not seen alike by all ranks: checkpoints need a folder that they share")
         manifest = {"format": FORMAT, "step": step, "owner": self.owner, "facts": facts, "files": files}
+        manifest["sha256"] = _seal(json.loads(json.dumps(manifest)))
         with (aside / MANIFEST).open("w", encoding="utf-8") as file:
             file.write(json.dumps(manifest, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
             _sync(folder)
-        if final_path.exists():  # of this very run: it resumed before this step and came here again
+        if final_path.exists():  # of this very run, which went on from here or from before
+            if not fault(final_path, self.owner):
+                shutil.rmtree(aside)  # the same state, and it may be the only one: a kill must not find neither
+                return
             shutil.rmtree(final_path)
         os.rename(aside, final_path)
         _sync(final_path.parent)
@@ -112,15 +119,18 @@ class Checkpoints:
 
     def _remove_older(self, step: int) -> None:
         """Keeps the newest. The one just written was read back for its hashes; it must be there before any goes."""
-        found = sorted(self._steps(), reverse=True)
-        if fault(self.folder / f"step-{step:08d}", self.owner, sizes_only=True):
+        mine = [s for s in sorted(self._steps(), reverse=True) if s <= step and _owner(self._path(s)) == self.owner]
+        sound = [s for s in mine if not fault(self._path(s), self.owner, sizes_only=True)]
+        if step not in sound:
             return
-        for old in [s for s in found if s <= step][self.limit :]:
-            path = self.folder / f"step-{old:08d}"
-            if _owner(path) == self.owner:
-                aside = self.folder / f".{path.name}.partial"  # a kill in here leaves no half of it behind
-                os.rename(path, aside)
-                shutil.rmtree(aside, ignore_errors=True)
+        for old in [s for s in mine if s < sound[: self.limit][-1]]:
+            path = self._path(old)
+            aside = self.folder / f".{path.name}.partial"  # a kill in here leaves no half of it behind
+            os.rename(path, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
 
     def _steps(self) -> list[int]:
         if not self.folder.is_dir():
@@ -131,7 +141,7 @@ class Checkpoints:
         """The newest one that is whole, and a line on each newer one that is not. For one rank to ask."""
         skipped: list[str] = []
         for step in sorted(self._steps(), reverse=True):
-            path = self.folder / f"step-{step:08d}"
+            path = self._path(step)
             trouble = fault(path, self.owner)
             if not trouble:
                 facts = json.loads((path / MANIFEST).read_text())["facts"]
@@ -146,8 +156,14 @@ def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
         manifest = json.loads((path / MANIFEST).read_text())
         files, whose = {file["path"]: file for file in manifest["files"]}, manifest["owner"]
         known = manifest["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its manifest cannot be read ({type(error).__name__})"
+        sound = not known or (
+            manifest["sha256"] == _seal(manifest)
+            and all(file["rank"] == _whose(name) and {"size", "sha256"} <= {*file} for name, file in files.items())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its {MANIFEST} cannot be read ({type(error).__name__})"
+    if not sound:
+        return f"its {MANIFEST} has changed since it was written"
     if not known:
         return f"its format is {manifest['format']}; this version reads {FORMAT}"
     if whose != owner:
@@ -161,10 +177,11 @@ def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
     if sizes_only:
         return ""
     with ThreadPoolExecutor(READERS) as pool:  # hashing leaves the interpreter's lock
-        digests = pool.map(lambda name: _sha256(path / name), files)
+        digests = pool.map(lambda name: _sha256_or_trouble(path / name), files)
         for (name, file), digest in zip(files.items(), digests, strict=True):
             if digest != file["sha256"]:
-                return f"{name} has changed since it was written (sha256)"
+                why = "has changed since it was written (sha256)" if len(digest) == 64 else f"cannot be read ({digest})"
+                return f"{name} {why}"
     return ""
 
 
@@ -172,13 +189,24 @@ def _seal_own(folder: Path) -> list[dict[str, Any]]:
     """Syncs this rank's files to the disk and reads them back for the manifest."""
     sealed = []
     for name in sorted(_names(folder)):
-        found = OF_RANK.search(Path(name).name)
-        if (int(found[1]) if found else 0) != rank():
+        if _whose(name) != rank():
             continue
         _sync(folder / name)
         size = (folder / name).stat().st_size
         sealed.append({"path": name, "size": size, "sha256": _sha256(folder / name), "rank": rank()})
     return sealed
+
+
+def _whose(name: str) -> int:
+    """The rank that writes a file."""
+    found = OF_RANK.search(Path(name).name)
+    return int(found[1]) if found else 0
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """The hash of a manifest, but for its files, which their own hashes cover."""
+    covered = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def _names(folder: Path) -> set[str]:
@@ -206,6 +234,13 @@ def _sha256(path: Path) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _sha256_or_trouble(path: Path) -> str:
+    try:
+        return _sha256(path)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _attempt(work: Callable[[], object]) -> str:

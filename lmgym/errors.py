@@ -12,10 +12,14 @@ class InputError(ValueError):
 
     exit_code = 2
     outcome = "failed"
+    alone = False
+    """True where this rank is the only one that knows: it speaks for itself"""
 
 
 class RunStopped(Exception):
     """A run that ends before its work is done, by its own word: why, its outcome in run.json, and its exit code."""
+
+    alone = False
 
     def __init__(self, why: str, outcome: str, exit_code: int) -> None:
         super().__init__(why, outcome, exit_code)  # all of them: ranks send it to each other

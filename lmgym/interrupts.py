@@ -85,8 +85,10 @@ class Interrupts:
             if rank() == 0:
                 _say(f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once")
         elif now - self._since > SAME_REQUEST_SECONDS and not self.leaving:
-            self._leave(f"{reason}, the second request")
-            os._exit(INTERRUPTED)
+            try:
+                self._leave(f"{reason}, the second request")
+            finally:  # also where the disk is full
+                os._exit(INTERRUPTED)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

@@ -37,6 +37,8 @@ class FolderLock:
             cause = error.strerror or error
             raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
         self._file: TextIO | None = file
+        # a forked worker that outlives this process would hold the lock on
+        os.register_at_fork(after_in_child=file.close)
 
     def release(self) -> None:
         """Lets go; another run may have the folder."""

@@ -83,9 +83,14 @@ def _flag_types(config: object) -> dict[str, Any]:
 
 
 def leave(error: InputError | RunStopped) -> NoReturn:
-    """Ends this process with the error's code; under a launcher every rank fails alike, and rank 0 alone says why."""
-    if _speaks():
-        print(f"{'stopped' if error.outcome == 'interrupted' else 'error'}: {error}", file=sys.stderr, flush=True)
+    """Ends this process with the error's code; under a launcher every rank fails alike, and rank 0 alone says why.
+
+    One that a rank alone has met is said by that rank.
+    """
+    if _speaks() or error.alone:
+        word = "stopped" if error.outcome == "interrupted" else "error"
+        aside = "\n" if isinstance(error, RunStopped) else ""  # a progress bar may stand in the line
+        print(f"{aside}{word}: {error}", file=sys.stderr, flush=True)
     else:
         time.sleep(HEAD_START_SECONDS)
     raise SystemExit(error.exit_code) from None

@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -84,10 +85,9 @@ class Run:
         lock = (start and start.lock) or FolderLock(folder)
         try:
             former = _set_aside_former_run(folder, resumed_at)
-            metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             if former and resumed_at is not None:
-                metrics.writelines(_lines_up_to(former, resumed_at))
-                metrics.flush()
+                _write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former, resumed_at)))
+            metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             _write_json(folder / "run.json", record)
         except OSError as error:
             lock.release()
@@ -263,7 +263,8 @@ def _redact_command(words: Sequence[str]) -> list[str]:
 def _set_aside_former_run(folder: Path, resumed_at: int | None) -> Path | None:
     """Renames what a former run left to the first number that nothing has taken; where its metrics are now.
 
-    Of one that goes on the checkpoints stay. One that never said how it ended was killed, since nobody holds the lock.
+    Of one that goes on the checkpoints stay, and so do the others until new ones replace them: killed in here, it must
+    still be known as the run to go on with. One that never said how it ended was killed, since nobody holds the lock.
     """
     names = [name for name in ("run.json", "metrics.jsonl") if (folder / name).exists()]
     if resumed_at is None and (folder / "checkpoints").exists():
@@ -272,9 +273,12 @@ def _set_aside_former_run(folder: Path, resumed_at: int | None) -> Path | None:
     while any(_numbered(folder / name, number).exists() for name in ("run.json", "metrics.jsonl", "checkpoints")):
         number += 1
     for name in names:
-        (folder / name).rename(_numbered(folder / name, number))
+        if resumed_at is None:
+            (folder / name).rename(_numbered(folder / name, number))
+        else:
+            shutil.copy2(folder / name, _numbered(folder / name, number))
     record = _numbered(folder / "run.json", number)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         said = json.loads(record.read_text())
         if said["outcome"] == "running":
             _write_json(record, said | {"outcome": "killed"})
@@ -287,7 +291,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 def _lines_up_to(path: Path, step: int) -> Iterator[str]:
     """The lines of a metrics file up to a step; one that a kill has cut is left out."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
                 if json.loads(line)["step"] <= step:
@@ -295,11 +299,16 @@ def _lines_up_to(path: Path, step: int) -> Iterator[str]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Writes valid JSON atomically: a reader, or a kill, meets the old file or the new one."""
+    """Writes valid JSON, atomically."""
+    _write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Writes a file atomically: a reader, or a kill, meets the old file or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

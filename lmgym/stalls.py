@@ -4,6 +4,7 @@ One rank that waits for its data holds up all others in their collectives, so al
 stacks of its threads to a file, and the first rank that is left names where everyone is.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from lmgym.engine import rank, world_size
 from lmgym.errors import STALLED
 
 OTHERS_SECONDS = 5.0
+CLOCKS_SECONDS = 2.0  # a file's time is that of the disk's clock
 OURS = str(Path(__file__).parents[1])
 FOLDER = "stalls"
 
@@ -31,7 +33,7 @@ class StallWatch:
 
     def __init__(self, folder: Path, timeout: float, leave: Callable[[str], None]) -> None:
         self._folder, self._timeout, self._leave = folder / FOLDER, timeout, leave
-        self._main = threading.get_ident()
+        self._main, self._born = threading.get_ident(), time.time()
         self._beaten, self._doing, self._over = time.monotonic(), "starting", threading.Event()
 
     def beat(self, doing: str) -> None:
@@ -58,15 +60,22 @@ class StallWatch:
         silent = time.monotonic() - self._beaten
         frames = sys._current_frames()
         where = _place(frames[self._main])
-        self._folder.mkdir(parents=True, exist_ok=True)
         lines = [f"{self._doing}; no progress for {silent:.0f} s; now in {where}\n"]
         for thread in threading.enumerate():
             if thread.ident in frames:
                 lines += [f"\n{thread.name}:\n", *traceback.format_stack(frames[thread.ident])]
-        (self._folder / f"rank-{rank()}.txt").write_text("".join(lines))
+        with contextlib.suppress(OSError):  # a full disk does not keep the run from ending
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file(rank()).write_text("".join(lines))
         if self._over.wait(OTHERS_SECONDS if world_size() > 1 else 0):
             return  # it went on after all
-        said = {r: path.read_text() for r in range(world_size()) if (path := self._folder / f"rank-{r}.txt").exists()}
+        said = {r: words for r in range(world_size()) if (words := self._read(r))} | {rank(): "".join(lines)}
+        try:
+            self._tell(silent, said)
+        finally:
+            os._exit(STALLED)
+
+    def _tell(self, silent: float, said: dict[int, str]) -> None:
         if rank() == min(said):
             each = [
                 f"rank {r}: {said[r].splitlines()[0]}" if r in said else f"rank {r}: silent"
@@ -79,7 +88,16 @@ class StallWatch:
             )
         else:
             time.sleep(OTHERS_SECONDS)
-        os._exit(STALLED)
+
+    def _file(self, of_rank: int) -> Path:
+        return self._folder / f"rank-{of_rank}.txt"
+
+    def _read(self, of_rank: int) -> str:
+        """What a rank has written; nothing where that is of a former run in this folder."""
+        with contextlib.suppress(OSError):
+            path = self._file(of_rank)
+            return path.read_text() if path.stat().st_mtime > self._born - CLOCKS_SECONDS else ""
+        return ""
 
 
 def _place(frame: FrameType | None) -> str:

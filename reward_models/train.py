@@ -110,7 +110,8 @@ def train(config: RewardConfig, task: Task) -> None:
 def _facts(config: RewardConfig, deepspeed: dict | None, accumulation: int, data: TaskData) -> dict[str, Any]:
     """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
     settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
-    return describe(settings | {"deepspeed": deepspeed}, engine_name(deepspeed), accumulation, data.fingerprint)
+    engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank
+    return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
 def _read_evaluations(config: RewardConfig, task: Task, tokenizer) -> list[EvaluationSet]:

@@ -109,7 +109,9 @@ class RewardTrainer(Trainer):
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
         except torch.OutOfMemoryError as error:
-            raise InputError(_shape_that_did_not_fit(inputs)) from error
+            refusal = InputError(_shape_that_did_not_fit(inputs))
+            refusal.alone = True
+            raise refusal from error
         if skipped_steps(self.model_wrapped) > skipped and not self.args.fp16:  # fp16 scales its loss down, and goes on
             self._stop_non_finite("a gradient that is not finite")
         return loss
@@ -151,6 +153,8 @@ class RewardTrainer(Trainer):
         if "loss" in logs:
             logs = {**{f"train/{name}": value for name, value in logs.items()}, **self._training_metrics()}
         elif "train_loss" in logs:  # Trainer's own figure knows nothing of what was before a resume
+            if self.leaving:
+                return  # the run is not over
             logs = {"run/seconds": logs["train_runtime"]}
             if self._logged_at:
                 logs["run/loss"] = self._total_loss / self._logged_at

@@ -1,0 +1,52 @@
+"""A model with dropout, and the launches that fault tests share."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faulting import command
+
+Words = Callable[..., list]
+
+
+@pytest.fixture(scope="session")
+def dropping(small_models: dict[str, Path], tmp_path_factory) -> Path:
+    """The small GPT-2, with dropout wherever it has any."""
+    folder = tmp_path_factory.mktemp("dropping") / "gpt2"
+    shutil.copytree(small_models["gpt2"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    rates = {name: 0.1 for name in config if name.endswith("pdrop")}
+    assert len(rates) == 3
+    (folder / "config.json").write_text(json.dumps(config | rates))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def words(dropping: Path, few_pairs: Path, held_out_pairs: Path) -> Words:
+    """What a user types: `words(engine, output, **changes)`."""
+
+    def make(engine: str, output: Path, **changes) -> list:
+        values = {"model": dropping, "pairs": few_pairs, "held_out": held_out_pairs, **changes}
+        return command(engine, output, **values)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
+    """The folder of a run that nothing befell, one an engine."""
+    from launching import run
+
+    done: dict[str, Path] = {}
+
+    def get(engine: str) -> Path:
+        if engine not in done:
+            folder = tmp_path_factory.mktemp("whole") / engine
+            ended = run(words(engine, folder))
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            done[engine] = folder
+        return done[engine]
+
+    return get

@@ -1,0 +1,128 @@
+"""Killed with -9 and begun again, a run ends with the very weights and metrics of the uninterrupted one.
+
+Dropout is on, every data step draws random numbers, and the kill comes where it comes: in mid-epoch or at its end.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faulting import ENGINES, EPOCH, UPDATES, begin_and_wait, digest, kill_rank, measured, outcome, steps, workers
+from launching import finish, run
+
+RANKS = {"plain": 1}
+Words = Callable[..., list]
+
+
+def kill_after(words: Words, folder: Path, engine: str, step: int, rank: int, workers_of_data: int = 0) -> None:
+    """Starts a run and kills -9 a rank somewhere after it has the checkpoint of a step."""
+    begun = words(engine, folder, data_workers=workers_of_data)
+    launched = begin_and_wait(begun, folder, step, LMGYM_TEST_SLEEP="0.08")
+    kill_rank(launched, rank)
+    finish(launched)
+    assert step <= steps(folder)[-1] < UPDATES
+    assert not (folder / "model").exists()
+
+
+def go_on(words: Words, folder: Path, engine: str, workers_of_data: int = 0) -> str:
+    """The same command again; what it printed."""
+    done = run(words(engine, folder, data_workers=workers_of_data))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def assert_as_uninterrupted(folder: Path, whole: Path) -> None:
+    assert digest(folder) == digest(whole)
+    assert measured(folder) == measured(whole)
+    assert outcome(folder) == ("finished", 0)
+
+
+@pytest.mark.parametrize(("engine", "step"), [("plain", 8), ("zero2", EPOCH)])
+def test_a_killed_run_ends_as_the_uninterrupted_one(
+    engine: str, step: int, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    kill_after(words, tmp_path / "run", engine, step, rank=RANKS.get(engine, 2) - 1)
+    said = go_on(words, tmp_path / "run", engine, workers_of_data=2)
+    assert f"going on from {tmp_path / 'run' / 'checkpoints'}" in said.replace("\n", "")
+    assert_as_uninterrupted(tmp_path / "run", uninterrupted(engine))
+    former = json.loads((tmp_path / "run" / "run.1.json").read_text())
+    assert former["outcome"] in ("killed", "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("data_workers", [0, 2])
+@pytest.mark.parametrize("step", [2, EPOCH, 10])
+def test_the_matrix_of_kills(
+    engine: str, rank: int, data_workers: int, step: int, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    if rank >= RANKS.get(engine, 2):
+        pytest.skip("plain has one rank")
+    kill_after(words, tmp_path / "run", engine, step, rank, data_workers)
+    go_on(words, tmp_path / "run", engine, data_workers)
+    assert_as_uninterrupted(tmp_path / "run", uninterrupted(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero3"])
+def test_killed_again_and_again_at_random_it_still_ends_the_same(
+    engine: str, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    rng, folder, kills = random.Random(engine), tmp_path / "run", 0
+    while kills < 4:
+        target = min(UPDATES - 3, (steps(folder) or [0])[-1] + rng.choice([1, 2, 3]))
+        launched = begin_and_wait(words(engine, folder), folder, target, LMGYM_TEST_SLEEP="0.08")
+        kill_rank(launched, rng.randrange(len(workers(launched))))
+        finish(launched)
+        kills += 1
+    go_on(words, folder, engine)
+    assert_as_uninterrupted(folder, uninterrupted(engine))
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_its_last_update_only_judges_and_saves(words: Words, uninterrupted, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(words("plain", folder))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"outcome": "running"}))
+    (folder / "model" / "model.safetensors").unlink()
+    go_on(words, folder, "plain")
+    assert_as_uninterrupted(folder, uninterrupted("plain"))
+
+
+@pytest.mark.slow
+def test_a_missing_random_state_is_an_error_and_not_another_run(words: Words, tmp_path: Path) -> None:
+    import hashlib
+
+    folder = tmp_path / "run"
+    kill_after(words, folder, "ddp", 4, rank=1)
+    path = folder / "checkpoints" / f"step-{steps(folder)[-1]:08d}"
+    # a manifest that agrees: as if it had been written so
+    (path / "rank-00001.pt").unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"] = [file for file in manifest["files"] if file["path"] != "rank-00001.pt"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert hashlib.sha256((path / "rank-00000.pt").read_bytes()).hexdigest() in (path / "manifest.json").read_text()
+    done = run(words("ddp", folder))
+    assert done.returncode == 1
+    assert "rank-00001.pt is absent" in done.stderr
+    assert not (folder / "model").exists()
+
+
+@pytest.mark.slow
+def test_other_settings_other_data_and_never(words: Words, held_out_pairs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    kill_after(words, folder, "plain", 4, rank=0)
+    other = run(words("plain", folder, learning_rate=2e-3))
+    assert other.returncode == 2
+    assert "learning_rate was 0.001, now 0.002" in other.stderr
+    data = run(words("plain", folder, pairs=held_out_pairs, held_out=held_out_pairs))
+    assert data.returncode == 2
+    before = steps(folder)
+    anew = run(words("plain", folder, learning_rate=2e-3, resume="never", max_updates=2))
+    assert anew.returncode == 0, anew.stderr[-2000:]
+    assert "going on" not in anew.stdout
+    assert sorted(int(p.name[5:]) for p in (folder / "checkpoints.1").glob("step-*")) == before

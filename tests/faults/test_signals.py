@@ -1,0 +1,101 @@
+"""SIGTERM, Ctrl-C and a launcher that dies: a checkpoint at the next update, exit 75, the same end after a relaunch."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from faulting import begin_and_wait, digest, measured, outcome, steps, wait_for, workers
+from launching import Launched, finish, run
+
+Words = Callable[..., list]
+
+
+def to_one_rank(launched: Launched, number: int) -> None:
+    os.kill(max(workers(launched).values()), number)
+
+
+def to_the_group(launched: Launched, number: int) -> None:
+    os.killpg(launched.process.pid, number)
+
+
+def to_the_launcher(launched: Launched, number: int) -> None:
+    os.kill(launched.process.pid, number)
+
+
+def interrupt(words: list, folder: Path, send: Callable[[Launched, int], None], number: int) -> int:
+    """Signals a run that has a checkpoint, and waits until its workers are gone; the launcher's exit code."""
+    launched = begin_and_wait(words, folder, 2, LMGYM_TEST_SLEEP="0.1")
+    pids = list(workers(launched).values())
+    send(launched, number)
+    wait_for(lambda: not any(_runs(pid) for pid in pids), seconds=60)
+    launched.process.wait(60)
+    return finish(launched).returncode
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+# torchrun turns every code into 1; a launcher that is signalled itself has its own
+CASES = [
+    ("plain", to_one_rank, signal.SIGTERM, 75),
+    ("zero2", to_the_launcher, signal.SIGTERM, -signal.SIGTERM),
+    pytest.param("plain", to_one_rank, signal.SIGINT, 75, marks=pytest.mark.slow),
+    pytest.param("ddp", to_one_rank, signal.SIGTERM, 1, marks=pytest.mark.slow),
+    pytest.param("ddp", to_the_launcher, signal.SIGTERM, 1, marks=pytest.mark.slow),
+    pytest.param("ddp", to_the_group, signal.SIGINT, 1, marks=pytest.mark.slow),
+    pytest.param("ddp", to_the_launcher, signal.SIGKILL, -9, marks=pytest.mark.slow),
+    pytest.param("zero2", to_one_rank, signal.SIGTERM, 75, marks=pytest.mark.slow),
+    pytest.param("zero2", to_the_group, signal.SIGINT, None, marks=pytest.mark.slow),
+    pytest.param("zero2", to_the_group, signal.SIGTERM, None, marks=pytest.mark.slow),
+    pytest.param("zero2", to_the_launcher, signal.SIGKILL, -9, marks=pytest.mark.slow),
+    pytest.param("zero3", to_one_rank, signal.SIGTERM, 75, marks=pytest.mark.slow),
+    pytest.param("zero3", to_the_group, signal.SIGINT, None, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("engine", "send", "number", "code"), CASES)
+def test_who_is_asked_to_leave_saves_and_goes_on_later_as_if_nothing_had_been(
+    engine: str, send, number: int, code: int | None, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    found = interrupt(words(engine, folder), folder, send, number)
+    assert code is None or found == code
+    assert found != 0
+    assert outcome(folder) == ("interrupted", 75)
+    assert 2 <= steps(folder)[-1] < 15
+    assert not (folder / "model").exists()
+    done = run(words(engine, folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert digest(folder) == digest(uninterrupted(engine))
+    assert measured(folder) == measured(uninterrupted(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2"])
+def test_a_second_signal_leaves_at_once_with_the_former_checkpoint_whole(
+    engine: str, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    launched = begin_and_wait(words(engine, folder), folder, 2, LMGYM_TEST_SLEEP="8")  # an update takes half a minute
+    pid = max(workers(launched).values())
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(3)
+    assert _runs(pid), "one signal waits for the update"
+    before = steps(folder)
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not _runs(pid), seconds=5)
+    ended = finish(launched)
+    assert ended.returncode == 75
+    assert steps(folder) == before
+    assert outcome(folder)[0] in ("interrupted", "failed")
+    done = run(words(engine, folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert digest(folder) == digest(uninterrupted(engine))
