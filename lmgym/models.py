@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from lmgym.engine import gathered_parameters, without_sharded_load
 from lmgym.errors import InputError
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Replies, ensure_template
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_attention)
@@ -37,27 +38,10 @@ PACKED_FAMILIES = ("gpt2", "llama", "qwen3")
 PAD_TOKEN = "<|pad|>"
 
 
-def resolve_source(name: str, role: str = "model") -> str:
-    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is no model folder."""
-    path = Path(name)
-    looks_local = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
-    if not looks_local:
-        return name
-    path = path.expanduser()
-    if not path.is_dir():
-        found = "is a file" if path.exists() else "does not exist"
-        raise InputError(f"{role} {name} {found}; needed: a Hugging Face folder (with config.json) or a hub id")
-    if not (path / "config.json").is_file():
-        files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
-        hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
-        raise InputError(f"{role} {name} is no model folder: found {files}; needed: config.json and weights{hint}")
-    return str(path)
-
-
-def load_tokenizer(name: str):
+def load_tokenizer(name: str, trust_remote_code: bool = False):
     """A tokenizer with a pad token of its own, right padding and a chat template."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_source(name))
+        tokenizer = AutoTokenizer.from_pretrained(**source_arguments(name, trust_remote_code))
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
@@ -70,28 +54,41 @@ def load_tokenizer(name: str):
     return tokenizer
 
 
-def load_config(name: str):
+def load_config(name: str, trust_remote_code: bool = False):
     """A model's config alone. Raises InputError where there is none."""
     try:
-        return AutoConfig.from_pretrained(resolve_source(name))
+        return AutoConfig.from_pretrained(**source_arguments(name, trust_remote_code))
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"no model config loads from {name}: {_first_line(error)}") from error
 
 
-def load_classifier(name: str, tokenizer, num_labels: int = 1, seed: int = 0, fresh_head: bool = True):
+def load_classifier(
+    name: str,
+    tokenizer,
+    num_labels: int = 1,
+    seed: int = 0,
+    fresh_head: bool = True,
+    trust_remote_code: bool = False,
+):
     """A sequence classifier in fp32, its head new where the folder has none; returns (model, head_is_new).
 
     A new head is normal with std 1/sqrt(hidden + 1) (Stiennon et al. 2020). With `fresh_head=False` a folder
     without a trained head raises InputError.
     """
-    config = load_config(name)
+    config = load_config(name, trust_remote_code)
+    refuse_pickles(name)
     set_seed(seed)  # a new pooler is drawn within from_pretrained
-    labels = {} if config.num_labels == num_labels else {"num_labels": num_labels}
+    labels: dict[str, Any] = {} if config.num_labels == num_labels else {"num_labels": num_labels}
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            resolve_source(name), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **labels
+            **source_arguments(name, trust_remote_code),
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **labels,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputError(f"no classifier loads from {name}: {_first_line(error)}") from error

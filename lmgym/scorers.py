@@ -11,7 +11,8 @@ import torch
 
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
-from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer, resolve_source
+from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer
+from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
 
 REPLIES_A_ROW = 16

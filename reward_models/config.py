@@ -9,7 +9,9 @@ class ScorerConfig:
     """The model that becomes a scorer."""
 
     model: str = "gpt2"
-    """Hugging Face folder or hub id to start from"""
+    """Hugging Face folder or hub id to start from; owner/name@COMMIT pins it"""
+    trust_remote_code: bool = False
+    """execute the code that a hub id brings along; needs its commit, 40 hex digits"""
     lora_rank: int = 0
     """rank of LoRA adapters on the trunk; 0 trains every weight"""
     lora_alpha: int = 32

@@ -59,7 +59,7 @@ def train(config: RewardConfig, task: Task) -> None:
     start_distributed(use_deepspeed=deepspeed is not None)
 
     # 3. rows: read, validated, split, labelled, tokenised; and the sets that the scorer is judged on besides
-    tokenizer = load_tokenizer(config.scorer.model)
+    tokenizer = load_tokenizer(config.scorer.model, config.scorer.trust_remote_code)
     evaluations = _read_evaluations(config, task, tokenizer)  # first: it is small, and may be refused
     data = task.prepare(config, tokenizer)
     _refuse_excess_memory(config, deepspeed, data.replies)
@@ -134,7 +134,7 @@ def _refuse_impossible(config: RewardConfig) -> None:
         raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
     if config.data.max_length < 8:
         raise InputError(f"--max_length {config.data.max_length} holds no conversation; needed: at least 8 tokens")
-    limit = getattr(load_config(config.scorer.model), "max_position_embeddings", None)
+    limit = getattr(load_config(config.scorer.model, config.scorer.trust_remote_code), "max_position_embeddings", None)
     if limit and config.data.max_length > limit:
         raise InputError(
             f"--max_length {config.data.max_length} exceeds what {config.scorer.model} reads: {limit} tokens"
@@ -144,7 +144,7 @@ def _refuse_impossible(config: RewardConfig) -> None:
 def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies: int) -> None:
     scorer, micro_batch = config.scorer, config.optimizer.micro_batch
     demand = estimate(
-        load_config(scorer.model),
+        load_config(scorer.model, scorer.trust_remote_code),
         replies * micro_batch * config.data.max_length,
         scorer.precision,
         deepspeed,
@@ -204,7 +204,11 @@ def _refuse_small_disk(config: RewardConfig, scoring: ScoringModel, run: Run) ->
 
 def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> ScoringModel:
     classifier, new_head = load_classifier(
-        config.scorer.model, tokenizer, num_labels=task.outputs, seed=config.optimizer.seed
+        config.scorer.model,
+        tokenizer,
+        num_labels=task.outputs,
+        seed=config.optimizer.seed,
+        trust_remote_code=config.scorer.trust_remote_code,
     )
     if config.scorer.freeze_embeddings:
         classifier.get_input_embeddings().requires_grad_(False)

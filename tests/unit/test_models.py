@@ -21,11 +21,11 @@ from lmgym.models import (
     load_classifier,
     load_config,
     load_tokenizer,
-    resolve_source,
     save_classifier,
 )
 from lmgym.scorers import HFScorer
 from lmgym.small_models import build_model
+from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Turn, tokenize_replies
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")

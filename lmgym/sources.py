@@ -1,0 +1,63 @@
+"""Where models come from: folders and hub ids, of which nothing is executed unless a pinned commit is trusted.
+
+A hub id may name a commit, branch or tag: `owner/name@REVISION`.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from lmgym.errors import InputError
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def resolve_source(name: str, role: str = "model") -> str:
+    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is no model folder."""
+    path = Path(name)
+    name = str(name)
+    looks_local = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not looks_local:
+        return name
+    path = path.expanduser()
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise InputError(f"{role} {name} {found}; needed: a Hugging Face folder (with config.json) or a hub id")
+    if not (path / "config.json").is_file():
+        files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
+        hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
+        raise InputError(f"{role} {name} is no model folder: found {files}; needed: config.json and weights{hint}")
+    return str(path)
+
+
+def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Arguments of from_pretrained for a folder or `owner/name[@revision]`.
+
+    Raises InputError where code is to be trusted that is not pinned: of a folder, or of a hub id without a commit.
+    """
+    source = resolve_source(name)
+    local = Path(source).exists()
+    source, _, revision = (source, "", "") if local else source.partition("@")
+    if trust_remote_code and not COMMIT.fullmatch(revision):
+        found = "a folder" if local else f"revision {revision!r}" if revision else "no revision"
+        raise InputError(
+            f"--trust_remote_code executes code that comes with the model: found {found}; needed: a hub id with the "
+            f"commit that you have read, {source if not local else 'owner/name'}@ and 40 hex digits"
+        )
+    pinned = {"revision": revision} if revision else {}
+    # False, said aloud: left out, transformers would ask at the terminal
+    return {"pretrained_model_name_or_path": source, "trust_remote_code": trust_remote_code, **pinned}
+
+
+def refuse_pickles(name: str) -> None:
+    """Raises InputError for a folder whose weights are pickles alone: loading a pickle executes it."""
+    folder = Path(name)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if found:
+        raise InputError(
+            f"{name} has its weights as {found[0]} only, a pickle, and loading that executes what it says; needed: "
+            "model.safetensors; where you trust it, write one with model.save_pretrained of transformers"
+        )

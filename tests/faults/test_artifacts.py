@@ -1,0 +1,112 @@
+"""What is loaded executes nothing, and no key of the environment reaches a file: canaries."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from faulting import begin_and_wait, kill_rank, outcome, steps
+from launching import finish, run
+
+from lmgym.errors import InputError
+from lmgym.models import load_classifier, load_config, load_tokenizer
+
+Words = Callable[..., list]
+KEYS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGINGFACE_TOKEN", "OPENAI_API_KEY", "MY_SECRET_TOKEN")
+CANARY = "canary0f3e9d1c7b5a"
+
+
+class Canary:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mknod, (str(self.path),)
+
+
+def test_the_canary_sings_where_a_pickle_is_loaded(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Canary(tmp_path / "sung")))
+    assert (tmp_path / "sung").exists()
+
+
+def test_pickled_weights_are_refused_unread(small_models: dict[str, Path], tmp_path: Path) -> None:
+    folder, sung = tmp_path / "model", tmp_path / "sung"
+    shutil.copytree(small_models["llama"], folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Canary(sung)))
+    with pytest.raises(InputError, match=r"pytorch_model.bin only, a pickle.*needed: model.safetensors"):
+        load_classifier(str(folder), load_tokenizer(str(folder)))
+    assert not sung.exists()
+
+
+def test_a_pickle_beside_safetensors_is_not_looked_at(small_models: dict[str, Path], tmp_path: Path) -> None:
+    folder, sung = tmp_path / "model", tmp_path / "sung"
+    shutil.copytree(small_models["llama"], folder)
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Canary(sung)))
+    load_classifier(str(folder), load_tokenizer(str(folder)))
+    assert not sung.exists()
+
+
+def test_code_that_a_folder_brings_along_is_not_executed(small_models: dict[str, Path], tmp_path: Path) -> None:
+    folder, sung = tmp_path / "model", tmp_path / "sung"
+    shutil.copytree(small_models["llama"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    classes = {"AutoConfig": "modeling_mine.MyConfig", "AutoModelForSequenceClassification": "modeling_mine.MyModel"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine", "auto_map": classes}))
+    (folder / "modeling_mine.py").write_text(f"import os\nos.mknod({str(sung)!r})\n")
+    for load in (load_config, lambda name: load_classifier(name, None)):
+        with pytest.raises(InputError):
+            load(str(folder))
+    assert not sung.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("owner/name", "no revision"),
+        ("owner/name@main", "revision 'main'"),
+        ("owner/name@" + "a" * 39, "revision 'aaa"),
+    ],
+)
+def test_code_is_trusted_of_a_pinned_commit_only(name: str, found: str) -> None:
+    with pytest.raises(InputError, match=f"{found}.*40 hex digits"):
+        load_config(name, trust_remote_code=True)
+
+
+def test_code_of_a_folder_cannot_be_pinned(small_models: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="found a folder"):
+        load_config(str(small_models["llama"]), trust_remote_code=True)
+
+
+@pytest.mark.slow
+def test_a_shard_that_somebody_has_replaced_is_never_loaded(words: Words, uninterrupted, tmp_path: Path) -> None:
+    folder, sung = tmp_path / "run", tmp_path / "sung"
+    launched = begin_and_wait(words("zero2", folder), folder, 4, LMGYM_TEST_SLEEP="0.1")
+    kill_rank(launched, 0)
+    finish(launched)
+    newest = folder / "checkpoints" / f"step-{steps(folder)[-1]:08d}"
+    shard = next(newest.glob("global_step*/zero_pp_rank_0*optim_states.pt"))
+    torch.save({"module": Canary(sung)}, shard)
+    done = run(words("zero2", folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not sung.exists()
+    said = done.stdout.replace("\n", "")
+    assert f"{newest} was skipped: global_step" in said
+    assert outcome(folder) == ("finished", 0)
+
+
+def test_no_key_of_the_environment_reaches_a_file(words: Words, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run(words("plain", folder, max_updates=4, tracking="offline"), **dict.fromkeys(KEYS, CANARY))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert CANARY not in done.stdout + done.stderr
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any("wandb" in str(path) for path in files), "the tracker's records are among them"
+    assert len(files) > 15
+    assert [str(path) for path in files if CANARY.encode() in path.read_bytes()] == []
