@@ -5,7 +5,7 @@
 For each world: its files, a small model pretrained on its chats without labels, then every experiment as a user runs
 it, on one core, two worlds at a time. All are scored on the same replies to users whom no log shows. The seeds of the
 worlds are drawn from the hash of the commit at hand, so that nobody chose them; the settings were chosen on worlds
-0 to 4, which are not reported.
+0 to 4, which are not reported. Each world that is done is written down; the same command goes on with the others.
 """
 
 import argparse
@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from machine import describe_machine
 
 from reward_models.baselines import baselines
 
@@ -32,8 +33,8 @@ JOINT = "convo_joint"
 ROWS = 100_000
 COMMON = {"precision": "fp32", "adam_beta2": "0.99", "micro_batch": "64", "global_batch": "64", "tracking": "none"}
 COMMON |= {"learning_rate": "3e-3", "weight_decay": "0.3", "freeze_embeddings": "true"}
-LOGS = COMMON | {"epochs": "2", "eval_size": "3000", "log_updates": "100"}
-RANKED = COMMON | {"epochs": "4", "eval_size": "500"}
+COMMON |= {"epochs": "6", "log_updates": "100", "eval_updates": "1000000", "save_updates": "-1"}  # judged at the end
+LOGS, RANKED = COMMON | {"eval_size": "3000"}, COMMON | {"eval_size": "500"}
 RUNS = {
     "retry_accept": ("retry_accept", "logs", LOGS),
     "messages_first_days": ("messages_first_days", "logs", LOGS),
@@ -145,15 +146,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/behaviour.json")
     arguments = parser.parse_args()
-    commit, seeds = draw_seeds(arguments.draw) if arguments.draw else ("", arguments.seeds)
-    print(f"worlds {seeds}", flush=True)
-    results: list[dict] = []
+    record = {"rows": arguments.rows, "settings": {"logs": LOGS, "ranked": RANKED}, "machine": describe_machine()}
+    done = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"worlds": []}
+    if arguments.draw and done["worlds"]:
+        commit, seeds = done["commit"], done["seeds"]  # drawn before the first of them
+    else:
+        commit, seeds = draw_seeds(arguments.draw) if arguments.draw else ("", arguments.seeds)
+    results: dict[int, dict] = {result["world"]: result for result in done["worlds"]}
+    print(f"worlds {seeds}, of which done {sorted(results)}", flush=True)
     with ThreadPoolExecutor(2) as pool:
-        for result in pool.map(lambda seed: run_world(seed, arguments.rows), seeds):
-            results.append(result)
-            record = {"commit": commit, "rows": arguments.rows, "settings": {"logs": LOGS, "ranked": RANKED}}
-            arguments.output.write_text(json.dumps({**record, "worlds": results}, indent=1))
-            print(table(results), flush=True)
+        waiting = [pool.submit(run_world, seed, arguments.rows) for seed in seeds if seed not in results]
+        for future in as_completed(waiting):
+            results[future.result()["world"]] = future.result()
+            worlds = [results[seed] for seed in seeds if seed in results]
+            whole = {**record, "commit": commit, "seeds": seeds, "worlds": worlds}
+            arguments.output.write_text(json.dumps(whole, indent=1))
+            print(table(worlds), flush=True)
 
 
 if __name__ == "__main__":

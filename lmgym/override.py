@@ -93,7 +93,16 @@ def leave(error: InputError | RunStopped) -> NoReturn:
         print(f"{aside}{word}: {error}", file=sys.stderr, flush=True)
     else:
         time.sleep(HEAD_START_SECONDS)
+    if _is_joined_to_others():
+        # with other ranks' connections open, an ordinary end may abort in their threads and lose the code
+        sys.stdout.flush()
+        os._exit(error.exit_code)
     raise SystemExit(error.exit_code) from None
+
+
+def _is_joined_to_others() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _speaks() -> bool:
