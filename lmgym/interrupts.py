@@ -104,7 +104,8 @@ def launchers() -> list[tuple[int, str]]:
     while pid > 1 and (fields := _fields(pid)):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:4]
-            if not LAUNCHERS.intersection(Path(word).name for word in words):
+            # a word with spaces is a script that a shell was given
+            if not LAUNCHERS.intersection(Path(word).name for word in words if len(word.split()) == 1):
                 break
         found.append((pid, fields[19]))
         pid = int(fields[1])

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jinja2 import TemplateError
+
+from lmgym.errors import InputError
 
 FLAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -132,10 +135,19 @@ def _adds_classifier_token(tokenizer) -> bool:
 
 
 def render(tokenizer, conversation: Conversation, reply: str | None = None) -> str:
-    """The text that a model sees; without a reply it ends where the bot's reply begins."""
-    return tokenizer.apply_chat_template(
-        messages(conversation, reply), tokenize=False, add_generation_prompt=reply is None
-    )
+    """The text that a model sees; without a reply it ends where the bot's reply begins.
+
+    Raises InputError where the tokenizer's template refuses the conversation, as some refuse a system message.
+    """
+    rows = messages(conversation, reply)
+    try:
+        return tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=reply is None)
+    except TemplateError as error:
+        roles = ", ".join(row["role"] for row in rows)
+        raise InputError(
+            f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {error}; needed: a "
+            "template for these roles (chat_template.jinja beside the tokenizer), or data without them"
+        ) from error
 
 
 def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str] | None = None) -> list[str]:

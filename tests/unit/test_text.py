@@ -1,10 +1,12 @@
 """Chats as text and as token ids: one meaning whatever the format, one tokenisation however it is cut."""
 
 import random
+from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
 from lmgym.text import (
     BOS_TEMPLATE,
@@ -260,3 +262,15 @@ def test_the_persona_is_seen_by_the_model_where_it_fits(tokenizers) -> None:
 
 def test_a_transcript_may_begin_with_its_first_marker():
     assert from_transcript("Human: hi\n\nAssistant: hello") == from_transcript("\n\nHuman: hi\n\nAssistant: hello")
+
+
+def test_a_template_that_refuses_a_role_is_the_users_to_mend(small_models: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(str(small_models["gpt2"]))
+    tokenizer.chat_template = (
+        "{%- if messages[0].role == 'system' -%}{{ raise_exception('no system') }}{%- endif -%}"
+        "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
+    )
+    turns = (Turn("user", "hello"),)
+    assert render(tokenizer, Conversation(turns), "hi") == "hellohi"
+    with pytest.raises(InputError, match=r"refuses a conversation of system, user, assistant: no system; needed"):
+        render(tokenizer, Conversation(turns, "A friend."), "hi")
