@@ -181,7 +181,7 @@ def test_none_is_removed_before_the_newer_one_is_there(tmp_path: Path) -> None:
 
 
 def test_an_older_one_stays_where_the_newer_one_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(tmp_path, 10)
+    saved(tmp_path, 5, 10)
     really = os.rename
 
     def lossy(source: Path, target: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_older_one_stays_where_the_newer_one_is_damaged(tmp_path: Path, monke
     monkeypatch.setattr(os, "rename", lossy)
     saved(tmp_path, 20, limit=1)
     monkeypatch.undo()
-    assert newest_step(Checkpoints(tmp_path, "mine")) == 10
+    assert (newest_step(Checkpoints(tmp_path, "mine")), names(tmp_path)[0]) == (10, "step-00000005")
     # nor does a damaged one count later on
     saved(tmp_path, 30, limit=2)
     assert names(tmp_path) == ["step-00000010", "step-00000020", "step-00000030"]

@@ -1,0 +1,149 @@
+"""What generates replies, whatever stands behind it: a local model, a server, a script, or the best of several.
+
+A `Generator` answers conversations. One whose `capabilities.token_ids` is true has `generate` too, token ids in and
+out, with the log-probabilities of the sampler, as reinforcement learning needs them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from lmgym.errors import InputError
+from lmgym.scorers import Scorer
+from lmgym.text import Conversation
+
+FinishReason = Literal["eos", "stop", "length"]
+Progress = Callable[[int, int], None]
+"""called as tokens come: (tokens made so far in the longest reply, of at most)"""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. The order of steps is transformers': penalty, temperature, top-k, top-p."""
+
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    """logits are divided by it; 0 takes the likeliest token"""
+    top_k: int = 0
+    """only the k likeliest tokens; 0: all"""
+    top_p: float = 1.0
+    """only the fewest likeliest tokens whose probabilities sum to p"""
+    repetition_penalty: float = 1.0
+    """logits of tokens that the text holds are divided by it where positive, multiplied where negative (Keskar 2019)"""
+    stop: tuple[str, ...] = ()
+    """a reply ends before the first of these"""
+    ends_at_eos: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fits, needed in (
+            ("max_new_tokens", self.max_new_tokens >= 1, "1 or more"),
+            ("temperature", 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
+            ("top_k", self.top_k >= 0, "0 (all) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
+            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0; 1 is none"),
+            ("stop", all(self.stop) and not isinstance(self.stop, str), "strings that are not empty, in a tuple"),
+        ):
+            if not fits:
+                raise InputError(f"{name}={getattr(self, name)!r}; needed: {needed}")
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the sampled distribution differs from the model's at this temperature."""
+        return self.top_k > 0 or self.top_p < 1 or self.repetition_penalty != 1
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One reply. `ids` are all sampled tokens, an eos included; `text` is without eos and stop string.
+
+    `logprobs` are of each id under the model at the sampling temperature (1 where greedy), before top-k, top-p and
+    penalty. A backend without ids leaves both empty.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    tokens: int = 0
+    """how many were made"""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can give; who needs more refuses early."""
+
+    token_ids: bool = False
+    logprobs: bool = False
+
+
+class Generator(Protocol):
+    """Replies to conversations."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can give."""
+        ...
+
+    def reply(
+        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """n replies to each conversation, independent of each other and of what else is asked for."""
+        ...
+
+
+def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
+    """The seed of each prompt of a request: prompt i alone with seed + i gives the same replies."""
+    return [sampling.seed + i for i in range(prompts)]
+
+
+@dataclass(frozen=True)
+class ScriptedGenerator:
+    """Replies by a function of (conversation, random generator), or out of a list; for tests and baselines."""
+
+    script: Callable[[Conversation, np.random.Generator], str] | Sequence[str]
+    capabilities: Capabilities = Capabilities()
+
+    def reply(
+        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """Each by a generator of its own, seeded as sampling is."""
+        seeds = seeds_of(sampling, len(conversations))
+        return [
+            [self._one(conversation, np.random.default_rng([seed, reply])) for reply in range(n)]
+            for conversation, seed in zip(conversations, seeds, strict=True)
+        ]
+
+    def _one(self, conversation: Conversation, rng: np.random.Generator) -> Completion:
+        script = self.script
+        text = script(conversation, rng) if callable(script) else script[int(rng.integers(len(script)))]
+        return Completion(text, "eos", tokens=len(text.split()))
+
+
+@dataclass(frozen=True)
+class BestOfN:
+    """The best of n replies by a scorer, as a generator: a policy made of another one."""
+
+    generator: Generator
+    scorer: Scorer
+    n: int
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the generator; log-probabilities are the sampler's, not those of the choice."""
+        return self.generator.capabilities
+
+    def reply(
+        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """n replies, each the best of `self.n` of its own."""
+        candidates = self.generator.reply(conversations, n * self.n, sampling, progress)
+        owners = [c for c, replies in zip(conversations, candidates, strict=True) for _ in replies]
+        scores = self.scorer.score(owners, [reply.text for replies in candidates for reply in replies])
+        best = scores.view(len(conversations), n, self.n).argmax(-1).tolist()
+        return [
+            [replies[group * self.n + place] for group, place in enumerate(places)]
+            for replies, places in zip(candidates, best, strict=True)
+        ]
