@@ -9,7 +9,9 @@ import torch
 
 from lmgym.generation import Sampling
 
-FIRST_LOOK = 256  # of a vocabulary, the likeliest tokens that top-p usually needs: a sort of all takes ten times as long
+FIRST_LOOK = (
+    256  # of a vocabulary, the likeliest tokens that top-p usually needs: a sort of all takes ten times as long
+)
 
 
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
@@ -24,7 +26,11 @@ def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
 
 def row_seeds(seeds: list[int], n: int) -> np.ndarray:
     """[prompts * n] uint64: a seed a reply, of its prompt's seed and its number."""
-    words = [np.random.SeedSequence([seed & (2**63 - 1), j]).generate_state(1, np.uint64)[0] for seed in seeds for j in range(n)]
+    words = [
+        np.random.SeedSequence([seed & (2**63 - 1), j]).generate_state(1, np.uint64)[0]
+        for seed in seeds
+        for j in range(n)
+    ]
     return np.array(words, dtype=np.uint64)
 
 

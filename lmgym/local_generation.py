@@ -1,0 +1,189 @@
+"""Replies from a causal model in this process: one prefill a prompt, however many replies; finished rows leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from lmgym.decoding import Cache, family_of, prefill, step
+from lmgym.errors import InputError
+from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.text import Conversation, render_all, tokenize_texts
+from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
+
+KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
+
+
+@dataclass
+class _Rows:
+    """Replies under way, a row each; `row` numbers them among all replies of the request."""
+
+    row: np.ndarray
+    seeds: np.ndarray
+    open: np.ndarray
+    seen: torch.Tensor | None
+
+
+@final
+class LocalGenerator:
+    """Samples from a causal model of a tested family (lmgym/decoding.py). `batch_rows` replies advance together."""
+
+    capabilities = Capabilities(token_ids=True, logprobs=True)
+
+    def __init__(self, model, tokenizer, batch_rows: int = 64) -> None:
+        self.model, self.tokenizer, self.batch_rows = model, tokenizer, batch_rows
+        self.family = family_of(model)
+        config = getattr(model, "generation_config", None)
+        eos = getattr(config, "eos_token_id", None)
+        eos = tokenizer.eos_token_id if eos is None else eos
+        self.eos = torch.tensor([] if eos is None else [eos] if isinstance(eos, int) else list(eos), dtype=torch.int64)
+        self.max_length = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+        self._ends_of_stops: dict[tuple[str, ...], torch.Tensor] = {}
+
+    def reply(
+        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """n replies to each conversation, as the tokenizer's chat template renders it."""
+        prompts = tokenize_texts(self.tokenizer, render_all(self.tokenizer, conversations))
+        return self.generate(prompts, n, sampling, progress)
+
+    def generate(
+        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """n completions of each prompt of token ids.
+
+        Raises InputError for an empty prompt, and for one that leaves no room for `max_new_tokens`.
+        """
+        self._refuse(prompts, n, sampling)
+        self.model.eval()
+        seeds = seeds_of(sampling, len(prompts))
+        found: list[list[Completion]] = [[] for _ in prompts]
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        size = max(1, self.batch_rows // n)
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            replies = self._batch([prompts[i] for i in batch], [seeds[i] for i in batch], n, sampling, progress)
+            for place, i in enumerate(batch):
+                found[i] = replies[place * n : (place + 1) * n]
+        return found
+
+    def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
+        if n < 1:
+            raise InputError(f"n={n} replies; needed: 1 or more")
+        for i, prompt in enumerate(prompts):
+            if not prompt:
+                raise InputError(f"prompt {i} has no token; needed: at least one, such as a BOS")
+            if len(prompt) + sampling.max_new_tokens > self.max_length:
+                raise InputError(
+                    f"prompt {i} has {len(prompt)} tokens and max_new_tokens is {sampling.max_new_tokens}; the model "
+                    f"reads {self.max_length}: shorten the one or the other"
+                )
+
+    @torch.inference_mode()
+    def _batch(
+        self, prompts: list[list[int]], seeds: list[int], n: int, sampling: Sampling, progress: Progress | None
+    ) -> list[Completion]:
+        total = len(prompts) * n
+        logits, cache = prefill(self.family, prompts, n, sampling.max_new_tokens)
+        logits = logits.repeat_interleave(n, 0)
+        rows = _Rows(np.arange(total), row_seeds(seeds, n), np.ones(total, dtype=bool), None)
+        if sampling.repetition_penalty != 1:
+            rows.seen = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+            for i, prompt in enumerate(prompts):
+                rows.seen[i * n : (i + 1) * n, prompt] = True
+        ids = np.zeros((total, sampling.max_new_tokens), dtype=np.int64)
+        logprobs = np.zeros((total, sampling.max_new_tokens), dtype=np.float32)
+        lengths, reasons = np.zeros(total, dtype=np.int64), np.array(["length"] * total, dtype=object)
+        for position in range(sampling.max_new_tokens):
+            chosen, chosen_logprobs = self._next(logits, rows, sampling, position)
+            live = rows.row[rows.open]
+            ids[live, position] = chosen.cpu().numpy()[rows.open]
+            logprobs[live, position] = chosen_logprobs.cpu().numpy()[rows.open]
+            lengths[live] = position + 1
+            self._close(rows, chosen, ids, lengths, reasons, sampling)
+            if progress:
+                progress(position + 1, sampling.max_new_tokens)
+            if not rows.open.any() or position + 1 == sampling.max_new_tokens:
+                break
+            logits = step(self.family, self._leave(rows, chosen, cache, n), cache)
+        return [
+            self._completion(ids[row, : lengths[row]], logprobs[row, : lengths[row]], reasons[row], sampling)
+            for row in range(total)
+        ]
+
+    def _next(
+        self, logits: torch.Tensor, rows: _Rows, sampling: Sampling, position: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The token of each row, and its log-probability under the model at this temperature."""
+        logits = logits.float()
+        weakened = logits if rows.seen is None else penalise(logits, rows.seen, sampling.repetition_penalty)
+        chosen = choose(weakened, sampling, torch.from_numpy(uniforms(rows.seeds, position)).to(logits.device))
+        scaled = logits / (sampling.temperature or 1.0)
+        logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(-1)
+        if rows.seen is not None:
+            rows.seen.scatter_(1, chosen[:, None], True)
+        return chosen, logprobs
+
+    def _close(
+        self, rows: _Rows, chosen: torch.Tensor, ids: np.ndarray, lengths: np.ndarray, reasons: np.ndarray,
+        sampling: Sampling,
+    ) -> None:  # fmt: skip
+        """Marks the rows that end with this token."""
+        if sampling.ends_at_eos and len(self.eos):
+            ended = rows.open & torch.isin(chosen.cpu(), self.eos).numpy()
+            reasons[rows.row[ended]] = "eos"
+            rows.open &= ~ended
+        if sampling.stop:
+            candidates = self._last_tokens_of(sampling.stop)
+            for place in np.flatnonzero(rows.open & candidates[chosen.cpu()].numpy()):
+                row = rows.row[place]
+                if _first_stop(self._decode(ids[row, : lengths[row]]), sampling.stop) is not None:
+                    reasons[row], rows.open[place] = "stop", False
+
+    def _last_tokens_of(self, stops: tuple[str, ...]) -> torch.Tensor:
+        """[vocabulary] bool: tokens whose text has the last character of a stop string, and all that are no text."""
+        if stops not in self._ends_of_stops:
+            size = self.model.get_output_embeddings().weight.shape[0]
+            texts = self.tokenizer.batch_decode([[i] for i in range(size)])
+            ends = {stop[-1] for stop in stops}
+            mask = torch.tensor([not ends.isdisjoint(text) or "\ufffd" in text for text in texts])
+            self._ends_of_stops[stops] = mask
+        return self._ends_of_stops[stops]
+
+    def _leave(self, rows: _Rows, chosen: torch.Tensor, cache: Cache, n: int) -> torch.Tensor:
+        """The tokens to go on with; once enough rows are closed, they and their caches are dropped."""
+        if rows.open.mean() >= KEEP_SHARE:
+            return chosen
+        grid = rows.open.reshape(-1, cache.replies)
+        alive = grid.sum(1)
+        most, prompts = int(alive.max()), np.flatnonzero(alive)
+        # open rows first; a prompt with fewer than the others keeps some closed ones beside
+        places = np.argsort(~grid[prompts], axis=1, kind="stable")[:, :most]
+        kept = (prompts[:, None] * cache.replies + places).ravel()
+        if len(kept) > KEEP_SHARE * len(rows.row):
+            return chosen
+        index = torch.from_numpy(kept).to(chosen.device)
+        cache.keep(torch.from_numpy(prompts).to(chosen.device), index)
+        rows.row, rows.seeds, rows.open = rows.row[kept], rows.seeds[kept], rows.open[kept]
+        rows.seen = None if rows.seen is None else rows.seen[index]
+        return chosen[index]
+
+    def _decode(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _completion(
+        self, ids: np.ndarray, logprobs: np.ndarray, reason: FinishReason, sampling: Sampling
+    ) -> Completion:
+        text = self._decode(ids[:-1] if reason == "eos" else ids)
+        cut = _first_stop(text, sampling.stop)
+        return Completion(
+            text if cut is None else text[:cut], reason, tuple(ids.tolist()), tuple(logprobs.tolist()), len(ids)
+        )
+
+
+def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Where the first of the stop strings begins."""
+    found = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return min(found) if found else None

@@ -1,0 +1,199 @@
+"""Our sampler against transformers' generate, a full forward, and the exact distribution."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import AutoModelForCausalLM
+
+from lmgym.errors import InputError
+from lmgym.generation import Completion, Sampling
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import load_tokenizer
+from lmgym.text import Conversation, Turn
+
+FAMILIES = ("gpt2", "llama", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def generators(small_models: dict[str, Path]) -> dict[str, LocalGenerator]:
+    """A generator a family; the weights are large, so that the next token depends on every one before."""
+    found = {}
+    for family in FAMILIES:
+        model = AutoModelForCausalLM.from_pretrained(small_models[family], dtype=torch.float32).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim == 2 and "head" not in name:
+                    parameter.mul_(6.0)
+        found[family] = LocalGenerator(model, load_tokenizer(str(small_models[family])))
+    return found
+
+
+def prompts_of(count: int, seed: int = 0, longest: int = 40) -> list[list[int]]:
+    """Ragged prompts of random tokens."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, 400, rng.integers(1, longest)).tolist() for _ in range(count)]
+
+
+def theirs(generator: LocalGenerator, prompts: list[list[int]], **settings) -> list[list[int]]:
+    """transformers' generate, left-padded, each cut after its eos."""
+    tokenizer = generator.tokenizer
+    batch = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    found = generator.model.generate(
+        **batch, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, **settings
+    )
+    rows = found[:, batch.input_ids.shape[1] :].tolist()
+    eos = tokenizer.eos_token_id
+    return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_greedy_is_transformers_generate_token_for_token(family: str, penalty: float, generators) -> None:
+    generator, prompts = generators[family], prompts_of(13)
+    sampling = Sampling(max_new_tokens=24, temperature=0, repetition_penalty=penalty)
+    ours = [list(c.ids) for [c] in generator.generate(prompts, 1, sampling)]
+    assert ours == theirs(generator, prompts, max_new_tokens=24, repetition_penalty=penalty)
+    assert len({tuple(ids) for ids in ours}) > 8, "prompts matter"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_a_full_forward(family: str, temperature: float, generators) -> None:
+    generator, prompts = generators[family], prompts_of(5)
+    sampling = Sampling(max_new_tokens=20, temperature=temperature, top_p=0.9, repetition_penalty=1.1)
+    for prompt, replies in zip(prompts, generator.generate(prompts, 3, sampling), strict=True):
+        for reply in replies:
+            with torch.no_grad():
+                logits = generator.model(torch.tensor([prompt + list(reply.ids)])).logits[0, len(prompt) - 1 : -1]
+            wanted = (logits / temperature).log_softmax(-1).gather(1, torch.tensor(reply.ids)[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(reply.logprobs), wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generators) -> None:
+    generator, prompts = generators[family], prompts_of(32)
+    sampling = Sampling(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.95, seed=5)
+
+    def ids(batch_rows: int) -> list:
+        generator.batch_rows = batch_rows
+        return [[c.ids for c in replies] for replies in generator.generate(prompts, 2, sampling)]
+
+    try:
+        together = ids(64)
+        assert ids(7) == together
+        assert ids(1) == together
+    finally:
+        generator.batch_rows = 64
+    alone = generator.generate(prompts[9:10], 2, Sampling(**{**vars(sampling), "seed": 14}))
+    assert [c.ids for c in alone[0]] == together[9]
+    assert together[0][0] != together[0][1], "the replies to one prompt differ"
+
+
+OPTIONS = [
+    {"temperature": 1.0}, {"temperature": 0.6}, {"top_k": 5}, {"top_p": 0.7}, {"repetition_penalty": 1.8},
+    {"temperature": 1.5, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.4},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_sampled_frequencies_are_the_exact_distribution(options: dict, generators) -> None:
+    from transformers import (
+        LogitsProcessorList,
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    generator, prompt, count = generators["llama"], prompts_of(1, seed=3)[0] * 2, 20_000
+    generator.batch_rows = count
+    replies = generator.generate([prompt], count, Sampling(max_new_tokens=1, ends_at_eos=False, **options))[0]
+    generator.batch_rows = 64
+    found = np.bincount([c.ids[0] for c in replies], minlength=512)
+    # theirs, in their order, as the independent implementation
+    chain = [RepetitionPenaltyLogitsProcessor(options.get("repetition_penalty", 1.0))]
+    chain += [TemperatureLogitsWarper(options.get("temperature", 1.0))]
+    chain += [TopKLogitsWarper(options["top_k"])] if "top_k" in options else []
+    chain += [TopPLogitsWarper(options["top_p"])] if "top_p" in options else []
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        logits = LogitsProcessorList(chain)(ids, generator.model(ids).logits[:, -1])
+    wanted = logits.double().softmax(-1)[0].numpy()
+    assert found[wanted == 0].sum() == 0
+    large = wanted * count > 5
+    observed, expected = found[large], wanted[large] * count
+    rest = (found[~large].sum(), wanted[~large].sum() * count)
+    if rest[1] > 5:
+        observed, expected = np.append(observed, rest[0]), np.append(expected, rest[1])
+    assert len(observed) > 2
+    assert chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-3
+
+
+def test_rows_end_at_eos_stop_or_length_and_leave_the_others_alone(generators) -> None:
+    generator = generators["gpt2"]
+    prompts = prompts_of(40, seed=8)
+    sampling = Sampling(max_new_tokens=30, stop=("e",), seed=1)
+    bounded = [c for replies in generator.generate(prompts, 3, sampling) for c in replies]
+    free = Sampling(max_new_tokens=30, seed=1, ends_at_eos=False)
+    whole = [c for replies in generator.generate(prompts, 3, free) for c in replies]
+    assert {c.finish_reason for c in bounded} >= {"stop", "length"} or {c.finish_reason for c in bounded} >= {"stop"}
+    for short, long in zip(bounded, whole, strict=True):
+        assert long.ids[: len(short.ids)] == short.ids, "who leaves changes nobody"
+        assert "e" not in short.text
+        assert short.tokens == len(short.ids) == len(short.logprobs)
+        if short.finish_reason == "length":
+            assert len(short.ids) == 30
+
+
+def test_an_eos_is_among_the_ids_and_not_in_the_text(generators) -> None:
+    generator = generators["llama"]
+    eos = generator.tokenizer.eos_token_id
+    with torch.no_grad():
+        before = generator.model.lm_head.weight[eos].clone()
+        generator.model.lm_head.weight[eos] = generator.model.lm_head.weight.mean(0) * 0 + 0.3
+    try:
+        replies = [
+            c for r in generator.generate(prompts_of(30), 4, Sampling(max_new_tokens=30, temperature=3.0)) for c in r
+        ]
+    finally:
+        with torch.no_grad():
+            generator.model.lm_head.weight[eos] = before
+    ended = [c for c in replies if c.finish_reason == "eos"]
+    assert ended
+    for reply in ended:
+        assert reply.ids[-1] == eos
+        assert eos not in reply.ids[:-1]
+        assert generator.tokenizer.eos_token not in reply.text
+
+
+def test_conversations_are_rendered_by_the_template(generators) -> None:
+    generator = generators["qwen3"]
+    chats = [Conversation((Turn("user", "hello"),), "A friend."), Conversation((Turn("user", "bye"),))]
+    calls: list[tuple[int, int]] = []
+    replies = generator.reply(chats, 2, Sampling(max_new_tokens=5), progress=lambda *at: calls.append(at))
+    assert [len(r) for r in replies] == [2, 2]
+    assert all(isinstance(c, Completion) for r in replies for c in r)
+    assert calls[0] == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "n", "words"),
+    [([[]], 1, "prompt 0 has no token"), ([[5]], 0, "n=0 replies"), ([[5], [5] * 250], 1, "prompt 1 has 250 tokens")],
+)
+def test_what_cannot_be_generated_is_refused(prompts: list, n: int, words: str, generators) -> None:
+    with pytest.raises(InputError, match=words):
+        generators["llama"].generate(prompts, n, Sampling(max_new_tokens=20))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_new_tokens": 0}, {"temperature": -1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1},
+     {"repetition_penalty": 0}, {"stop": ("",)}, {"stop": "x"}],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(settings: dict) -> None:
+    with pytest.raises(InputError, match="needed"):
+        Sampling(**settings)
