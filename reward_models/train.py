@@ -164,7 +164,7 @@ def _make_trainer(
     data: TaskData,
     evaluations: Sequence[EvaluationSet],
     run: Run,
-    keeper: Keeper,
+    keeper: Keeper | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
     from reward_models.probes import Probe, TranscriptProbe
@@ -175,7 +175,8 @@ def _make_trainer(
     )
     arguments = training_arguments(config, deepspeed, accumulation, -(-len(sampler) // accumulation))
     scoring = _make_model(config, task, tokenizer, run)
-    keeper.checkpoint_bytes = _refuse_small_disk(config, scoring, run)
+    if keeper:
+        keeper.checkpoint_bytes = _refuse_small_disk(config, scoring, run)
     pad = tokenizer.pad_token_id
     batch_tokens = data.replies * config.optimizer.micro_batch * config.data.max_length
     probes: dict[str, Probe] = {"": task.probe(data, scoring, pad, batch_tokens)}
