@@ -58,6 +58,7 @@ class LocalGenerator:
         """
         self._refuse(prompts, n, sampling)
         self.model.eval()
+        self.family.refresh()
         seeds = seeds_of(sampling, len(prompts))
         found: list[list[Completion]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))

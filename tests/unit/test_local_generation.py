@@ -149,6 +149,24 @@ def test_rows_end_at_eos_stop_or_length_and_leave_the_others_alone(generators) -
             assert len(short.ids) == 30
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_that_change_in_place_are_the_weights_that_sample(family: str, generators) -> None:
+    generator, prompts = generators[family], prompts_of(6, seed=4)
+    sampling = Sampling(max_new_tokens=12, temperature=0)
+    before = [list(c.ids) for [c] in generator.generate(prompts, 1, sampling)]
+    kept = {name: value.clone() for name, value in generator.model.state_dict().items()}
+    try:
+        with torch.no_grad():
+            for parameter in generator.model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        changed = [list(c.ids) for [c] in generator.generate(prompts, 1, sampling)]
+        assert changed == theirs(generator, prompts, max_new_tokens=12)
+        assert changed != before
+    finally:
+        generator.model.load_state_dict(kept)
+    assert [list(c.ids) for [c] in generator.generate(prompts, 1, sampling)] == before
+
+
 def test_an_eos_is_among_the_ids_and_not_in_the_text(generators) -> None:
     generator = generators["llama"]
     eos = generator.tokenizer.eos_token_id
