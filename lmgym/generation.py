@@ -6,13 +6,15 @@ out, with the log-probabilities of the sampler, as reinforcement learning needs 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from lmgym.errors import InputError
-from lmgym.scorers import Scorer
 from lmgym.text import Conversation
+
+if TYPE_CHECKING:
+    from lmgym.scorers import Scorer  # imports torch and transformers: a session with a script starts without them
 
 FinishReason = Literal["eos", "stop", "length"]
 Progress = Callable[[int, int], None]
@@ -127,7 +129,7 @@ class BestOfN:
     """The best of n replies by a scorer, as a generator: a policy made of another one."""
 
     generator: Generator
-    scorer: Scorer
+    scorer: "Scorer"
     n: int
 
     @property

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -40,6 +41,15 @@ def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
         f"reduce={reduce!r} does not suit a scorer of {labels} output(s); logit takes 1, softmax[1] takes 2, "
         "mean_sigmoid any number"
     )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a scorer was shown: the text, its tokens, and how many were cut off its left."""
+
+    text: str
+    tokens: int
+    cut: int
 
 
 class HFScorer:
@@ -104,6 +114,14 @@ class HFScorer:
         if self.moments:
             scores = (scores - self.moments[0]) / self.moments[1]
         return scores
+
+    def seen(self, conversation: Conversation, reply: str) -> Seen:
+        """What of a reply in its conversation the model is shown."""
+        text = render(self.tokenizer, conversation, reply)
+        [ids] = tokenize_texts(self.tokenizer, [text])
+        kept = _keep_right(ids, self.max_length, {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id})
+        cut = len(ids) - len(kept)
+        return Seen(self.tokenizer.decode(kept) if cut else text, len(kept), cut)
 
     def _rows(
         self, conversations: Sequence[Conversation], replies: Sequence[str]

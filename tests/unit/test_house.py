@@ -25,7 +25,13 @@ def files_in(*folders: Path) -> list[Path]:
 
 
 def experiments() -> list[Path]:
-    return [p for p in files_in(*PACKAGES) if p.parent.name == "experiments" and p.name != "__init__.py"]
+    found = [p for p in files_in(*PACKAGES) if p.parent.name == "experiments" and p.name != "__init__.py"]
+    return [p for p in found if p.parent.parent.name != "evaluation"]
+
+
+def evaluations() -> list[Path]:
+    """Experiments that train nothing: who talks, and who judges."""
+    return [p for p in files_in(ROOT / "reward_models/evaluation/experiments") if p.name != "__init__.py"]
 
 
 def parse(path: Path) -> ast.Module:
@@ -143,6 +149,18 @@ def test_an_experiment_is_short_and_builds_one_config(path: Path) -> None:
     assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
     names = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
     assert names == ["CONFIG"]
+
+
+@pytest.mark.parametrize("path", evaluations(), ids=lambda p: p.stem)
+def test_an_evaluation_is_short_says_who_talks_and_judges_and_loads_models_in_its_functions_alone(path: Path) -> None:
+    assert re.fullmatch("[a-z0-9_]+", path.stem)
+    assert 15 <= len(path.read_text(encoding="utf-8").splitlines()) <= 50
+    tree = parse(path)
+    assert ast.get_docstring(tree)
+    assert {"get_base_model", "get_reward_models"} <= {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+    assert not imported_at_once(path) & {"torch", "transformers", "pandas", "datasets"}
+    heavy = ("from lmgym.scorers", "from lmgym.local", "from lmgym.models")
+    assert not any(ast.unparse(node).startswith(heavy) for node in outside_functions(tree))
 
 
 def test_experiments_are_called_by_their_file_import_without_side_effects_and_without_torch(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmgym.text import Conversation, Turn, from_messages, messages
+from reward_models.evaluation.judging import ranks
+
+HUMAN_WORDS = ("written", "tie", "rejected")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One reply with every scorer's opinion, None of a scorer that failed."""
+
+    text: str
+    tokens: int
+    finish_reason: str
+    seed: int
+    scores: dict[str, float | None] = field(default_factory=dict, repr=False)  # a blind person may look at a list
+
+
+@dataclass
+class Exchange:
+    """A turn of a session. `prompt` ends with the person's line; indices count candidates from 0."""
+
+    id: int
+    parent: int | None
+    prompt: Conversation
+    candidates: list[Candidate]
+    seed: int
+    sampling: dict[str, Any]
+    selected: int | None = None
+    """by the scorers; None while a blind person has not decided"""
+    selected_by: str = ""
+    human_pick: int | str | None = None
+    """a candidate, or one of HUMAN_WORDS"""
+    edited_text: str | None = None
+    tied: list[int] = field(default_factory=list)
+    scores_visible: bool = True
+    """whether scores were on the screen when the person decided"""
+    dropped_turns: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def user(self) -> str:
+        """The person's line."""
+        return self.prompt.turns[-1].text
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a blind person has yet to decide: until then nothing may show scores or the scorers' choice."""
+        return self.selected is None
+
+    @property
+    def chosen(self) -> int | None:
+        """The candidate that was said; None while open, or where the person wrote another."""
+        if self.is_open or self.edited_text is not None:
+            return None
+        return self.human_pick if isinstance(self.human_pick, int) else self.selected
+
+    @property
+    def reply(self) -> str | None:
+        """What the bot said in the end; None while open."""
+        if self.edited_text is not None:
+            return self.edited_text
+        return None if self.chosen is None else self.candidates[self.chosen].text
+
+    @property
+    def conversation(self) -> Conversation:
+        """The prompt with the reply."""
+        assert self.reply is not None, "an open turn has no reply yet"
+        return Conversation((*self.prompt.turns, Turn("bot", self.reply)), self.prompt.persona)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the scorers that were asked."""
+        return list(self.candidates[0].scores) if self.candidates else []
+
+    def column(self, name: str) -> list[float | None]:
+        """A scorer's scores, a candidate each."""
+        return [candidate.scores.get(name) for candidate in self.candidates]
+
+    @property
+    def columns(self) -> dict[str, list[float | None]]:
+        """All scorers' scores."""
+        return {name: self.column(name) for name in self.names}
+
+    @property
+    def df(self):
+        """A pandas DataFrame, a row a candidate, numbered as on the screen. While open it has no scores.
+
+        Texts are cleaned for the terminal that shows it; `candidates` has them as they are.
+        """
+        import pandas as pd
+
+        from reward_models.evaluation.cleaning import clean
+
+        rows: dict[str, list] = {"text": [clean(c.text) for c in self.candidates]}
+        if not self.is_open:
+            columns = self.columns
+            rows |= columns | {f"rank_{name}": ranks(column) for name, column in columns.items()}
+            rows["chosen"] = [i == self.chosen for i in range(len(self.candidates))]
+        rows["tokens"] = [c.tokens for c in self.candidates]
+        rows["finish_reason"] = [c.finish_reason for c in self.candidates]
+        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(self.candidates) + 1, name="reply"))
+
+    def __repr__(self) -> str:
+        """Short, and blind while the person is."""
+        said = "open" if self.is_open else repr(self.reply)
+        return f"<turn {self.id}: {self.user!r} -> {said}; {len(self.candidates)} candidates, see .df>"
+
+
+def to_record(exchange: Exchange) -> dict[str, Any]:
+    """As a line of a session's file says it."""
+    return {
+        "turn": exchange.id,
+        "parent": exchange.parent,
+        "prompt": messages(exchange.prompt),
+        "user": exchange.user,
+        "reply": exchange.reply,
+        "candidates": [vars(candidate) for candidate in exchange.candidates],
+        "selected": exchange.selected,
+        "selected_by": exchange.selected_by,
+        "human_pick": exchange.human_pick,
+        "edited_text": exchange.edited_text,
+        "tied": exchange.tied,
+        "scores_visible": exchange.scores_visible,
+        "seed": exchange.seed,
+        "sampling": exchange.sampling,
+        "dropped_turns": exchange.dropped_turns,
+        "failed": exchange.failed,
+    }
+
+
+def from_record(row: dict[str, Any]) -> Exchange:
+    """What `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    exchange = Exchange(
+        id=int(row["turn"]),
+        parent=row["parent"],
+        prompt=from_messages(row["prompt"]),
+        candidates=[Candidate(**fields) for fields in row["candidates"]],
+        **{name: row[name] for name in ("seed", "sampling", "selected", "selected_by", "human_pick", "edited_text")},
+        **{name: row[name] for name in ("tied", "scores_visible", "dropped_turns", "failed")},
+    )
+    places = [place for place in (exchange.selected, exchange.human_pick, *exchange.tied) if isinstance(place, int)]
+    if not exchange.prompt.turns or any(not 0 <= place < len(exchange.candidates) for place in places):
+        raise ValueError("it names candidates that it does not have")
+    return exchange

@@ -1,0 +1,1 @@
+"""Who talks and who judges, a file each."""

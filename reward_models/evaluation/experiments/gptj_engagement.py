@@ -1,0 +1,41 @@
+"""GPT-J as chat models for engagement were sampled in 2023, judged by scorers of users' traces.
+
+python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name gptj_engagement --select_model retry \
+    --scorers retry=outputs/retry_accept/model,joint=outputs/convo_joint/model
+"""
+
+from dataclasses import dataclass
+
+from lmgym.generation import Generator, Sampling
+from reward_models.evaluation.judging import Judge
+
+SAMPLING = Sampling(temperature=0.72, repetition_penalty=1.13125, max_new_tokens=64, top_p=0.725, stop=("\n",))
+PERSONA_FORM = "{persona}\n<START>"
+
+
+@dataclass(frozen=True)
+class EngagementConfig:
+    """Who talks, and who judges."""
+
+    model: str = "EleutherAI/gpt-j-6b"
+    """a causal model without a chat template of its own: it sees "User: ...", "Bot: ..." """
+    scorers: str = "retry_accept=outputs/retry_accept/model"
+    """name=PATH of each scorer, with commas between"""
+
+
+CONFIG = EngagementConfig()
+
+
+def get_base_model(config: EngagementConfig = CONFIG) -> Generator:
+    """The model, a persona set off from the chat."""
+    from reward_models.evaluation.any_model import load_causal
+    from reward_models.evaluation.fitting import WithPersona
+
+    return WithPersona(load_causal(config.model), PERSONA_FORM)
+
+
+def get_reward_models(config: EngagementConfig = CONFIG) -> dict[str, Judge]:
+    """The scorers, which see the persona as it was typed."""
+    from reward_models.evaluation.any_model import load_scorers
+
+    return load_scorers(config.scorers)

@@ -1,0 +1,39 @@
+"""Any causal model and any scorers, by folder or hub id.
+
+python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh --select_model helpful \
+    --model Qwen/Qwen3-0.6B --scorers helpful=outputs/hh_pairwise/model,other=owner/name
+"""
+
+from dataclasses import dataclass
+
+from lmgym.generation import Generator, Sampling
+from reward_models.evaluation.judging import Judge
+
+SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
+
+
+@dataclass(frozen=True)
+class HHConfig:
+    """Who talks, and who judges."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+    """a causal model: folder or hub id"""
+    scorers: str = "hh_pairwise=outputs/hh_pairwise/model"
+    """name=PATH of each scorer, with commas between"""
+
+
+CONFIG = HHConfig()
+
+
+def get_base_model(config: HHConfig = CONFIG) -> Generator:
+    """The model; personas go where its chat template puts a system message."""
+    from reward_models.evaluation.any_model import load_causal
+
+    return load_causal(config.model)
+
+
+def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Judge]:
+    """The scorers, each with the template of its own folder."""
+    from reward_models.evaluation.any_model import load_scorers
+
+    return load_scorers(config.scorers)

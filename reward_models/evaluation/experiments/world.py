@@ -1,0 +1,37 @@
+"""The simulated world of `make demo`: for people without models of their own. Nothing is downloaded.
+
+python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name world --select_model demo
+"""
+
+from lmgym.generation import Generator, ScriptedGenerator
+from lmgym.text import Conversation
+from reward_models.evaluation.judging import Judge
+
+SEED = 0  # of `make demo`
+PERSONA = "Cleo likes ferns, not cartoons."
+FIRST_MESSAGE = ""
+
+
+def get_base_model() -> Generator:
+    """The world's own bots, each reply by one of them."""
+    from lmgym.environments.world import World
+    from reward_models.evaluation.embedded_world import bot_reply
+
+    world = World(SEED)
+    return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
+
+
+def get_reward_models() -> dict[str, Judge]:
+    """The demo's scorer, which learned from users' traces, beside the truth that it never saw."""
+    from lmgym.environments.world import World
+    from reward_models.evaluation.embedded_world import HiddenUtility, demo_scorer
+
+    return {"demo": demo_scorer(), "hidden_utility": HiddenUtility(World(SEED))}
+
+
+def get_conversations() -> list[Conversation]:
+    """Chats of the world's users, for convo_evolution."""
+    from lmgym.environments.world import World
+    from reward_models.evaluation.embedded_world import sample_conversations
+
+    return sample_conversations(World(SEED))

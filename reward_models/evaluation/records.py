@@ -1,0 +1,149 @@
+"""A session's file: a line a turn, appended and synced, so that a kill loses at most the open turn.
+
+Lines are JSON objects: {"kind": "session"} first, then {"kind": "turn"} after every change of a turn (the last of an
+id holds), {"kind": "head"} where the person went back, and {"kind": "failure"}.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmgym.errors import InputError
+from lmgym.text import messages
+from reward_models.evaluation.exchanges import Exchange, from_record
+
+
+@dataclass
+class Loaded:
+    """What a session's file says. `header` is of its first line; `broken` lines could not be read."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    head: int | None = None
+    broken: list[int] = field(default_factory=list)
+
+
+def append(path: Path, *rows: dict[str, Any]) -> None:
+    """Writes lines to the end of the file in one call of the system, and syncs them to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    is_new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            data = b"\n" + data  # a kill cut the last line short: it stays alone in its line
+        while data:
+            data = data[os.write(handle, data) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if is_new:
+        _sync_folder(path.parent)
+
+
+def write_whole(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A file of these lines and no others, whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    append(partial, *rows)
+    os.replace(partial, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load(path: Path) -> Loaded:
+    """A session as its file tells it. Raises InputError for a file that is none."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"no session loads from {path}: {error.strerror}{_near(path)}") from None
+    loaded = Loaded()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            _take(loaded, json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            loaded.broken.append(number)
+    if not loaded.header:
+        raise InputError(f"{path} is no session: no line of it begins one; sessions/ holds those that were kept")
+    return loaded
+
+
+def _take(loaded: Loaded, row: dict[str, Any]) -> None:
+    if row["kind"] == "session":
+        loaded.header = loaded.header or row
+    elif row["kind"] == "turn":
+        exchange = from_record(row)
+        loaded.exchanges[exchange.id] = exchange
+        loaded.head = exchange.id
+    elif row["kind"] == "head":
+        if row["turn"] is not None and row["turn"] not in loaded.exchanges:
+            raise ValueError("a turn that was not read")
+        loaded.head = row["turn"]
+
+
+def _near(path: Path) -> str:
+    found = sorted(path.parent.glob("*.jsonl"))[-3:] if path.parent.is_dir() else []
+    return "; there are " + ", ".join(map(str, found)) if found else ""
+
+
+@dataclass
+class Exported:
+    """How many preferences were written, and what gave none."""
+
+    pairs: int = 0
+    ties: int = 0
+    rejections: int = 0
+    decisions: int = 0
+
+
+def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any]]:
+    """A row a pair: what a person picked or wrote against every other candidate with another text."""
+    rows: dict[str, dict[str, Any]] = {}
+    for exchange in exchanges:
+        if exchange.human_pick is None or exchange.human_pick in ("tie", "rejected"):
+            continue
+        chosen = (exchange.reply or "").strip()
+        for other in exchange.candidates:
+            rejected = other.text.strip()
+            if not chosen or not rejected or rejected == chosen:
+                continue
+            row = {
+                "prompt": messages(exchange.prompt),
+                "chosen": [{"role": "assistant", "content": chosen}],
+                "rejected": [{"role": "assistant", "content": rejected}],
+                "group": group,
+                "turn": exchange.id,
+                "scores_visible": exchange.scores_visible,
+            }
+            rows.setdefault(json.dumps([row["prompt"], chosen, rejected]), row)
+    return list(rows.values())
+
+
+def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) -> Exported:
+    """Writes `preferences` as JSONL, which `hh_pairwise` trains on. Raises InputError where there is none to write."""
+    rows = preferences(exchanges, group)
+    decided = [exchange.human_pick for exchange in exchanges if exchange.human_pick is not None]
+    counts = Exported(len(rows), decided.count("tie"), decided.count("rejected"), len(decided))
+    if not rows:
+        raise InputError(
+            f"nothing to export: {counts.decisions} decisions, of which {counts.ties} ties and {counts.rejections} "
+            "rejections; %pick or %write prefers a reply to others"
+        )
+    try:
+        write_whole(path, rows)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+    return counts

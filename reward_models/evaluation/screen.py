@@ -1,0 +1,157 @@
+"""An exchange as a table: a column a scorer, rank 1 is best, the chosen row marked. All text is cleaned first."""
+
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import IO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reward_models.evaluation.actions import Shown, Talk
+from reward_models.evaluation.cleaning import clean, clean_line
+from reward_models.evaluation.exchanges import Exchange
+from reward_models.evaluation.judging import ranks, standardise
+
+LEAST_REPLY, MOST_SHOWN, LONGEST_NAME = 24, 2000, 16
+"""columns that a reply needs at least, characters of a reply that are shown, letters of a scorer's name"""
+
+
+def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """A console that is coloured on a terminal, and sends no escape sequence with NO_COLOR, TERM=dumb or elsewhere."""
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("", "dumb", "unknown")
+    return Console(
+        file=file, width=width, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False
+    )
+
+
+def show(console: Console, talk: Talk, shown: Shown) -> None:
+    """What came of a line: the table, its notes, the reply, and words."""
+    if shown.exchange is not None:
+        exchange = shown.exchange
+        table, absent = table_of(exchange, talk.view, console.width, talk.session.weights)
+        console.print(table)
+        lost = [name for name in absent if name in exchange.names]
+        for note in [*exchange.notes, *([f"the terminal is too narrow for {', '.join(lost)}"] if lost else [])]:
+            console.print(Text(f"note: {clean_line(note)}", "yellow"))
+        if exchange.is_open:
+            console.print(Text("%pick N, %write TEXT, %tie or %reject: then it goes on"))
+        else:
+            console.print(reply_line(exchange))
+    if shown.text:
+        console.print(Text(clean(shown.text), "" if shown.ok else "red"))
+
+
+def reply_line(exchange: Exchange) -> Text:
+    """What was said in the end; further lines are indented, so that none looks like a prompt."""
+    reply = _cropped(exchange.reply or "").replace("\n", "\n     ")
+    return Text.assemble(("Bot: ", "bold"), Text(reply, "bold green"))
+
+
+def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str]) -> tuple[Table, list[str]]:
+    """(the table, columns that found no room). The scorers that decide stay longest; a reply has room at least."""
+    names = [] if exchange.is_open else exchange.names
+    columns = {name: _cells(exchange, name, view) for name in names}
+    order = sorted(names, key=lambda name: name not in deciding)  # stable: those that decide come first
+    headings = {name: _heading(exchange, name) for name in names}
+    widths = {n: max(cell_len(headings[n]), *(cell_len(c) for c, _ in columns[n])) for n in names}
+    kept, room = set(), width - LEAST_REPLY - 8 - 3
+    for name in [*order, "tokens", "end"]:
+        room -= widths.get(name, 6) + 3
+        if room >= 0 or name in deciding:
+            kept.add(name)
+    table = Table(title=Text(f"turn {exchange.id}", "dim"), title_justify="left", expand=False)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("reply", overflow="fold", ratio=None, min_width=min(LEAST_REPLY, max(8, width // 3)))
+    shown = [name for name in names if name in kept]
+    for name in shown:
+        table.add_column(Text(headings[name]), justify="right", no_wrap=True)
+    for name in ("tokens", "end"):
+        if name in kept:
+            table.add_column(name, justify="right", no_wrap=True)
+    for i, candidate in enumerate(exchange.candidates):
+        chosen = i == exchange.chosen
+        row = [Text(f"{'>' if chosen else ' '}{i + 1}"), Text(_cropped(candidate.text) or "(empty)")]
+        row += [Text(*columns[name][i]) for name in shown]
+        row += [Text(str(candidate.tokens))] if "tokens" in kept else []
+        row += [Text(clean_line(candidate.finish_reason))] if "end" in kept else []
+        table.add_row(*row, style="bold" if chosen else None)
+    return table, [name for name in [*names, "tokens", "end"] if name not in kept]
+
+
+def _heading(exchange: Exchange, name: str) -> str:
+    short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return clean_line(short) + (" *" if name in exchange.selected_by.replace("=", " ").split() else "")
+
+
+def _cells(exchange: Exchange, name: str, view: str) -> list[tuple[str, str]]:
+    """(words, style) of a scorer's column. Coloured where it disagrees with the other scorers' mean rank."""
+    scores = exchange.column(name)
+    values: Sequence[float | None] = scores
+    if view != "scores":
+        values = ranks(scores) if view == "ranks" else standardise(scores)
+    others = [ranks(exchange.column(other)) for other in exchange.names if other != name]
+    cells = []
+    for i, value in enumerate(values):
+        if value is None:
+            cells.append(("failed", "red"))
+            continue
+        place = ranks(scores)[i]
+        assert place is not None
+        elsewhere = [rank for column in others if (rank := column[i]) is not None]
+        words = str(value) if view == "ranks" else f"{value:+.2f}" if view == "z" else _number(float(value))
+        cells.append((words, _colour(place, elsewhere, len(scores))))
+    return cells
+
+
+def _colour(place: int, elsewhere: list[int], n: int) -> str:
+    """Green for the best, magenta where the rank is far from that of the others, by half of the candidates or more."""
+    if elsewhere and n > 1 and abs(place - sum(elsewhere) / len(elsewhere)) >= n / 2:
+        return "magenta"
+    return "green" if place == 1 else ""
+
+
+def _number(value: float) -> str:
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+    return f"{value:.2e}" if math.isfinite(value) else str(value)
+
+
+def _cropped(text: str) -> str:
+    if len(text) <= MOST_SHOWN:
+        return clean(text)
+    return clean(text[:MOST_SHOWN]) + f"… and {len(text) - MOST_SHOWN:,} characters more"
+
+
+def progress_line(file: IO[str]) -> "ProgressLine | None":
+    """Something that shows tokens as they come, on a terminal alone."""
+    return ProgressLine(file) if file.isatty() else None
+
+
+class ProgressLine:
+    """`12 of 64 tokens` in a line that is written over, from half a second on."""
+
+    def __init__(self, file: IO[str], clock: Callable[[], float] | None = None) -> None:
+        import time
+
+        self.file, self.clock = file, clock or time.monotonic
+        self.began = self.clock()
+        self.next, self.width = self.began + 0.5, 0
+
+    def __call__(self, done: int, of: int) -> None:
+        now = self.clock()
+        if now < self.next:
+            return
+        self.next = now + 0.1
+        words = f"{done} of at most {of} tokens, {now - self.began:.0f} s; Ctrl-C stops it"
+        self.file.write(f"\r{words:{self.width}}")
+        self.file.flush()
+        self.width = max(self.width, len(words))
+
+    def close(self) -> None:
+        """Takes the line away."""
+        if self.width:
+            self.file.write(f"\r{' ' * self.width}\r")
+            self.file.flush()

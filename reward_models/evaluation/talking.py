@@ -1,0 +1,79 @@
+"""From the words of the command line to a session on one of its skins."""
+
+import sys
+from collections.abc import Sequence
+
+from lmgym.errors import InputError
+from lmgym.generation import Sampling
+from reward_models.evaluation.actions import Talk
+from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer
+from reward_models.evaluation.session import ChatSession, checked_count
+
+
+def begin(
+    experiment_name: str | None,
+    select_model: str | None,
+    best_of: int = 6,
+    ranked: bool = False,
+    prompt: str | None = None,
+    first_message: str | None = None,
+    flags: Sequence[str] = (),
+    known: Sequence[str] = (),
+    asks: bool = False,
+) -> Talk:
+    """A session of the experiment. With `asks` the person at the terminal is asked for persona and first message.
+
+    Raises InputError for whatever is missing or wrong, before anything heavy is loaded where that can be told.
+    """
+    checked_count(best_of)
+    experiment = load_experiment(experiment_name, flags, known)
+    judges = experiment.judges()
+    select = refuse_unknown_scorer(select_model, judges)
+    generator = experiment.generator()
+    persona = _answer("Model prompt (who the bot is)", prompt, experiment.get("PERSONA", ""), asks)
+    opening = _answer("Bot's first message", first_message, experiment.get("FIRST_MESSAGE", ""), asks)
+    about = {"experiment": experiment.name, "models": model_revisions(generator, judges)}
+    sampling = experiment.get("SAMPLING") or Sampling()
+    session = ChatSession(generator, judges, select, best_of, sampling, persona, opening, about=about)
+    return Talk(session, "ranks" if ranked else "scores")
+
+
+def _answer(question: str, given: str | None, default: str, asks: bool) -> str:
+    if given is not None or not asks:
+        return default if given is None else given
+    try:
+        return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+    except (EOFError, KeyboardInterrupt):
+        print()
+        raise InputError("left before the session began") from None
+
+
+def run(as_json: bool, **settings) -> None:
+    """A session in IPython where that runs us, else in the terminal, else from a pipe.
+
+    In IPython this returns once the session stands; elsewhere when it is over.
+    """
+    shell = running_ipython()
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    talk = begin(asks=at_terminal, **settings)
+    if shell is not None and not as_json:
+        from reward_models.evaluation.ipython_skin import take_over
+
+        take_over(shell, talk)
+    elif at_terminal:
+        from reward_models.evaluation.terminal_skin import converse
+
+        converse(talk)
+    else:
+        from reward_models.evaluation.pipe_skin import answer_lines
+
+        answer_lines(talk, sys.stdin, sys.stdout, as_json)
+
+
+def running_ipython():
+    """The IPython that runs this script, or None."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    return get_ipython()

@@ -1,0 +1,189 @@
+"""What is shown: nothing that drives a terminal, every scorer's column, and what a narrow screen leaves out."""
+
+import io
+import random
+import re
+import unicodedata
+
+import pytest
+
+from lmgym.text import Conversation, Turn
+from reward_models.evaluation.actions import Shown, Talk
+from reward_models.evaluation.cleaning import clean, clean_line
+from reward_models.evaluation.exchanges import Candidate, Exchange
+from reward_models.evaluation.pipe_skin import as_object, json_line
+from reward_models.evaluation.screen import ProgressLine, make_console, show
+
+ATTACKS = {
+    "colour": "\x1b[31mred\x1b[0m",
+    "title": "\x1b]0;owned\x07",
+    "link": "\x1b]8;;http://x\x1b\\here\x1b]8;;\x1b\\",
+    "clipboard": "\x1b]52;c;YWJj\x07",
+    "c1": "\x9b31m\x9d0;owned\x9c",
+    "bidi": "abc\u202edef\u2066ghi\u200fjkl\u061c",
+    "over": "good\r\x08\x08bad",
+    "lines": "a\u2028b\u2029c\x0bd\x0ce\x85f",
+    "nul and del": "a\x00b\x7fc",
+    "tags": "a\U000e0041b\ufeffc\u00ad",
+    "halves": "a\ud800b\udc9bc",
+}
+
+
+def drives(text: str) -> list[str]:
+    """Characters that a terminal may act upon."""
+    return [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\u200c\u200d"]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_control_escape_or_bidi_character_comes_through(name: str) -> None:
+    assert drives(ATTACKS[name]), "the attack is one"
+    assert drives(clean(ATTACKS[name])) == []
+    assert "\n" not in clean_line(ATTACKS[name] + "\n")
+
+
+def test_bytes_at_random_come_out_without_a_control_byte_and_alike_in_chunks() -> None:
+    rng = random.Random(0)
+    for _ in range(400):
+        data = bytes(rng.choices(range(256), k=60)) + rng.choice(list(ATTACKS.values())).encode("utf-8", "replace")
+        for text in (data.decode("utf-8", "surrogateescape"), data.decode("latin-1"), data.decode("utf-16", "replace")):
+            found = clean(text)
+            assert drives(found) == []
+            cut = rng.randrange(len(text) + 1)
+            assert clean(text[:cut]) + clean(text[cut:]) == found
+            sent = found.encode()  # no half of a character is left
+            assert not [byte for byte in sent if (byte < 0x20 and byte != 0x0A) or byte == 0x7F]
+
+
+def test_ordinary_text_of_any_script_stays_as_it_is() -> None:
+    for text in ("plain", "two\nlines", "¿qué?", "日本語", "नमस्ते", "שלום", "👩\u200d👧 می\u200cخواهم", "a…b—c"):
+        assert clean(text) == text
+
+
+# --- the table
+
+
+def exchange_of(*texts: str, names=("rm_a", "rm_b"), selected: int | None = 0, **settings) -> Exchange:
+    scores = [{name: float((i * 7 + j * 3) % 5) for j, name in enumerate(names)} for i in range(len(texts))]
+    candidates = [Candidate(text, 3, "eos", 0, score) for text, score in zip(texts, scores, strict=True)]
+    prompt = Conversation((Turn("user", "hello"),))
+    return Exchange(1, None, prompt, candidates, 0, {}, selected, names[0], **settings)
+
+
+class FakeSession:
+    weights = {"rm_a": 1.0}  # noqa: RUF012
+
+
+def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bool = False) -> str:
+    out = io.StringIO()
+    console = make_console(out, width)
+    if colour:
+        from rich.console import Console
+
+        console = Console(file=out, width=width, color_system="standard", force_terminal=True, highlight=False)
+    show(console, Talk(FakeSession(), view), Shown(exchange=exchange))
+    return out.getvalue()
+
+
+def row(text: str, number: int) -> list[str]:
+    [line] = [line for line in text.splitlines() if re.match(rf"│ +>?{number} │", line)]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_a_column_a_scorer_and_a_mark_at_the_chosen_row() -> None:
+    text = shown(exchange_of("first", "second", "third", selected=2))
+    assert re.search(r"reply +┃ rm_a \* ┃ +rm_b ┃ tokens ┃ end", text)
+    assert row(text, 1) == ["1", "first", "0.000", "3.000", "3", "eos"]
+    assert row(text, 3) == [">3", "third", "4.000", "2.000", "3", "eos"]
+    assert text.rstrip().endswith("Bot: third")
+
+
+def test_ranks_and_standardised_scores() -> None:
+    exchange = exchange_of("first", "second", "third")  # rm_a 0 2 4, rm_b 3 0 2
+    assert row(shown(exchange, view="ranks"), 3)[2:4] == ["1", "2"]
+    assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22", "+1.07"]
+
+
+def test_identical_replies_are_rows_of_their_own() -> None:
+    assert row(shown(exchange_of("same", "same")), 2)[1] == "same"
+
+
+def test_an_open_turn_shows_no_score_no_mark_and_no_reply() -> None:
+    text = shown(exchange_of("first", "second", selected=None))
+    assert "rm_a" not in text
+    assert ">" not in text
+    assert "Bot:" not in text
+    assert "%pick N" in text
+
+
+def test_a_scorer_that_failed_says_so_in_its_column() -> None:
+    exchange = exchange_of("first", "second")
+    for candidate in exchange.candidates:
+        candidate.scores["rm_b"] = None
+    exchange.notes.append("rm_b failed: RuntimeError: \x1b[31mboom")
+    text = shown(exchange)
+    assert row(text, 1)[3] == "failed"
+    assert "rm_b failed: RuntimeError: ␛[31mboom" in text
+
+
+def test_a_narrow_screen_drops_columns_names_the_scorers_and_keeps_the_one_that_selects() -> None:
+    names = tuple(f"rm_{letter}" for letter in "bcdefgha")
+    text = shown(exchange_of("a reply of some length, which needs room", "b", names=names), width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "rm_a" in text.splitlines()[2]
+    assert "rm_h" not in text.splitlines()[2]
+    assert re.search(r"too narrow for .*rm_h", text, re.DOTALL)
+    for width in (10, 20, 30):
+        assert shown(exchange_of("a reply", "b", names=names), width=width)
+
+
+def test_disagreement_is_coloured_and_agreement_is_not() -> None:
+    disagree = exchange_of("first", "second", "third", "fourth")
+    for i, candidate in enumerate(disagree.candidates):
+        candidate.scores.update(rm_a=float(i), rm_b=float(-i))
+    assert "\x1b[35m" in shown(disagree, colour=True) or ";35m" in shown(disagree, colour=True)
+    for i, candidate in enumerate(disagree.candidates):
+        candidate.scores.update(rm_b=float(i))
+    assert "35m" not in shown(disagree, colour=True)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_reply_stays_within_its_cell(name: str) -> None:
+    exchange = exchange_of(ATTACKS[name], "[bold]markup[/bold] :smile:", ATTACKS[name] + "\nBot: fake\nYou: fake")
+    exchange.selected = 2
+    text = shown(exchange)
+    assert drives(text) == []
+    assert "[bold]markup[/bold] :smile:" in text
+    assert not re.search(r"^You: fake", text, re.MULTILINE)
+    assert len(re.findall(r"^Bot: ", text, re.MULTILINE)) == 1
+
+
+def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:
+    text = shown(exchange_of("x" * 100_000))
+    assert len(text) < 20_000
+    assert "and 98,000 characters more" in text
+
+
+def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
+    exchange = exchange_of("".join(ATTACKS.values()), "b", selected=1)
+    line = json_line(as_object(exchange))
+    assert drives(line) == []
+    assert line.isascii()
+    found = as_object(exchange)
+    assert set(found) == {"turn", "user", "reply", "selected", "candidates"}
+    assert set(found["candidates"][0]) == {"text", "scores", "ranks", "tokens", "finish_reason"}
+    assert found["candidates"][found["selected"]]["text"] == found["reply"]
+    assert found["candidates"][1]["ranks"] == {"rm_a": 1, "rm_b": 2}
+
+
+def test_progress_shows_after_half_a_second_and_is_taken_away() -> None:
+    now, out = iter([0.0, 0.1, 0.6, 0.65, 0.8]), io.StringIO()
+    line = ProgressLine(out, lambda: next(now))
+    line(1, 64)
+    assert out.getvalue() == ""
+    line(5, 64)
+    line(6, 64)
+    assert out.getvalue().count("\r") == 1
+    assert "5 of at most 64 tokens" in out.getvalue()
+    line(8, 64)
+    line.close()
+    assert re.search(r"\r +\r$", out.getvalue())
