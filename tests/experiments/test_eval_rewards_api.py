@@ -207,12 +207,17 @@ class Terminal(pexpect.spawn):
         return STYLE.sub("", self.before + self.after)
 
 
+def heed_ctrl_c() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
     import io
 
     child = Terminal(
         sys.executable, arguments, cwd=str(home), env=env, encoding="utf-8", codec_errors="surrogateescape",
-        timeout=60, dimensions=(50, 130),
+        timeout=60, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     child.logfile_read = io.StringIO()
     return child
