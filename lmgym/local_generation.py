@@ -1,19 +1,23 @@
 """Replies from a causal model in this process: one prefill a prompt, however many replies; finished rows leave."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import torch
 
-from lmgym.decoding import Cache, family_of, prefill, step
+from lmgym.decoding import Cache, GraphedStep, prefill, prefill_from, step
 from lmgym.errors import InputError
+from lmgym.families import family_of
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
 from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
 
 KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
+GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph
+GRAPH_STEPS = 16  # a capture costs about three steps
 
 
 @dataclass
@@ -35,6 +39,8 @@ class LocalGenerator:
     def __init__(self, model, tokenizer, batch_rows: int = 64) -> None:
         self.model, self.tokenizer, self.batch_rows = model, tokenizer, batch_rows
         self.family = family_of(model)
+        self.prefix = Prefix(self.family)
+        self.graphs = self.family.device.type == "cuda"
         config = getattr(model, "generation_config", None)
         eos = getattr(config, "eos_token_id", None)
         eos = tokenizer.eos_token_id if eos is None else eos
@@ -87,7 +93,11 @@ class LocalGenerator:
         self, prompts: list[list[int]], seeds: list[int], n: int, sampling: Sampling, progress: Progress | None
     ) -> list[Completion]:
         total = len(prompts) * n
-        logits, cache = prefill(self.family, prompts, n, sampling.max_new_tokens)
+        room = sampling.max_new_tokens
+        if len(prompts) == 1:  # the next turn of a conversation goes on from this one
+            logits, cache = prefill_from(self.prefix, prompts[0], n, room)
+        else:
+            logits, cache = prefill(self.family, prompts, n, room)
         logits = logits.repeat_interleave(n, 0)
         rows = _Rows(np.arange(total), row_seeds(seeds, n), np.ones(total, dtype=bool), None)
         if sampling.repetition_penalty != 1:
@@ -97,22 +107,32 @@ class LocalGenerator:
         ids = np.zeros((total, sampling.max_new_tokens), dtype=np.int64)
         logprobs = np.zeros((total, sampling.max_new_tokens), dtype=np.float32)
         lengths, reasons = np.zeros(total, dtype=np.int64), np.array(["length"] * total, dtype=object)
-        for position in range(sampling.max_new_tokens):
+        advance = self._stepper(cache, room)
+        for position in range(room):
             chosen, chosen_logprobs = self._next(logits, rows, sampling, position)
-            live = rows.row[rows.open]
-            ids[live, position] = chosen.cpu().numpy()[rows.open]
+            live, on_cpu = rows.row[rows.open], chosen.cpu()
+            ids[live, position] = on_cpu.numpy()[rows.open]
             logprobs[live, position] = chosen_logprobs.cpu().numpy()[rows.open]
             lengths[live] = position + 1
-            self._close(rows, chosen, ids, lengths, reasons, sampling)
+            self._close(rows, on_cpu, ids, lengths, reasons, sampling)
             if progress:
-                progress(position + 1, sampling.max_new_tokens)
-            if not rows.open.any() or position + 1 == sampling.max_new_tokens:
+                progress(position + 1, room)
+            if not rows.open.any() or position + 1 == room:
                 break
-            logits = step(self.family, self._leave(rows, chosen, cache, n), cache)
+            going_on = self._leave(rows, chosen, cache)
+            if len(going_on) < len(chosen):
+                advance = self._stepper(cache, room)
+            logits = advance(going_on)
         return [
             self._completion(ids[row, : lengths[row]], logprobs[row, : lengths[row]], reasons[row], sampling)
             for row in range(total)
         ]
+
+    def _stepper(self, cache: Cache, room: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes logits out of the rows' new tokens; on a GPU a captured graph, where enough steps are left."""
+        if self.graphs and room - cache.length >= GRAPH_STEPS:
+            return GraphedStep(self.family, cache)
+        return lambda tokens: step(self.family, tokens, cache)
 
     def _next(
         self, logits: torch.Tensor, rows: _Rows, sampling: Sampling, position: int
@@ -133,12 +153,12 @@ class LocalGenerator:
     ) -> None:  # fmt: skip
         """Marks the rows that end with this token."""
         if sampling.ends_at_eos and len(self.eos):
-            ended = rows.open & torch.isin(chosen.cpu(), self.eos).numpy()
+            ended = rows.open & torch.isin(chosen, self.eos).numpy()
             reasons[rows.row[ended]] = "eos"
             rows.open &= ~ended
         if sampling.stop:
             candidates = self._last_tokens_of(sampling.stop)
-            for place in np.flatnonzero(rows.open & candidates[chosen.cpu()].numpy()):
+            for place in np.flatnonzero(rows.open & candidates[chosen].numpy()):
                 row = rows.row[place]
                 if _first_stop(self._decode(ids[row, : lengths[row]]), sampling.stop) is not None:
                     reasons[row], rows.open[place] = "stop", False
@@ -153,9 +173,10 @@ class LocalGenerator:
             self._ends_of_stops[stops] = mask
         return self._ends_of_stops[stops]
 
-    def _leave(self, rows: _Rows, chosen: torch.Tensor, cache: Cache, n: int) -> torch.Tensor:
+    def _leave(self, rows: _Rows, chosen: torch.Tensor, cache: Cache) -> torch.Tensor:
         """The tokens to go on with; once enough rows are closed, they and their caches are dropped."""
-        if rows.open.mean() >= KEEP_SHARE:
+        share = GRAPHED_KEEP_SHARE if self.graphs else KEEP_SHARE
+        if rows.open.mean() >= share:
             return chosen
         grid = rows.open.reshape(-1, cache.replies)
         alive = grid.sum(1)
@@ -163,7 +184,7 @@ class LocalGenerator:
         # open rows first; a prompt with fewer than the others keeps some closed ones beside
         places = np.argsort(~grid[prompts], axis=1, kind="stable")[:, :most]
         kept = (prompts[:, None] * cache.replies + places).ravel()
-        if len(kept) > KEEP_SHARE * len(rows.row):
+        if len(kept) > share * len(rows.row):
             return chosen
         index = torch.from_numpy(kept).to(chosen.device)
         cache.keep(torch.from_numpy(prompts).to(chosen.device), index)

@@ -238,13 +238,14 @@ class ScoringModel(nn.Module):
         config = self.config  # not in the forward alone: checkpointing runs the layer again in the backward
 
         def gather(_, inputs: tuple[torch.Tensor, ...]):
-            if config._attn_implementation != ATTENTION:
-                return None  # a plain forward, after set_attn_implementation
+            # a plain forward after set_attn_implementation, or tokens [N, W] of lmgym/prefixes.py
+            if config._attn_implementation != ATTENTION or inputs[0].ndim != 3:
+                return None
             self._tokens = inputs[0].shape[1]
             return (inputs[0].index_select(1, self._ends), *inputs[1:])
 
         def scatter(_, inputs, output: torch.Tensor):
-            if config._attn_implementation != ATTENTION:
+            if config._attn_implementation != ATTENTION or output.ndim != 3:
                 return None
             return output.new_zeros(1, self._tokens, output.shape[-1]).index_copy(1, self._ends, output)
 

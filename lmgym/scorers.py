@@ -12,9 +12,11 @@ import torch
 
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
+from lmgym.families import family_of
 from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer
+from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
-from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
+from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_replies, tokenize_texts
 
 REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
@@ -66,6 +68,7 @@ class HFScorer:
     ) -> None:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
         self.max_length, self.batch_tokens, self.moments = max_length, batch_tokens, moments
+        self.prefix = Prefix(family_of(model.classifier)) if model.packed else None
 
     @classmethod
     def load(
@@ -102,40 +105,64 @@ class HFScorer:
         return scorer
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One float32 a reply. Replies to one conversation share its forward; text is cut on the left to fit."""
+        """One float32 a reply. Replies to one conversation share its forward and the left end of their texts.
+
+        Where a text is too long, as much is cut off the left of all replies to that conversation, so that they are
+        compared in the same context, as in training. A request about one conversation goes on from the one before.
+        """
         rows, members = self._rows(conversations, replies)
         scores = torch.empty(len(replies), dtype=torch.float32)
-        device = next(self.model.parameters()).device
         for batch in length_batches([row.tokens for row in rows], self.batch_tokens):
-            inputs = self.model.collate([rows[i] for i in batch], self.tokenizer.pad_token_id)
-            with torch.inference_mode():
-                logits = self.model(**{name: value.to(device) for name, value in inputs.items()})
+            logits = self._logits([rows[i] for i in batch], alone=len(rows) == 1)
             scores[[m for i in batch for m in members[i]]] = reduce_logits(logits, self.reduce).float().cpu()
         if self.moments:
             scores = (scores - self.moments[0]) / self.moments[1]
         return scores
 
-    def seen(self, conversation: Conversation, reply: str) -> Seen:
-        """What of a reply in its conversation the model is shown."""
-        text = render(self.tokenizer, conversation, reply)
-        [ids] = tokenize_texts(self.tokenizer, [text])
-        kept = _keep_right(ids, self.max_length, {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id})
-        cut = len(ids) - len(kept)
-        return Seen(self.tokenizer.decode(kept) if cut else text, len(kept), cut)
+    def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> Seen:
+        """What of a reply in its conversation the model is shown, when these others are scored beside it."""
+        [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, conversation, reply)])
+        rows, members = self._rows([conversation] * (1 + len(beside)), [reply, *beside])
+        row = next(row for row, here in zip(rows, members, strict=True) if here[0] == 0)
+        kept = row.prefix + row.tails[0]
+        text = self.tokenizer.decode(kept) if len(kept) < len(ids) else render(self.tokenizer, conversation, reply)
+        return Seen(text, len(kept), len(ids) - len(kept))
 
     def _rows(
         self, conversations: Sequence[Conversation], replies: Sequence[str]
     ) -> tuple[list[Replies], list[list[int]]]:
         """Rows of replies, a row a conversation, and which replies stand in each."""
-        texts = [render(self.tokenizer, c, r) for c, r in zip(conversations, replies, strict=True)]
-        keep = {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id}
-        ids = [_keep_right(i, self.max_length, keep) for i in tokenize_texts(self.tokenizer, texts)]
         groups: dict[Conversation, list[int]] = {}
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
-        # attention is quadratic in a row: more replies than these start another row with the prefix again
-        members = [g[i : i + REPLIES_A_ROW] for g in groups.values() for i in range(0, len(g), REPLIES_A_ROW)]
-        return [share_prefix([ids[i] for i in group]) for group in members], members
+        texts = [[replies[i] for i in group] for group in groups.values()]
+        found = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length)
+        rows: list[Replies] = []
+        members: list[list[int]] = []
+        for (conversation, group), row in zip(groups.items(), found, strict=True):
+            if row is not None:
+                rows.append(row)
+                members.append(group)
+            else:  # a reply alone is too long: each has the end of its own text
+                rows += [self._end_of(conversation, replies[i]) for i in group]
+                members += [[i] for i in group]
+        return rows, members
+
+    def _end_of(self, conversation: Conversation, reply: str) -> Replies:
+        [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, conversation, reply)])
+        keep = {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id}
+        return share_prefix([_keep_right(ids, self.max_length, keep)])
+
+    @torch.inference_mode()
+    def _logits(self, rows: Sequence[Replies], alone: bool) -> torch.Tensor:
+        """Of the rows' replies, in their order; a row that is alone goes on from what was alone before it."""
+        if alone and self.prefix and not self.model.training:
+            [row] = rows
+            self.prefix.reach(row.prefix)
+            return self.prefix.family.head(self.prefix.tails(row.tails))
+        inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
+        device = next(self.model.parameters()).device
+        return self.model(**{name: value.to(device) for name, value in inputs.items()})
 
 
 class FunctionScorer:
@@ -191,6 +218,15 @@ class Ensemble:
             return opinions.min(0).values
         mean = opinions.mean(0)
         return mean if self.combine == "mean" else mean - self.penalty * opinions.std(0, correction=0)
+
+
+def _rows_of_few(rows: Sequence[Replies]) -> list[Replies]:
+    """Attention is quadratic in a row: more replies than REPLIES_A_ROW start another, with the prefix again."""
+    return [
+        Replies(row.prefix, row.tails[first : first + REPLIES_A_ROW], row.truncated)
+        for row in rows
+        for first in range(0, len(row.tails), REPLIES_A_ROW)
+    ]
 
 
 def _keep_right(ids: list[int], max_length: int, keep_first: set[int | None]) -> list[int]:

@@ -59,9 +59,9 @@ class LastExchange:
         """The scorer's scores."""
         return self.judge.score([_logged(c) for c in conversations], replies)
 
-    def seen(self, conversation: Conversation, reply: str) -> Any:
+    def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> Any:
         """What the scorer saw."""
-        return self.judge.seen(_logged(conversation), reply)
+        return self.judge.seen(_logged(conversation), reply, beside)
 
 
 def _logged(conversation: Conversation) -> Conversation:

@@ -33,6 +33,6 @@ def explain(judges: Mapping[str, Judge], exchange: Exchange, place: int) -> list
         score, empty = opinions.scores[name]
         shown = None
         if hasattr(judge, "seen") and name not in opinions.failed:
-            shown = judge.seen(exchange.prompt, reply)
+            shown = judge.seen(exchange.prompt, reply, [c.text for c in exchange.candidates])
         rows.append(Why(name, score, empty, opinions.failed.get(name, ""), shown))
     return rows

@@ -46,7 +46,7 @@ def _runs(pid: int) -> bool:
 # torchrun turns every code into 1; a launcher that is signalled itself has its own
 CASES = [
     ("plain", to_one_rank, signal.SIGTERM, 75),
-    ("zero2", to_the_launcher, signal.SIGTERM, -signal.SIGTERM),
+    pytest.param("zero2", to_the_launcher, signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.slow),
     pytest.param("plain", to_one_rank, signal.SIGINT, 75, marks=pytest.mark.slow),
     pytest.param("ddp", to_one_rank, signal.SIGTERM, 1, marks=pytest.mark.slow),
     pytest.param("ddp", to_the_launcher, signal.SIGTERM, 1, marks=pytest.mark.slow),

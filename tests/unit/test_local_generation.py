@@ -9,6 +9,7 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
 
+from lmgym.decoding import prefill, static_step, step
 from lmgym.errors import InputError
 from lmgym.generation import Completion, Sampling
 from lmgym.local_generation import LocalGenerator
@@ -215,3 +216,34 @@ def test_what_cannot_be_generated_is_refused(prompts: list, n: int, words: str, 
 def test_settings_out_of_range_are_refused(settings: dict) -> None:
     with pytest.raises(InputError, match="needed"):
         Sampling(**settings)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_next_turn_goes_on_from_the_one_before(family: str, generators) -> None:
+    generator = generators[family]
+    fresh = LocalGenerator(generator.model, generator.tokenizer)
+    sampling, prompt, added = Sampling(max_new_tokens=8, temperature=0), prompts_of(1, seed=9)[0], 0
+    for turn in range(4):
+        before = generator.prefix.computed
+        [replies] = generator.generate([prompt], 3, sampling)
+        fresh.prefix.ids = []
+        [expected] = fresh.generate([prompt], 3, sampling)
+        assert [c.ids for c in replies] == [c.ids for c in expected]
+        assert turn == 0 or generator.prefix.computed - before == added
+        prompt = [*prompt, *replies[0].ids, *range(10, 15)]
+        added = len(replies[0].ids) + 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_of_constant_shapes_is_the_step(family: str, generators) -> None:
+    functions = generators[family].family
+    prompts = prompts_of(4, seed=2)
+    (logits, one), (_, other) = (prefill(functions, prompts, 3, 9) for _ in range(2))
+    other.clear()
+    tokens = logits.argmax(-1).repeat_interleave(3)
+    for place in range(9):
+        expected = step(functions, tokens, one)
+        found = static_step(functions, tokens, torch.tensor([place]), other)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        tokens = expected.topk(3).indices[torch.arange(12), torch.arange(12) % 3]
+    assert expected.std(0).mean() > 0.05

@@ -12,7 +12,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.errors import InputError
 from lmgym.models import load_classifier, load_tokenizer, save_classifier
-from lmgym.scorers import Ensemble, FunctionScorer, HFScorer, RandomScorer, reduce_logits
+from lmgym.scorers import (
+    REPLIES_A_ROW,
+    Ensemble,
+    FunctionScorer,
+    HFScorer,
+    RandomScorer,
+    _rows_of_few,
+    reduce_logits,
+)
 from lmgym.text import Conversation, Turn, from_messages, messages
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
@@ -105,16 +113,39 @@ def test_text_that_is_too_long_is_cut_on_the_left_and_still_scored(family: str, 
     assert scores[0] == pytest.approx(scores[1].item(), abs=1e-5)  # what differs was cut off
     assert abs(scores[0] - scores[2]) > 1e-3  # the reply was not
     assert torch.isfinite(scorer.score([one], ["soup " * 300])).all()
-    # the same through transformers: the last 40 tokens, behind [CLS] where there is one
+    # the same through transformers: as much is cut as lets the longer reply fit, behind [CLS] where there is one
     tokenizer = AutoTokenizer.from_pretrained(scorer_folders[family])
-    ids = tokenizer(
-        tokenizer.apply_chat_template(messages(one, "go away."), tokenize=False), add_special_tokens=family == "bert"
-    ).input_ids
-    assert len(ids) > 40
-    cut = [ids[0], *ids[-39:]] if family == "bert" else ids[-40:]
+    longer, ids = (
+        tokenizer(
+            tokenizer.apply_chat_template(messages(one, reply), tokenize=False), add_special_tokens=family == "bert"
+        ).input_ids
+        for reply in ("jazz, always.", "go away.")
+    )
+    assert len(longer) > len(ids) > 40
+    cut = len(longer) - 40
+    kept = [ids[0], *ids[1 + cut :]] if family == "bert" else ids[cut:]
     model = AutoModelForSequenceClassification.from_pretrained(scorer_folders[family]).eval()
     with torch.no_grad():
-        assert scores[2].item() == pytest.approx(model(torch.tensor([cut])).logits.item(), abs=1e-5)
+        assert scores[2].item() == pytest.approx(model(torch.tensor([kept])).logits.item(), abs=1e-5)
+    shown = [scorer.seen(one, "go away.", beside) for beside in ([], ["jazz, always."])]
+    assert [(s.tokens, s.cut) for s in shown] == [(40, len(ids) - 40), (len(kept), cut)]
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_the_next_turn_goes_on_from_the_one_before_and_scores_the_same(family: str, scorer_folders) -> None:
+    scorer = HFScorer.load(scorer_folders[family])
+    assert scorer.prefix is not None
+    turns: tuple[Turn, ...] = ()
+    texts = [c.turns[-1].text[:24] for c in CONVERSATIONS[:4]]
+    for text in texts:
+        turns = (*turns, Turn("user", text))
+        chat, before = Conversation(turns), scorer.prefix.computed
+        scores = scorer.score([chat] * 5, REPLIES[:5])
+        fresh = plain_logits(scorer_folders[family], [chat] * 5, REPLIES[:5])[:, 0]
+        torch.testing.assert_close(scores, fresh, rtol=0, atol=1e-5)
+        turns = (*turns, Turn("bot", REPLIES[0]))
+    new = scorer.prefix.computed - before
+    assert new < len(scorer.prefix.ids) / 2, "only the last exchange was computed"
 
 
 def labelled(folder: Path, labels: int, target: Path, settings: dict) -> Path:
@@ -289,14 +320,12 @@ def test_an_ensemble_of_none_and_an_unknown_rule_are_refused() -> None:
         Ensemble([constant(1.0)], "median")
 
 
-def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders):
-    from lmgym.scorers import REPLIES_A_ROW
-
+def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders) -> None:
     scorer = HFScorer.load(scorer_folders["llama"])
     replies = [f"reply {i} of many" for i in range(2 * REPLIES_A_ROW + 3)]
-    conversation = Conversation((Turn("user", "hello"),))
-    rows, members = scorer._rows([conversation] * len(replies), replies)
-    assert [len(row.tails) for row in rows] == [REPLIES_A_ROW, REPLIES_A_ROW, 3]
-    assert [index for row in members for index in row] == list(range(len(replies)))
-    alone = torch.cat([scorer.score([conversation], [reply]) for reply in replies])
-    torch.testing.assert_close(scorer.score([conversation] * len(replies), replies), alone, rtol=0, atol=1e-5)
+    one, other = (Conversation((Turn("user", text),)) for text in ("hello", "good evening"))
+    conversations = [one] * len(replies) + [other] * len(replies)  # two of them: packed rows, no prefix that stays
+    alone = torch.cat([scorer.score([c], [r]) for c, r in zip(conversations, replies * 2, strict=True)])
+    torch.testing.assert_close(scorer.score(conversations, replies * 2), alone, rtol=0, atol=1e-5)
+    rows, _ = scorer._rows(conversations, replies * 2)
+    assert [len(row.tails) for row in _rows_of_few(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2

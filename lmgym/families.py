@@ -1,0 +1,228 @@
+"""Decoders as functions of their layers, for those who do the attention themselves.
+
+Design decisions:
+- A family is four functions over tokens laid end to end, `[tokens, ...]`: `embed`, `project` (queries, keys and values
+  of a layer), `finish` (the rest of the layer) and `head`. Attention is the caller's own: sampling (lmgym/decoding.py)
+  and judging (lmgym/prefixes.py) know which rows share what.
+- Weights that training has changed are the weights that sample: where copies serve (`Joined`), they are renewed.
+- What the library's forward does besides (masks, caches that are copied as they grow, hooks) took about as long as the
+  matrix products of a small model.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lmgym.errors import InputError
+
+QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Family(Protocol):
+    """A causal model as its layers' functions; N tokens, W wide, heads of D."""
+
+    layers: int
+    scaling: float
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+        ...
+
+    def weights(self) -> Iterator[torch.Tensor]:
+        """All that the functions read."""
+        ...
+
+    def refresh(self) -> None:
+        """To be called before sampling, since training changes weights."""
+        ...
+
+    def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[N, W] of ids [N] at positions [N]; what positions mean to the layers is kept until the next call."""
+        ...
+
+    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
+        """Queries [N, heads, D], keys and values [N, key heads, D]."""
+        ...
+
+    def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """[N, W] after the layer, from the hidden states before it and what its heads attended to, [N, heads * D]."""
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [N, vocabulary], or [N, labels] of a classifier."""
+        ...
+
+
+class Joined:
+    """Linear layers of one input as one product: `[N, W] -> [N, sum of their widths]`.
+
+    On a CPU their weights are copied side by side, transposed: a product of few rows took 1.5 ms that way and 2.7 as
+    torch keeps them (shape S, one row, every matrix of a step). `refresh` copies again where a weight has changed.
+    """
+
+    def __init__(self, *layers) -> None:
+        self.layers = layers
+        # an adapter is more than its weight
+        self.plain = all(type(x) is nn.Linear and (x.bias is None) == (layers[0].bias is None) for x in layers)
+        self.weight: torch.Tensor | None = None
+        self.bias: torch.Tensor | None = None
+        self.seen: list[tuple[int, int]] = []
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Of all its layers."""
+        for layer in self.layers:
+            yield from layer.parameters()
+
+    def refresh(self) -> None:
+        """To be called before sampling: training changes weights in place."""
+        if not self.plain or self.layers[0].weight.device.type != "cpu":
+            self.weight = None
+            return
+        now = versions(self.parameters())
+        if now == self.seen:
+            return
+        with torch.no_grad():
+            self.weight = torch.cat([layer.weight for layer in self.layers]).t().contiguous()
+            has_bias = self.layers[0].bias is not None
+            self.bias = torch.cat([layer.bias for layer in self.layers]) if has_bias else None
+        self.seen = now
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.weight is None:
+            return torch.cat([layer(inputs) for layer in self.layers], -1)
+        return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
+
+
+class LlamaFamily:
+    """Llama, and Qwen3 with its norms of queries and keys."""
+
+    def __init__(self, trunk, head) -> None:
+        self.trunk = trunk
+        blocks = self.trunk.layers
+        attention = blocks[0].self_attn
+        self.layers, self.scaling, self.width = len(blocks), attention.scaling, attention.head_dim
+        self.heads = attention.q_proj.out_features // self.width
+        self.key_heads = attention.k_proj.out_features // self.width
+        self.inputs = [Joined(b.self_attn.q_proj, b.self_attn.k_proj, b.self_attn.v_proj) for b in blocks]
+        self.outputs = [Joined(b.self_attn.o_proj) for b in blocks]
+        self.gates = [Joined(b.mlp.gate_proj, b.mlp.up_proj) for b in blocks]
+        self.downs = [Joined(b.mlp.down_proj) for b in blocks]
+        self.logits = Joined(head)
+        self.cos = self.sin = torch.empty(0)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+        return self.trunk.norm.weight.device
+
+    def weights(self) -> Iterator[torch.Tensor]:
+        """Of the trunk and the head."""
+        yield from (*self.trunk.parameters(), *self.logits.parameters())
+
+    def refresh(self) -> None:
+        """Takes over weights that have changed."""
+        for joined in (*self.inputs, *self.outputs, *self.gates, *self.downs, self.logits):
+            joined.refresh()
+
+    def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotary angles are looked up once for all layers."""
+        hidden = self.trunk.embed_tokens(ids)
+        cos, sin = self.trunk.rotary_emb(hidden[None], positions[None])
+        half = self.width // 2
+        # x cos + rotate_half(x) sin, with the sign of the rotated half in the sine: a roll instead of a cat
+        self.cos, self.sin = cos[0][:, None], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
+        return hidden
+
+    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
+        """Rotated queries and keys (Su et al. 2021)."""
+        block = self.trunk.layers[layer]
+        heads = self.inputs[layer](_rms_norm(block.input_layernorm, hidden)).view(len(hidden), -1, self.width)
+        if hasattr(block.self_attn, "q_norm"):
+            queries = _rms_norm(block.self_attn.q_norm, heads[:, : self.heads])
+            keys = _rms_norm(block.self_attn.k_norm, heads[:, self.heads : -self.key_heads])
+            turned = torch.cat((queries, keys), 1)
+        else:
+            turned = heads[:, : -self.key_heads]
+        turned = torch.addcmul(turned * self.cos, turned.roll(self.width // 2, -1), self.sin)
+        return turned[:, : self.heads], turned[:, self.heads :], heads[:, -self.key_heads :]
+
+    def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Output projection and the gated layer, each added to what came in."""
+        block = self.trunk.layers[layer]
+        hidden = hidden + self.outputs[layer](attended)
+        gate, up = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden)).chunk(2, -1)
+        return hidden + self.downs[layer](block.mlp.act_fn(gate) * up)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """After the last norm."""
+        return self.logits(_rms_norm(self.trunk.norm, hidden))
+
+
+class GPT2Family:
+    """GPT-2."""
+
+    def __init__(self, trunk, head) -> None:
+        self.trunk = trunk
+        attention = self.trunk.h[0].attn
+        self.layers, self.scaling, self.width = len(self.trunk.h), attention.scaling, attention.head_dim
+        self.logits = Joined(head)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+        return self.trunk.ln_f.weight.device
+
+    def weights(self) -> Iterator[torch.Tensor]:
+        """Of the trunk and the head."""
+        yield from (*self.trunk.parameters(), *self.logits.parameters())
+
+    def refresh(self) -> None:
+        """Takes over weights that have changed; its layers keep theirs transposed anyway."""
+        self.logits.refresh()
+
+    def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Learned positions."""
+        return self.trunk.wte(ids) + self.trunk.wpe(positions)
+
+    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
+        """One matrix for all three."""
+        block = self.trunk.h[layer]
+        queries, keys, values = block.attn.c_attn(block.ln_1(hidden)).view(len(hidden), 3, -1, self.width).unbind(1)
+        return queries, keys, values
+
+    def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Output projection and the layer after it, each added to what came in."""
+        block = self.trunk.h[layer]
+        hidden = hidden + block.attn.c_proj(attended)
+        return hidden + block.mlp(block.ln_2(hidden))
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """After the last norm."""
+        return self.logits(self.trunk.ln_f(hidden))
+
+
+def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """Another list once a weight has changed or moved."""
+    return [(weight.data_ptr(), weight._version) for weight in weights]
+
+
+def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(hidden, (hidden.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def family_of(model) -> Family:
+    """The functions of a causal model or a classifier. Raises InputError for a family without."""
+    config = model.config
+    trunk = getattr(model, model.base_model_prefix)
+    head = getattr(model, "lm_head", None) or getattr(model, "score", None)
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    if head is not None and config.model_type in ("llama", "qwen3") and not slides:
+        return LlamaFamily(trunk, head)
+    odd = getattr(config, "reorder_and_upcast_attn", False) or getattr(config, "scale_attn_by_inverse_layer_idx", False)
+    if head is not None and config.model_type == "gpt2" and not odd:
+        return GPT2Family(trunk, head)
+    raise InputError(f"generation knows gpt2, llama and qwen3 without sliding windows; found {config.model_type}")
