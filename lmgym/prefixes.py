@@ -119,9 +119,9 @@ class Prefix:
             if layer == family.layers - 1:
                 q, hidden, groups = q[ends], hidden[ends], [group.ends_only() for group in groups]
             keys, values = (kept[layer][:, :start] if start else None for kept in (self.keys, self.values))
-            attended = q.new_empty(q.shape)
+            q, attended = q * family.scaling, torch.empty_like(q)
             for group in groups:
-                attended[group.places] = group.attend(q * family.scaling, k, v, keys, values)
+                attended[group.places] = group.attend(q, k, v, keys, values)
             hidden = family.finish(layer, hidden, attended.flatten(1))
         return hidden
 
@@ -176,20 +176,21 @@ class _Group:
 
         The queries of all tails that share a key head are one product with the prefix.
         """
-        (rows, asking), heads, (key_heads, width) = self.asking.shape, q.shape[1], k.shape[1:]
-        group = heads // key_heads
+        asking, heads, (key_heads, width) = self.asking.shape[1], q.shape[1], k.shape[1:]
+        before = 0 if keys is None else keys.shape[1]
         # [key heads, B, Q * group, D]
-        queries = q[self.asking].view(rows, asking, key_heads, group, width).permute(2, 0, 1, 3, 4).flatten(2, 3)
-        own_keys, own_values = (states[self.slots].permute(2, 0, 1, 3) for states in (k, v))
-        weights = torch.matmul(queries, own_keys.transpose(2, 3)).unflatten(2, (asking, group))
-        weights = weights.add_(self.mask.to(weights.dtype)).flatten(2, 3)
-        if keys is None:
-            found = torch.matmul(weights.softmax(-1), own_values)
-        else:
-            on_prefix = torch.matmul(queries.flatten(1, 2), keys.transpose(1, 2)).unflatten(1, (rows, -1))
-            weights = torch.cat((on_prefix, weights), -1).softmax(-1)
-            shared = weights[..., : keys.shape[1]].flatten(1, 2)
-            found = torch.matmul(weights[..., keys.shape[1] :], own_values)
-            found += torch.matmul(shared, values).unflatten(1, (rows, -1))
-        found = found.view(key_heads, rows, asking, group, width).permute(1, 2, 0, 3, 4).reshape(-1, heads, width)
+        queries = q[self.asking].unflatten(2, (key_heads, -1)).permute(2, 0, 1, 3, 4).flatten(2, 3)
+        own_keys, own_values = (states[self.slots].permute(2, 0, 1, 3).flatten(0, 1) for states in (k, v))
+        weights = q.new_empty(*queries.shape[:3], before + self.slots.shape[1])
+        # two views of the same weights: all tails' on the prefix, and each tail's on itself
+        on_prefix, on_own = weights.flatten(1, 2)[..., :before], weights.flatten(0, 1)[..., before:]
+        if keys is not None:
+            torch.bmm(queries.flatten(1, 2), keys.transpose(1, 2), out=on_prefix)
+        torch.bmm(queries.flatten(0, 1), own_keys.transpose(1, 2), out=on_own)
+        weights[..., before:].unflatten(2, (asking, -1)).add_(self.mask.to(weights.dtype))
+        torch.softmax(weights, -1, out=weights)
+        found = torch.bmm(on_own, own_values).view(queries.shape)
+        if keys is not None:
+            found += torch.bmm(on_prefix, values).view(queries.shape)
+        found = found.unflatten(2, (asking, -1)).permute(1, 2, 0, 3, 4).reshape(-1, heads, width)
         return found[self.filled]
