@@ -1,6 +1,6 @@
 """What labels still say of the hidden utility once they were dealt out within each user: why a scorer learns a little.
 
-    .venv/bin/python benchmarks/shuffled_labels.py     # the worlds of behaviour.json; writes results/shuffled_labels.json
+    .venv/bin/python benchmarks/shuffled_labels.py # the worlds of behaviour.json; to results/shuffled_labels.json
 
 Correlations over the rows of the logs, of labels as they are and as `behaviour.py` shuffles them. A user's mean label
 goes on following the mean utility of the replies that this user got.
