@@ -12,10 +12,10 @@ from typing import Any
 
 from lmgym.models import ScoringModel
 from lmgym.records import Record
+from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from lmgym.scorers import Reduce
 from lmgym.text import Conversation, tokenize_replies
 from reward_models.config import RewardConfig
-from reward_models.data import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.losses import MOST_TIED
 from reward_models.objectives import Ranked, RankedExample

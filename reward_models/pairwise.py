@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from lmgym.models import ScoringModel
+from lmgym.pairs import validate
 from lmgym.scorers import Reduce
 from reward_models.config import RewardConfig
-from reward_models.data import PairExample, tokenize_pairs, validate
+from reward_models.data import PairExample, tokenize_pairs
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Pairwise
 from reward_models.probes import PairProbe
@@ -31,7 +32,7 @@ class PairTask:
 
     def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Pairwise:
         """Bradley-Terry, centred where asked for."""
-        return Pairwise(model, pad_id, config.optimizer.centering)
+        return Pairwise(model, pad_id, config.centering)
 
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> PairProbe:
         """Accuracy, calibration and length bias."""

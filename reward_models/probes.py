@@ -9,30 +9,14 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.engine import rank, sum_over_ranks, world_size
 from lmgym.models import ScoringModel
+from lmgym.probes import Probe, Report
 from lmgym.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
 from reward_models.data import PairExample
 from reward_models.evaluations import EvaluationSet
 from reward_models.metrics import Metrics, human_ranking
 from reward_models.objectives import RankedExample
-from reward_models.pair_metrics import PairReport as Report
 from reward_models.pair_metrics import pair_metrics
-
-
-class Probe(Protocol):
-    """An evaluation of the model as it is now."""
-
-    report: Report
-    """of the last measurement"""
-
-    @property
-    def shown(self) -> Mapping[str, str]:
-        """Metrics of the table at a run's end, with what they are called there."""
-        ...
-
-    def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """Metrics by name; called on all ranks, with the model in eval mode."""
-        ...
 
 
 class HeldOut(Probe, Protocol):

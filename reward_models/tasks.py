@@ -1,7 +1,6 @@
 """What `train` is told of a task: how its data is prepared, what its head is, how it is fitted and judged."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,43 +8,15 @@ import numpy as np
 from lmgym.engine import world_size
 from lmgym.errors import InputError
 from lmgym.models import ScoringModel
+from lmgym.objectives import Objective
 from lmgym.records import Record, read_records
+from lmgym.rows import P, Rejection, fingerprint, split_by_prompt, without_prompts
 from lmgym.scorers import Reduce
+from lmgym.task_data import TaskData, check_sides
 from reward_models.config import RewardConfig
-from reward_models.data import P, Rejection, fingerprint, split_by_prompt, without_prompts
 from reward_models.evaluations import Evaluation
-from reward_models.objectives import Objective
 from reward_models.probes import HeldOut
 from reward_models.sampling import ordered_sample
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """Everything that a dataset became. `noun` is what one counts: pairs, rows or groups."""
-
-    noun: str
-    train: Sequence[Any]
-    evaluation: Sequence[Any]
-    lengths: np.ndarray
-    """tokens of each training example"""
-    replies: int
-    """most replies of an example"""
-    truncated: int
-    rejections: Sequence[Rejection]
-    fingerprint: str
-    left_out: dict[str, int] = field(default_factory=dict)
-    """usable rows that a limit left out"""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What is printed and recorded: nothing goes missing silently."""
-        return {
-            f"train_{self.noun}": len(self.train),
-            f"eval_{self.noun}": len(self.evaluation),
-            f"truncated_{self.noun}": self.truncated,
-            "rejected_rows": len(self.rejections),
-            **self.left_out,
-        }
 
 
 class Task(Protocol):
@@ -122,22 +93,6 @@ def prepare_prompted(
         left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
     )
     return check_sides(data, len(records), world_size())
-
-
-def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
-    """The data, where both sides have examples and every rank has some. Raises InputError otherwise."""
-    for name, side in (("training", data.train), ("evaluation", data.evaluation)):
-        if not len(side):
-            raise InputError(
-                f"no {data.noun.removesuffix('s')} is left for {name}: {rows} rows, {len(data.rejections)} unusable; "
-                "check rejected rows, --max_length and --eval_size"
-            )
-    if len(data.train) < ranks:
-        noun = data.noun.removesuffix("s")
-        raise InputError(
-            f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"
-        )
-    return data
 
 
 def at_most(rows: int, size: int | None, seed: int) -> np.ndarray:

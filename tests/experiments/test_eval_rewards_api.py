@@ -14,8 +14,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from lmgym.pairs import validate
 from lmgym.records import read_records
-from reward_models.data import validate
 from reward_models.evaluation.records import load
 
 ROOT = Path(__file__).parents[2]
