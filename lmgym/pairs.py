@@ -46,14 +46,15 @@ def validate(records: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
     seen: dict[tuple, int] = {}
 
     def read(record: Record) -> Pair:
-        pair = _pair(record)
+        pair = read_pair(record)
         _refuse_duplicate(pair, seen)
         return pair
 
     return read_rows(records, read)
 
 
-def _pair(record: Record) -> Pair:
+def read_pair(record: Record) -> Pair:
+    """One row. Raises RowError for one that cannot be used."""
     if record.fault:
         raise RowError("(row)", record.fault)
     for name in COLUMNS:

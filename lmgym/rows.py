@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lmgym.errors import InputError
 from lmgym.records import Record
 from lmgym.text import Conversation, from_messages, from_transcript
@@ -149,3 +152,15 @@ def fingerprint(*sides: Sequence[Prompted]) -> str:
 def write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
     """One JSON object a row that was not used."""
     path.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rejections), encoding="utf-8")
+
+
+def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
+
+    Raises ValueError for a negative number of samples and for more samples than rows.
+    """
+    if not 0 <= n_samples <= n_rows:
+        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
+    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
+    sample.sort()
+    return sample

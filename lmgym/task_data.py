@@ -1,13 +1,16 @@
 """What a stage's task makes of a dataset, in one object, with every row accounted for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from lmgym.config import RowSettings
+from lmgym.engine import world_size
 from lmgym.errors import InputError
-from lmgym.rows import Rejection
+from lmgym.records import Record, read_records
+from lmgym.rows import P, Rejection, fingerprint, ordered_sample, split_by_prompt, without_prompts
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,46 @@ def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
             f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"
         )
     return data
+
+
+def prepare_prompted(
+    settings: RowSettings,
+    seed: int,
+    tokenizer,
+    noun: str,
+    usable: str,
+    validate: Callable[[Sequence[Record]], tuple[list[P], list[Rejection]]],
+    tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
+) -> TaskData:
+    """Rows read, validated, split by prompt and tokenised; `usable` is what an error says that no row is."""
+    records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
+    rows, rejections = validate(records)
+    if not rows:
+        raise InputError(f"none of the {len(records)} rows of {settings.dataset} is {usable}: {rejections[0]}")
+    if settings.eval_dataset:
+        held_out, faults = validate(read_records(settings.eval_dataset, "test"))
+        rows, leaks = without_prompts(rows, held_out)
+        rejections = [*rejections, *faults, *leaks]
+    else:
+        rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
+    kept = [rows[i] for i in at_most(len(rows), settings.train_size, seed)]
+    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (kept, held_out))
+    data = TaskData(
+        noun=noun,
+        train=train,
+        evaluation=evaluation,
+        lengths=np.array([example.replies.tokens for example in train]),
+        replies=max((len(example.replies.tails) for example in train), default=0),
+        truncated=sum(e.replies.truncated > 0 for e in (*train, *evaluation)),
+        rejections=[*rejections, *long, *also_long],
+        fingerprint=fingerprint(kept, held_out),
+        left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
+    )
+    return check_sides(data, len(records), world_size())
+
+
+def at_most(rows: int, size: int | None, seed: int) -> np.ndarray:
+    """Indices of all rows, or of a random sample of `size` in their order. Raises InputError for a size below 1."""
+    if size is not None and size < 1:
+        raise InputError(f"--train_size {size} leaves nothing to train on; needed: 1 or more, or None for all")
+    return np.arange(rows) if size is None or rows <= size else ordered_sample(rows, size, seed)

@@ -14,7 +14,7 @@ from lmgym.models import ScoringModel
 from lmgym.probes import Report
 from lmgym.records import read_columns, require_columns
 from lmgym.scorers import Reduce
-from lmgym.task_data import TaskData, check_sides
+from lmgym.task_data import TaskData, at_most, check_sides
 from reward_models.config import RewardConfig
 from reward_models.evaluations import GOLD, Evaluation, find_file
 from reward_models.label_metrics import label_metrics
@@ -31,7 +31,6 @@ from reward_models.logs import (
 from reward_models.metrics import Metrics, gold_correlation
 from reward_models.objectives import Criterion, Labelled, LabelledExample
 from reward_models.probes import Forwards, report_of, scores_of
-from reward_models.tasks import at_most
 
 
 @dataclass(frozen=True)

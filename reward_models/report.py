@@ -8,10 +8,10 @@ from typing import Any
 from rich.markup import escape
 
 from lmgym.engine import rank
-from lmgym.models import save_classifier
 from lmgym.probes import Probe, join_reports
 from lmgym.reporting import CONSOLE, show_table, write_evaluation
 from lmgym.run import Run
+from lmgym.saving import save_classifier
 from reward_models.config import RewardConfig
 from reward_models.evaluations import Evaluation
 from reward_models.probes import HeldOut

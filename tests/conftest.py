@@ -75,7 +75,8 @@ def scorer_folders(tmp_path_factory, small_models) -> dict[str, Path]:
     """Those models as scorers, saved as a run saves them; weights are large, so that every token matters to a score."""
     import torch
 
-    from lmgym.models import load_classifier, load_tokenizer, save_classifier
+    from lmgym.models import load_classifier, load_tokenizer
+    from lmgym.saving import save_classifier
 
     root, folders = tmp_path_factory.mktemp("scorers"), {}
     for family, source in small_models.items():

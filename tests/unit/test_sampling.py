@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from lmgym.rows import ordered_sample
 from reward_models import sampling
-from reward_models.sampling import Mode, limit_per_group, ordered_sample, split_by_group
+from reward_models.sampling import Mode, limit_per_group, split_by_group
 
 IDS = [7, 3, 7, 7, 3, 9, 7]
 INT64 = np.iinfo(np.int64)
