@@ -90,13 +90,9 @@ def _render(chats: Sequence[Chat], tokenizer) -> Iterator[list[list[str]] | str]
     wholes = iter(render_all(tokenizer, [c for c, _ in owners], [text for _, text in owners]))
     for chat in chats:
         if chat.tokens:
-            context = next(contexts)
-            odd = max(chat.tokens) >= len(tokenizer)
-            yield (
-                f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer"
-                if odd
-                else [[context]]
-            )
+            context, most = next(contexts), max(chat.tokens)
+            unknown = f"token {most}; needed: ids below {len(tokenizer)}, of this tokenizer"
+            yield unknown if most >= len(tokenizer) else [[context]]
             continue
         pairs = [(next(contexts), next(wholes)) for _ in chat.outputs]
         if any(not whole.startswith(context) for context, whole in pairs):
