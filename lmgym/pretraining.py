@@ -43,13 +43,7 @@ def pretrain_small_model(
     tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, max_length)
     prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
     sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
-    # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
-    settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
-    model = build_model("llama", tokenizer, "causal", seed, **settings)
-    embeddings = model.get_input_embeddings().weight
-    vectors = word_vectors(sequences[:CO_OCCURRENCE_TEXTS], len(embeddings), width, seed)
-    with torch.no_grad():
-        embeddings.mul_(0.3 / embeddings.std()).add_(torch.from_numpy(vectors))
+    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], layers, width, heads, max_length, seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -65,6 +59,45 @@ def pretrain_small_model(
     )
     classifier.save_pretrained(folder)
     return accuracy
+
+
+def make_untrained_policy(
+    folder: str | Path,
+    texts: Sequence[str],
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    vocab_size: int = 1024,
+    max_length: int = 512,
+    seed: int = 0,
+) -> None:
+    """Makes a Llama that has yet to learn to talk, and a tokenizer of the texts' words; `texts` are single messages.
+
+    Its word vectors know which words occur together; all else is random. Where `vocab_size` allows, each frequent word
+    is one token.
+    """
+    tokenizer = train_tokenizer(texts, vocab_size, max_length)
+    # as in a chat: with a space in front
+    sequences = tokenize_texts(tokenizer, [f" {text}" for text in texts[:CO_OCCURRENCE_TEXTS]])
+    model = _narrow_llama(tokenizer, sequences, layers, width, heads, max_length, seed)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(0.1)  # few of the tokens are ever said: none is likely beforehand
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _narrow_llama(
+    tokenizer, sequences: Sequence[Sequence[int]], layers: int, width: int, heads: int, max_length: int, seed: int
+):
+    """A random causal model whose word vectors are those of `sequences`."""
+    # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
+    settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
+    model = build_model("llama", tokenizer, "causal", seed, **settings)
+    embeddings = model.get_input_embeddings().weight
+    vectors = word_vectors(sequences, len(embeddings), width, seed)
+    with torch.no_grad():
+        embeddings.mul_(0.3 / embeddings.std()).add_(torch.from_numpy(vectors))
+    return model
 
 
 def word_vectors(sequences: Sequence[Sequence[int]], vocab_size: int, width: int, seed: int = 0) -> np.ndarray:

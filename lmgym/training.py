@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
 
 @contextlib.contextmanager
 def kept_run(
-    config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData, notes: Sequence[str] = ()
+    config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData
 ) -> Iterator[tuple[Run, Keeper, Path | None]]:
     """The run's folder, locked; its keeper; and the checkpoint to go on from, of a former launch of this command."""
     facts = _facts(config, deepspeed, accumulation, data)
@@ -75,7 +75,7 @@ def kept_run(
         run.update(data=data.counts)
         if run.is_main:
             write_rejections(run.folder / "rejected.jsonl", data.rejections)
-            show_notes([*notes, *start.notes, *stale_build_locks()])
+            show_notes([*start.notes, *stale_build_locks()])
         yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
 
 

@@ -13,10 +13,10 @@ from lmgym.models import load_config, load_tokenizer
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.policies import PolicyModel, load_policy, refuse_no_eos
 from lmgym.records import read_records
-from lmgym.reporting import show_plan
+from lmgym.reporting import show_notes, show_plan
 from lmgym.run import Run
 from lmgym.task_data import TaskData
-from lmgym.text import render_all, tokenize_texts
+from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
 from sft.config import SftConfig
@@ -41,6 +41,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     _refuse_excess_memory(config, deepspeed)
     if rank() == 0:
         show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
+        show_notes(_notes(config.policy.model, tokenizer))
     if config.run.dry_run:
         if rank() == 0:
             show_rows(list(data.train[:3]), tokenizer)
@@ -63,6 +64,16 @@ def train(config: SftConfig, task: SftTask) -> None:
         if run.is_main:
             show_results(config, data, trainer.probes, time.perf_counter() - began, folder)
     stop_distributed()
+
+
+def _notes(name: str, tokenizer) -> list[str]:
+    """How chats are written, where the folder does not say so in a template of its own."""
+    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
+        return []
+    return [
+        f"{name} has no chat template but the flat one: turns are written as `User: ...` and `Bot: ...`, and the "
+        "policy's folder says so; for another form put a chat_template.jinja beside the tokenizer"
+    ]
 
 
 def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> list[Prompt]:
