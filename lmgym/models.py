@@ -161,7 +161,7 @@ def add_lora(model, rank: int, alpha: int, dropout: float):
         lora_dropout=dropout,
         target_modules="all-linear",
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
-        exclude_modules=r".*pooler\..*",
+        exclude_modules=None if causal else r".*pooler\..*",
         modules_to_save=None if causal else _head_modules(model),
     )
     # ZeRO-3 takes trained weights of one type only: adapters in the trunk's own, their fp32 masters are DeepSpeed's

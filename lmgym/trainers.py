@@ -232,13 +232,18 @@ class ObjectiveTrainer(Trainer):
             self._mark += time.perf_counter() - began
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Trains, from a checkpoint where there is one; also one that lies after the last update."""
+        """Trains, from a checkpoint where there is one; also one that lies after the last update.
+
+        Raises RunStopped, once a checkpoint is saved, where a rank was asked to leave.
+        """
         if checkpoint:
             sums = read_sums(checkpoint, world_size())
             self._tallies.update(sums["tallies"])
             for name in KEPT:
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if self.leaving and self.keeper:
+            self.keeper.leave(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update

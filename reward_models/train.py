@@ -52,8 +52,6 @@ def train(config: RewardConfig, task: Task) -> None:
         trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run, keeper)
         began = time.perf_counter()
         trainer.train_from(checkpoint)
-        if trainer.leaving:
-            keeper.leave(trainer.state.global_step)
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()

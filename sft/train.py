@@ -54,8 +54,6 @@ def train(config: SftConfig, task: SftTask) -> None:
         trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, prompts, run, keeper)
         began = time.perf_counter()
         trainer.train_from(checkpoint)
-        if trainer.leaving:
-            keeper.leave(trainer.state.global_step)
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()

@@ -99,7 +99,7 @@ def test_lora_under_zero_3_in_bf16_is_saved_as_adapter_and_merged_and_scored(
     go: Go, scorer_folders: dict[str, Path], small_models: dict[str, Path]
 ) -> None:
     _, folder = go(
-        "deepspeed", "--merge_adapter", "--gradient_checkpointing", config="zero3.json", precision="bf16", lora_rank=4,
+        "deepspeed", "--merge_adapter", "--gradient_checkpointing", config="zero3.json", precision="bf16", lora_rank=4, learning_rate=2e-2,
         scorers=f"a={scorer_folders['llama']},b={scorer_folders['gpt2']}",
     )  # fmt: skip
     from peft import PeftModel
@@ -109,8 +109,9 @@ def test_lora_under_zero_3_in_bf16_is_saved_as_adapter_and_merged_and_scored(
     adapted = PeftModel.from_pretrained(load_policy(str(small_models["llama"]), tokenizer), folder / "adapter").eval()
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
-        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, rtol=0, atol=1e-4)
-        assert (merged(ids).logits - load_policy(str(small_models["llama"]), tokenizer)(ids).logits).abs().max() > 1e-3
+        # the frozen weights ran in bf16, and are merged so
+        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, rtol=0, atol=5e-3)
+        assert (merged(ids).logits - load_policy(str(small_models["llama"]), tokenizer)(ids).logits).abs().max() > 5e-2
     measured = json.loads((folder / "evaluation.json").read_text())["metrics"]
     scores = [row["scores"] for row in read_lines(folder / "samples/000005.jsonl")]
     for name in "ab":
