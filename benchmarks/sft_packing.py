@@ -32,7 +32,7 @@ from sft.losses import next_token_loss, next_token_loss_at
 from sft.tokenization import Example, tokenize_chats
 
 ROOT = Path(__file__).resolve().parent.parent
-UPDATES, UPDATE_ROWS, MICRO_BATCH, MAX_LENGTH = 3, 64, 16, 512
+UPDATES, UPDATE_ROWS, MICRO_BATCH, MAX_LENGTH = 2, 64, 16, 512
 LAYERS, WIDTH = 4, 256
 
 

@@ -32,8 +32,8 @@ from lmgym.text import Conversation, from_transcript
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500
 TRAIN = {
-    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "5e-3", "adam_beta2": 0.99,
-    "weight_decay": 0.1, "epochs": 5, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
+    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "3e-3", "adam_beta2": 0.99,
+    "weight_decay": 0.1, "epochs": 3, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
     "save_updates": -1, "eval_size": 200, "resume": "never",
 }  # fmt: skip
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--folder", default="outputs/benchmark_world_policy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--vocabularies", type=int, nargs="+", default=[1024, 320])
+    parser.add_argument("--pieces", type=int, default=384, help="of the tokenizer beside the words; 0: words alone")
     parser.add_argument("--output", default=str(ROOT / "benchmarks/results/world_policy.json"))
     given = parser.parse_args()
     machine = describe_machine()
@@ -52,21 +52,22 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     make_world(str(folder / "world"), given.rows, given.seed)
     found = {}
-    for size in given.vocabularies:
-        start, policy = folder / f"start_{size}", folder / f"policy_{size}"
-        make_world_policy(str(folder / "world"), str(start), vocab_size=size, seed=given.seed)
+    for size in (None, given.pieces) if given.pieces else (None,):
+        name = "words" if size is None else f"{size} pieces"
+        start, policy = folder / f"start {name}", folder / f"policy {name}"
+        make_world_policy(str(folder / "world"), str(start), pieces=size, seed=given.seed)
         cpu_seconds = train(start, policy, folder / "world/sft.parquet", given.seed)
-        found[str(size)] = {
+        found[name] = {
             "cpu_seconds": round(cpu_seconds, 1),
             **json.loads((policy / "run.json").read_text())["data"],
             "parameters": json.loads((policy / "run.json").read_text())["parameters"],
             **json.loads((policy / "evaluation.json").read_text())["metrics"],
             **judge(policy / "model", folder / "world", given.seed),
         }
-        print(json.dumps({size: found[str(size)]}, indent=2), flush=True)
+        print(json.dumps({name: found[name]}, indent=2), flush=True)
     record = {
         "date": datetime.date.today().isoformat(), "machine": machine, "rows": given.rows, "seed": given.seed,
-        "training": TRAIN, "sampling": {"temperature": 1.0, "replies": REPLIES}, "by_vocabulary": found,
+        "training": TRAIN, "sampling": {"temperature": 1.0, "replies": REPLIES}, "by_tokens": found,
     }  # fmt: skip
     Path(given.output).write_text(json.dumps(record, indent=2) + "\n")
 

@@ -15,11 +15,12 @@ import scipy.sparse
 import torch
 
 from lmgym.models import ScoringModel, load_classifier
-from lmgym.small_models import build_model, size_settings, train_tokenizer
+from lmgym.small_models import build_model, size_settings, train_tokenizer, train_word_tokenizer
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
 PAIRS_A_STEP = 64
+MOST_WORDS = 4096
 
 
 def pretrain_small_model(
@@ -65,20 +66,24 @@ def make_untrained_policy(
     folder: str | Path,
     texts: Sequence[str],
     layers: int = 2,
-    width: int = 64,
+    width: int = 128,
     heads: int = 4,
-    vocab_size: int = 1024,
+    pieces: int | None = None,
     max_length: int = 512,
     seed: int = 0,
 ) -> None:
     """Makes a Llama that has yet to learn to talk, and a tokenizer of the texts' words; `texts` are single messages.
 
-    Its word vectors know which words occur together; all else is random. Where `vocab_size` allows, each frequent word
-    is one token.
+    Its word vectors know which words occur together; all else is random. Each frequent word is one token, or, with
+    `pieces`, words are cut into as many pieces by BPE.
     """
-    tokenizer = train_tokenizer(texts, vocab_size, max_length)
     # as in a chat: with a space in front
-    sequences = tokenize_texts(tokenizer, [f" {text}" for text in texts[:CO_OCCURRENCE_TEXTS]])
+    spoken = [f" {text}" for text in texts]
+    if pieces is None:
+        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, max_length)
+    else:
+        tokenizer = train_tokenizer(spoken, pieces, max_length)
+    sequences = tokenize_texts(tokenizer, spoken[:CO_OCCURRENCE_TEXTS])
     model = _narrow_llama(tokenizer, sequences, layers, width, heads, max_length, seed)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(0.1)  # few of the tokens are ever said: none is likely beforehand

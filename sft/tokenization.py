@@ -98,6 +98,9 @@ def _render(chats: Sequence[Chat], tokenizer) -> Iterator[list[list[str]] | str]
         if any(not whole.startswith(context) for context, whole in pairs):
             yield "the tokenizer's template begins a reply otherwise than it ends a prompt; needed: one that appends"
             continue
+        if any(tokenizer.eos_token in chat.conversation.turns[turn].text for turn in chat.outputs):
+            yield f"an output that holds {tokenizer.eos_token}, which ends a reply; needed: text without it"
+            continue
         bodies = [whole[len(context) :].partition(tokenizer.eos_token)[0] for context, whole in pairs]
         firsts = [context for context, _ in pairs]
         ends = [context + body for context, body in zip(firsts, bodies, strict=True)]

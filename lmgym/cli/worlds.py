@@ -30,7 +30,7 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
 
 
 def make_world_policy(
-    world: str, output: str, layers: int = 2, width: int = 64, vocab_size: int = 1024, seed: int = 0
+    world: str, output: str, layers: int = 2, width: int = 128, pieces: int | None = None, seed: int = 0
 ) -> None:
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
     from lmgym.pretraining import make_untrained_policy
@@ -40,7 +40,7 @@ def make_world_policy(
         raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
     chats = pq.read_table(path, columns=["messages"])["messages"].to_pylist()
     messages = [message["content"] for chat in chats for message in chat]
-    make_untrained_policy(output, messages, layers, width, vocab_size=vocab_size, seed=seed)
+    make_untrained_policy(output, messages, layers, width, pieces=pieces, seed=seed)
     print(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
 
 

@@ -99,7 +99,8 @@ def test_lora_under_zero_3_in_bf16_is_saved_as_adapter_and_merged_and_scored(
     go: Go, scorer_folders: dict[str, Path], small_models: dict[str, Path]
 ) -> None:
     _, folder = go(
-        "deepspeed", "--merge_adapter", "--gradient_checkpointing", config="zero3.json", precision="bf16", lora_rank=4, learning_rate=2e-2,
+        "deepspeed", "--merge_adapter", "--gradient_checkpointing", config="zero3.json", precision="bf16", lora_rank=4,
+        learning_rate=2e-2,
         scorers=f"a={scorer_folders['llama']},b={scorer_folders['gpt2']}",
     )  # fmt: skip
     from peft import PeftModel

@@ -83,11 +83,13 @@ def test_a_policy_to_train_has_a_token_a_word_vectors_of_topics_and_no_word_that
     for _ in range(400):
         theme = rng.choice(THEMES)
         texts.append(f"i like {rng.choice(theme)}. {rng.choice(theme)} or {rng.choice(theme)}?")
-    make_untrained_policy(tmp_path, texts, **SMALL)
+    make_untrained_policy(tmp_path, texts, width=32, heads=2)
     tokenizer = load_tokenizer(str(tmp_path))
     words = [f" {word}" for theme in THEMES for word in theme]
     ids = [tokenizer(word, add_special_tokens=False).input_ids for word in words]
     assert [len(i) for i in ids] == [1] * 16
+    odd = "Zoë said: i like soup-ish JAZZ\n\tor 3?"
+    assert tokenizer.decode(tokenizer(odd).input_ids) == odd
     model = load_policy(str(tmp_path), tokenizer)
     vectors = model.get_input_embeddings().weight[[i for [i] in ids]].detach()
     near = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)

@@ -120,6 +120,12 @@ def test_a_template_whose_prompt_does_not_begin_its_replies_rejects_the_row() ->
     assert "template" in rejection.found
 
 
+def test_an_output_that_holds_the_eos_token_is_rejected_rather_than_cut() -> None:
+    rows, [rejection] = tokenize_chats([chat_of("hi", "yo</s>me"), chat_of("a", "b")], character_tokenizer(), 1000)
+    assert len(rows) == 1
+    assert rejection.found == "an output that holds </s>, which ends a reply; needed: text without it"
+
+
 def test_a_long_prompt_is_cut_on_the_left_and_the_output_stays_whole() -> None:
     tokenizer = character_tokenizer()
     example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=16)
