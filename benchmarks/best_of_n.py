@@ -25,8 +25,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_classifier, load_tokenizer, save_classifier
+from lmgym.models import load_classifier, load_tokenizer
 from lmgym.records import read_records
+from lmgym.saving import save_classifier
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_texts
 

@@ -118,6 +118,16 @@ class UpdateSampler(Sampler):
                 yield [Slot(int(row), True, place) for row in mine] or [Slot(int(chunk[-1]), False, place)]
 
 
+def shared_out(batches: Sequence[list[int]], ranks: int, rank: int) -> Iterator[tuple[list[int], bool]]:
+    """This rank's batches, as many as every other's: under ZeRO-3 a forward is collective.
+
+    Of each, whether it counts: a rank whose turn is empty runs along on another's.
+    """
+    for turn in range(-(-len(batches) // ranks)):
+        mine = turn * ranks + rank
+        yield batches[min(mine, len(batches) - 1)], mine < len(batches)
+
+
 def length_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Rows sorted by length and cut into batches of at most `tokens` tokens (a longer row stands alone)."""
     order = np.argsort(-np.asarray(lengths), kind="stable")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.engine import zero_stage
 from lmgym.errors import InputError
@@ -36,8 +36,11 @@ def estimate(
     ranks: int,
     checkpointing: bool = False,
     lora_rank: int = 0,
+    causal: bool = False,
 ) -> Demand:
     """Bytes a device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
+
+    A causal model has logits besides: fp32, their softmax and their gradient, at each token.
 
     In mixed precision DeepSpeed holds 2 bytes a weight and gradient and 12 a trained weight for its fp32 master and
     moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Level 1 shards the optimizer, 2 the gradients too,
@@ -45,12 +48,13 @@ def estimate(
     to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
-    parameters, trainable = count_weights(model_config, lora_rank)
+    parameters, trainable = count_weights(model_config, lora_rank, causal)
     stage = zero_stage(deepspeed)
     weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
     zero = (deepspeed or {}).get("zero_optimization", {})
     layers, width = model_config.num_hidden_layers, 2 if precision == "fp32" else 1
     per_token = model_config.hidden_size * width * ((2 * layers + 34) if checkpointing else 34 * layers)
+    per_token += 3 * 4 * model_config.vocab_size if causal else 0
     return Demand(
         weights=0 if zero.get("offload_param") else parameters * weight / (ranks if stage == 3 else 1),
         gradients=trainable * weight / (ranks if stage >= 2 else 1),
@@ -59,10 +63,11 @@ def estimate(
     )
 
 
-def count_weights(model_config, lora_rank: int = 0) -> tuple[int, int]:
-    """(all, trainable) weights of a classifier, counted without allocating any."""
+def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tuple[int, int]:
+    """(all, trainable) weights of a classifier or a causal model, counted without allocating any."""
+    kind = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
     with init_empty_weights():
-        model = AutoModelForSequenceClassification.from_config(model_config)
+        model = kind.from_config(model_config)
     everything = sum(p.numel() for p in model.parameters())
     if not lora_rank:
         return everything, everything

@@ -6,11 +6,8 @@ parallel ranks diverge silently, so everything that a loss needs is one forward 
 """
 
 import contextlib
-import json
 import math
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from lmgym.engine import gathered_parameters, without_sharded_load
+from lmgym.engine import gathered_parameters
 from lmgym.errors import InputError
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
 from lmgym.sources import refuse_pickles, source_arguments
@@ -45,7 +42,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no tokenizer loads from {name}: {_first_line(error)}") from error
+        raise InputError(f"no tokenizer loads from {name}: {first_line(error)}") from error
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
         tokenizer.add_special_tokens({"pad_token": PAD_TOKEN})
     tokenizer.padding_side = "right"
@@ -61,7 +58,7 @@ def load_config(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no model config loads from {name}: {_first_line(error)}") from error
+        raise InputError(f"no model config loads from {name}: {first_line(error)}") from error
 
 
 def load_classifier(
@@ -91,7 +88,7 @@ def load_classifier(
             **labels,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"no classifier loads from {name}: {_first_line(error)}") from error
+        raise InputError(f"no classifier loads from {name}: {first_line(error)}") from error
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
     # some encoders' heads are several layers (RoBERTa, DeBERTa): all that is not the trunk, and the trunk's pooler
     head_keys = {key for key in absent if not key.startswith(f"{model.base_model_prefix}.")}
@@ -102,6 +99,17 @@ def load_classifier(
         raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
     if lost := sorted(absent - head_keys):
         raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
+    fit_to_tokenizer(model, tokenizer)
+    if head_is_new:
+        _init_head(model, seed)
+    head = getattr(model, head_name(model))
+    if type(head) is nn.Linear:
+        head.__class__ = Float32Head  # in place: ZeRO-3 and the optimizer know this module and its weight
+    return model, head_is_new
+
+
+def fit_to_tokenizer(model, tokenizer) -> None:
+    """An embedding for every token, and its pad token."""
     if any(hasattr(p, "ds_id") for p in model.parameters()):
         # under ZeRO-3 transformers keeps every renaming it knows, used or not, and undoes them all when it saves: to
         # names such as LayerNorm.gamma; where none is kept it takes the family's own
@@ -109,12 +117,6 @@ def load_classifier(
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.config.pad_token_id = tokenizer.pad_token_id
-    if head_is_new:
-        _init_head(model, seed)
-    head = getattr(model, head_name(model))
-    if type(head) is nn.Linear:
-        head.__class__ = Float32Head  # in place: ZeRO-3 and the optimizer know this module and its weight
-    return model, head_is_new
 
 
 def head_name(model) -> str:
@@ -145,18 +147,22 @@ def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = Non
 
 
 def add_lora(model, rank: int, alpha: int, dropout: float):
-    """Low-rank adapters on every linear layer of the trunk; the head, and a pooler, train in full and are saved too."""
+    """Low-rank adapters on every linear layer of the trunk.
+
+    A classifier's head, and a pooler, train in full and are saved too; a causal model's head stays as it is.
+    """
     from peft import LoraConfig, get_peft_model
 
+    causal = model.get_output_embeddings() is not None
     settings = LoraConfig(
-        task_type="SEQ_CLS",
+        task_type="CAUSAL_LM" if causal else "SEQ_CLS",
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules="all-linear",
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
-        exclude_modules=r".*pooler\..*",
-        modules_to_save=_head_modules(model),
+        exclude_modules=None if causal else r".*pooler\..*",
+        modules_to_save=None if causal else _head_modules(model),
     )
     # ZeRO-3 takes trained weights of one type only: adapters in the trunk's own, their fp32 masters are DeepSpeed's
     return get_peft_model(model, settings, autocast_adapter_dtype=False)
@@ -179,6 +185,17 @@ class Float32Head(nn.Linear):
             return F.linear(hidden.float(), self.weight.float(), bias)
 
 
+def runs_packed(config, asked: bool | None) -> bool:
+    """Whether a family runs packed. Raises InputError where that is asked for and it does not."""
+    # packed attention knows no window that slides
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    can_pack = config.model_type in PACKED_FAMILIES and not slides
+    if asked and not can_pack:
+        found = f"{config.model_type}{' with sliding windows' if slides else ''}"
+        raise InputError(f"--packed: {found} is not one of {', '.join(PACKED_FAMILIES)}")
+    return can_pack if asked is None else asked
+
+
 class ScoringModel(nn.Module):
     """A classifier whose one forward scores a batch of replies, so that data parallel wrappers see all of it.
 
@@ -190,13 +207,7 @@ class ScoringModel(nn.Module):
         super().__init__()
         self.model = model
         classifier = self.classifier
-        # packed attention knows no window that slides
-        slides = "sliding_attention" in (getattr(classifier.config, "layer_types", None) or ())
-        can_pack = classifier.config.model_type in PACKED_FAMILIES and not slides
-        self.packed = can_pack if packed is None else packed
-        if self.packed and not can_pack:
-            found = f"{classifier.config.model_type}{' with sliding windows' if slides else ''}"
-            raise InputError(f"--packed: {found} is not one of {', '.join(PACKED_FAMILIES)}")
+        self.packed = runs_packed(classifier.config, packed)
         if self.packed:
             classifier.set_attn_implementation(ATTENTION)
             self._ends = torch.empty(0, dtype=torch.int64)  # of the batch in the forward
@@ -273,47 +284,6 @@ def count_parameters(model) -> tuple[int, int]:
     return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
 
 
-def save_classifier(
-    model, state_dict: dict[str, torch.Tensor], folder: str | Path, tokenizer, scorer: dict[str, Any]
-) -> None:
-    """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, and `scorer.json`.
-
-    `state_dict` holds the whole weights. Of a model with LoRA the adapters are merged in; they and the head also
-    lie in `adapter/`. A folder of that name is replaced once the new one is whole. Called on the main rank only.
-    """
-    target, folder = Path(folder), Path(f"{folder}.partial")
-    shutil.rmtree(folder, ignore_errors=True)
-    if hasattr(model, "get_base_model"):
-        model.save_pretrained(folder / "adapter", state_dict=state_dict)
-        (folder / "adapter" / "README.md").unlink(missing_ok=True)  # peft's is an empty form
-        model, state_dict = _merged(model, state_dict)
-    dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
-    model.save_pretrained(folder, state_dict=state_dict)  # which empties it
-    _name_dtype(folder / "config.json", dtypes)
-    tokenizer.save_pretrained(folder)
-    (folder / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
-    shutil.rmtree(target, ignore_errors=True)
-    folder.rename(target)
-
-
-def _name_dtype(path: Path, dtypes: set[torch.dtype]) -> None:
-    """The config names the type of the weights beside it: from_pretrained would round fp32 masters to the model's."""
-    config = json.loads(path.read_text())
-    config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _merged(model, state_dict: dict[str, torch.Tensor]):
-    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one."""
-    from peft import get_peft_model
-
-    with without_sharded_load():
-        plain = AutoModelForSequenceClassification.from_config(model.get_base_model().config, dtype=torch.float32)
-        copy = get_peft_model(plain, model.peft_config["default"])
-    copy.load_state_dict({name: value.float() for name, value in state_dict.items()})
-    merged = copy.merge_and_unload()
-    return merged, merged.state_dict()
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, or its kind."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

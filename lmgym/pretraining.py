@@ -15,11 +15,12 @@ import scipy.sparse
 import torch
 
 from lmgym.models import ScoringModel, load_classifier
-from lmgym.small_models import build_model, size_settings, train_tokenizer
+from lmgym.small_models import build_model, size_settings, train_tokenizer, train_word_tokenizer
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
 PAIRS_A_STEP = 64
+MOST_WORDS = 4096
 
 
 def pretrain_small_model(
@@ -43,13 +44,7 @@ def pretrain_small_model(
     tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, max_length)
     prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
     sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
-    # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
-    settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
-    model = build_model("llama", tokenizer, "causal", seed, **settings)
-    embeddings = model.get_input_embeddings().weight
-    vectors = word_vectors(sequences[:CO_OCCURRENCE_TEXTS], len(embeddings), width, seed)
-    with torch.no_grad():
-        embeddings.mul_(0.3 / embeddings.std()).add_(torch.from_numpy(vectors))
+    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], layers, width, heads, max_length, seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -65,6 +60,49 @@ def pretrain_small_model(
     )
     classifier.save_pretrained(folder)
     return accuracy
+
+
+def make_untrained_policy(
+    folder: str | Path,
+    texts: Sequence[str],
+    layers: int = 2,
+    width: int = 128,
+    heads: int = 4,
+    pieces: int | None = None,
+    max_length: int = 512,
+    seed: int = 0,
+) -> None:
+    """Makes a Llama that has yet to learn to talk, and a tokenizer of the texts' words; `texts` are single messages.
+
+    Its word vectors know which words occur together; all else is random. Each frequent word is one token, or, with
+    `pieces`, words are cut into as many pieces by BPE.
+    """
+    # as in a chat: with a space in front
+    spoken = [f" {text}" for text in texts]
+    if pieces is None:
+        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, max_length)
+    else:
+        tokenizer = train_tokenizer(spoken, pieces, max_length)
+    sequences = tokenize_texts(tokenizer, spoken[:CO_OCCURRENCE_TEXTS])
+    model = _narrow_llama(tokenizer, sequences, layers, width, heads, max_length, seed)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(0.1)  # few of the tokens are ever said: none is likely beforehand
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _narrow_llama(
+    tokenizer, sequences: Sequence[Sequence[int]], layers: int, width: int, heads: int, max_length: int, seed: int
+):
+    """A random causal model whose word vectors are those of `sequences`."""
+    # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
+    settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
+    model = build_model("llama", tokenizer, "causal", seed, **settings)
+    embeddings = model.get_input_embeddings().weight
+    vectors = word_vectors(sequences, len(embeddings), width, seed)
+    with torch.no_grad():
+        embeddings.mul_(0.3 / embeddings.std()).add_(torch.from_numpy(vectors))
+    return model
 
 
 def word_vectors(sequences: Sequence[Sequence[int]], vocab_size: int, width: int, seed: int = 0) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Small random models and tokenizers from scratch: for the demo, tests and benchmarks, where no hub is at hand."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lmgym.models import PAD_TOKEN
 from lmgym.text import ensure_template
 
 EOS_TOKEN = "<|eos|>"
+RAREST = 5  # of a word that is a token
 LAYERS_AND_WIDTH = {
     "gpt2": ("n_layer", "n_embd", "n_head", "n_positions"),
     "llama": ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings"),
@@ -59,6 +61,29 @@ def train_tokenizer(
     else:
         names["eos_token"] = EOS_TOKEN
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, padding_side="right", **names)
+    ensure_template(tokenizer)
+    return tokenizer
+
+
+def train_word_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int = 1024) -> PreTrainedTokenizerFast:
+    """Words, with the space in front of them, as whole tokens, the most frequent first; bytes for all other text.
+
+    Where a language has few words, no token is left that is never seen, as are the pieces that BPE merges words from.
+    """
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
+    specials, letters = [PAD_TOKEN, EOS_TOKEN], sorted(split.alphabet())
+    frequent = [word for word, count in counts.most_common() if count >= RAREST and word not in letters]
+    words = frequent[: max(0, vocab_size - len(specials) - len(letters))]
+    # the likeliest way through a text: as few tokens as there can be, and letters last
+    odds = [*((token, 0.0) for token in specials), *((c, -50.0) for c in letters), *((word, -1.0) for word in words)]
+    unigram = Tokenizer(models.Unigram(odds, unk_id=0))
+    unigram.pre_tokenizer, unigram.decoder = split, decoders.ByteLevel()
+    unigram.add_special_tokens(specials)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=unigram, padding_side="right", pad_token=PAD_TOKEN, eos_token=EOS_TOKEN,
+        model_max_length=max_length,
+    )  # fmt: skip
     ensure_template(tokenizer)
     return tokenizer
 

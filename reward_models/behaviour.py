@@ -11,8 +11,10 @@ import torch
 from lmgym.engine import world_size
 from lmgym.errors import InputError
 from lmgym.models import ScoringModel
+from lmgym.probes import Report
 from lmgym.records import read_columns, require_columns
 from lmgym.scorers import Reduce
+from lmgym.task_data import TaskData, at_most, check_sides
 from reward_models.config import RewardConfig
 from reward_models.evaluations import GOLD, Evaluation, find_file
 from reward_models.label_metrics import label_metrics
@@ -28,9 +30,7 @@ from reward_models.logs import (
 )
 from reward_models.metrics import Metrics, gold_correlation
 from reward_models.objectives import Criterion, Labelled, LabelledExample
-from reward_models.pair_metrics import PairReport as Report
 from reward_models.probes import Forwards, report_of, scores_of
-from reward_models.tasks import TaskData, at_most, check_sides
 
 
 @dataclass(frozen=True)

@@ -3,29 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-
-@dataclass(frozen=True)
-class ScorerConfig:
-    """The model that becomes a scorer."""
-
-    model: str = "gpt2"
-    """Hugging Face folder or hub id to start from; owner/name@COMMIT pins it"""
-    trust_remote_code: bool = False
-    """execute the code that a hub id brings along; needs its commit, 40 hex digits"""
-    lora_rank: int = 0
-    """rank of LoRA adapters on the trunk; 0 trains every weight"""
-    lora_alpha: int = 32
-    """scale of the adapters: alpha / rank"""
-    lora_dropout: float = 0.0
-    """dropout in front of the adapters"""
-    freeze_embeddings: bool = False
-    """leave the word vectors as they are: noisy labels of small models bend them to single words"""
-    precision: Literal["bf16", "fp32", "fp16"] = "bf16"
-    """of the computation; weights are trained in fp32"""
-    gradient_checkpointing: bool = False
-    """recompute each layer in the backward: less memory, a third more work"""
-    packed: bool | None = None
-    """rows end to end with shared prefixes; None: where the family is tested for it"""
+from lmgym.config import ModelConfig as ScorerConfig
+from lmgym.config import OptimizerConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -57,68 +36,6 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """How the weights move."""
-
-    learning_rate: float = 9e-6
-    """peak learning rate of AdamW"""
-    weight_decay: float = 0.0
-    """of AdamW, on matrices only"""
-    adam_beta2: float = 0.999
-    """decay of AdamW's second moment"""
-    warmup: float = 0.03
-    """a share of all updates below 1, or a number of updates"""
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
-    """what follows the warm-up"""
-    epochs: float = 1.0
-    """passes over the rows"""
-    max_updates: int = -1
-    """stop after so many updates; -1: after the epochs"""
-    global_batch: int = 64
-    """pairs, rows or groups an update, over all ranks"""
-    micro_batch: int = 8
-    """pairs, rows or groups a forward and rank"""
-    max_grad_norm: float = 1.0
-    """gradients are scaled down to this norm"""
-    centering: float = 0.0
-    """of pairs: weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
-    seed: int = 0
-    """of the split, the order and a new head"""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Where and how it runs."""
-
-    output: str = ""
-    """folder of the results; empty: outputs/ and the experiment's name"""
-    deepspeed: str | None = None
-    """DeepSpeed config, such as configs/zero2.json; None: plain, or DDP under torchrun"""
-    tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
-    """besides metrics.jsonl: auto uses wandb where WANDB_API_KEY is set"""
-    log_updates: int = 10
-    """updates between two lines of metrics"""
-    eval_updates: int = 0
-    """updates between two evaluations; 0: five in a run"""
-    data_workers: int = 0
-    """processes that prepare batches"""
-    save_updates: int = 0
-    """updates between two checkpoints; 0: five in a run; -1: none but when asked to leave"""
-    save_total_limit: int = 2
-    """so many checkpoints are kept, the newest"""
-    resume: Literal["auto", "never"] = "auto"
-    """auto goes on from the newest whole checkpoint of an unfinished run of the same command"""
-    reshard: bool = False
-    """convert the checkpoint of another number of ranks"""
-    stall_timeout: float = 1200.0
-    """seconds without progress after which a run says where its ranks stand, and ends; 0: never"""
-    memory_gb: float | None = None
-    """memory of a device in GiB, to refuse what will not fit; None: what the GPU has"""
-    dry_run: bool = False
-    """resolve everything, show three rows as the model will see them, and stop"""
-
-
-@dataclass(frozen=True)
 class RewardConfig:
     """A reward-model experiment."""
 
@@ -128,6 +45,8 @@ class RewardConfig:
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    centering: float = 0.0
+    """of pairs: weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
 
     @property
     def output(self) -> str:

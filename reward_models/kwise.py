@@ -12,15 +12,15 @@ from typing import Any
 
 from lmgym.models import ScoringModel
 from lmgym.records import Record
+from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from lmgym.scorers import Reduce
+from lmgym.task_data import TaskData, prepare_prompted
 from lmgym.text import Conversation, tokenize_replies
 from reward_models.config import RewardConfig
-from reward_models.data import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.losses import MOST_TIED
 from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
-from reward_models.tasks import TaskData, prepare_prompted
 
 COLUMNS = ("prompt", "replies", "ranks")
 
@@ -57,7 +57,9 @@ class KwiseTask:
 
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Groups read, validated, split by prompt and tokenised."""
-        return prepare_prompted(config, tokenizer, "groups", "usable", validate_groups, tokenize_groups)
+        return prepare_prompted(
+            config.data, config.optimizer.seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
+        )
 
     def tails(self, example: RankedExample) -> tuple[str, ...]:
         """The ranks of the replies."""

@@ -14,13 +14,13 @@ import numpy as np
 
 from lmgym.errors import InputError
 from lmgym.records import Columns, read_columns, require_columns
+from lmgym.rows import Rejection
+from lmgym.task_data import at_most
 from lmgym.text import Replies, from_transcript, tokenize_replies
 from reward_models.config import DataConfig
-from reward_models.data import Rejection
 from reward_models.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
 from reward_models.sampling import limit_per_group, split_by_group
-from reward_models.tasks import at_most
 
 ALIASES = {"remaining_user_messages": "n_user_messages_remaining"}
 BLOCK = 10_000

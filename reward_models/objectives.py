@@ -1,41 +1,19 @@
-"""What a scorer is trained for: how examples become a batch, and how scores become a loss.
-
-An objective has `collate(items)`, `loss(scores, batch) -> (sum, count)` and `tallies(scores, batch)`, sums that are
-added over ranks and updates before anything is divided. Two numbers of a batch are kept apart: `items`, the examples
-that count, of which rates and tallies are means; and `count`, what the loss is the mean of, such as present labels.
-"""
+"""What a scorer is trained for: how examples become a batch, and how scores become a loss (lmgym/objectives.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from lmgym.models import ScoringModel
+from lmgym.objectives import Batch
 from lmgym.scorers import Reduce
 from lmgym.text import Replies
 from reward_models.data import PairExample
 from reward_models.labels import MISSING
 from reward_models.losses import bradley_terry, cross_entropy, multi_label_bce, plackett_luce, regression
-
-Batch = dict[str, Any]
-
-
-class Objective(Protocol):
-    """What `RewardTrainer` needs to know of a loss."""
-
-    def collate(self, items: Sequence[tuple[Any, bool]]) -> Batch:
-        """(example, counts) items as a batch: model `inputs`, `items`, `count`, `tokens`, `origins`, and labels."""
-        ...
-
-    def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Raw logits [replies, labels] to (sum, count)."""
-        ...
-
-    def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Sums over the items that count, for the training metrics."""
-        ...
 
 
 def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) -> Batch:

@@ -6,23 +6,15 @@ Design decisions:
 - Pairs of one prompt share their difficulty, so the interval resamples prompts rather than rows.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmgym.probes import Report
 from reward_models.rank_statistics import Floats, finite_column, pearson, spearman
 
 BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once
-
-
-@dataclass(frozen=True)
-class PairReport:
-    """Metrics that are defined, all finite, and the names of those that are not, each with the reason."""
-
-    metrics: dict[str, float]
-    undefined: dict[str, str]
 
 
 class ReliabilityBin(NamedTuple):
@@ -43,7 +35,7 @@ def pair_metrics(
     rejected_lengths: ArrayLike,
     bootstrap_samples: int = 1000,
     seed: int = 0,
-) -> PairReport:
+) -> Report:
     """What scores[pairs] of chosen and rejected replies say about a scorer; lengths are of the replies, in tokens.
 
     `accuracy` counts a tie as wrong (RewardBench, Lambert et al. 2024) and `ties` is their share;
@@ -71,7 +63,7 @@ def pair_metrics(
     ):
         metrics |= part
         undefined |= missing
-    report = PairReport({name: float(value) for name, value in metrics.items()}, undefined)
+    report = Report({name: float(value) for name, value in metrics.items()}, undefined)
     assert all(np.isfinite(value) for value in report.metrics.values()), report
     return report
 

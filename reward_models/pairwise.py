@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from lmgym.models import ScoringModel
+from lmgym.pairs import validate
 from lmgym.scorers import Reduce
+from lmgym.task_data import TaskData, prepare_prompted
 from reward_models.config import RewardConfig
-from reward_models.data import PairExample, tokenize_pairs, validate
+from reward_models.data import PairExample, tokenize_pairs
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Pairwise
 from reward_models.probes import PairProbe
-from reward_models.tasks import TaskData, prepare_prompted
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class PairTask:
 
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Pairs read, validated, split by prompt and tokenised."""
-        return prepare_prompted(config, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs)
+        return prepare_prompted(
+            config.data, config.optimizer.seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
+        )
 
     def tails(self, example: PairExample) -> tuple[str, ...]:
         """The sides of a pair."""
@@ -31,7 +34,7 @@ class PairTask:
 
     def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Pairwise:
         """Bradley-Terry, centred where asked for."""
-        return Pairwise(model, pad_id, config.optimizer.centering)
+        return Pairwise(model, pad_id, config.centering)
 
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> PairProbe:
         """Accuracy, calibration and length bias."""

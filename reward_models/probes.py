@@ -6,33 +6,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lmgym.batching import length_batches
+from lmgym.batching import length_batches, shared_out
 from lmgym.engine import rank, sum_over_ranks, world_size
 from lmgym.models import ScoringModel
+from lmgym.probes import Probe, Report
 from lmgym.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
 from reward_models.data import PairExample
 from reward_models.evaluations import EvaluationSet
 from reward_models.metrics import Metrics, human_ranking
 from reward_models.objectives import RankedExample
-from reward_models.pair_metrics import PairReport as Report
 from reward_models.pair_metrics import pair_metrics
-
-
-class Probe(Protocol):
-    """An evaluation of the model as it is now."""
-
-    report: Report
-    """of the last measurement"""
-
-    @property
-    def shown(self) -> Mapping[str, str]:
-        """Metrics of the table at a run's end, with what they are called there."""
-        ...
-
-    def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """Metrics by name; called on all ranks, with the model in eval mode."""
-        ...
 
 
 class HeldOut(Probe, Protocol):
@@ -58,17 +42,13 @@ class Forwards:
     def logits(self, model: torch.nn.Module, device: torch.device) -> torch.Tensor:
         """[replies, labels] in float64 on the CPU, in the rows' order, on every rank. Collective."""
         logits: torch.Tensor | None = None
-        ranks = world_size()
-        for turn in range(-(-len(self.batches) // ranks)):
-            mine = turn * ranks + rank()
-            # a rank whose turn is empty runs along on another's batch: under ZeRO-3 a forward is collective
-            batch = self.batches[min(mine, len(self.batches) - 1)]
+        for batch, counts in shared_out(self.batches, world_size(), rank()):
             inputs = self.scoring.collate([self.rows[i] for i in batch], self.pad_id)
             with torch.no_grad():
                 found = model(**{name: value.to(device) for name, value in inputs.items()}).double()
             if logits is None:
                 logits = found.new_zeros(self.replies, found.shape[1])
-            if mine < len(self.batches):
+            if counts:
                 places = [np.arange(self.firsts[i], self.firsts[i] + self.tails[i]) for i in batch]
                 logits[torch.from_numpy(np.concatenate(places)).to(device)] = found
         assert logits is not None, "a probe has rows"

@@ -19,6 +19,10 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmgym.rows import ordered_sample
+
+__all__ = ["limit_per_group", "ordered_sample", "split_by_group"]
+
 Mode = Literal["unchanged", "reverse", "random"]
 Rows = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -84,18 +88,6 @@ def split_by_group(group_ids: ArrayLike, train_size: int, eval_size: int, seed: 
     side_of_row = np.empty(len(rows), dtype=np.int8)
     side_of_row[rows] = np.repeat(side, sizes)
     return np.flatnonzero(side_of_row == 1), np.flatnonzero(side_of_row == 2)
-
-
-def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> Rows:
-    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
-
-    Raises ValueError for a negative number of samples and for more samples than rows.
-    """
-    if not 0 <= n_samples <= n_rows:
-        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
-    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
-    sample.sort()
-    return sample
 
 
 def _cuts(ends: Rows, train_size: int, eval_size: int) -> tuple[int, int]:

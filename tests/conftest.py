@@ -92,6 +92,19 @@ def held_out_pairs(tmp_path_factory, demo_file) -> Path:
     return _slice(tmp_path_factory, demo_file, "held_out.jsonl", 300, 340)
 
 
+@pytest.fixture(scope="session")
+def chats_file(tmp_path_factory, demo_texts) -> Path:
+    """40 conversations of two exchanges."""
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    rows = []
+    for i in range(40):
+        words = [text[:40] for text in demo_texts[4 * i : 4 * i + 4]]
+        roles = ("user", "assistant") * 2
+        rows.append({"messages": [{"role": r, "content": f"{w} {i}"} for r, w in zip(roles, words, strict=True)]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def _slice(tmp_path_factory, file: Path, name: str, first: int, last: int) -> Path:
     path = tmp_path_factory.mktemp("pairs") / name
     path.write_text("\n".join(file.read_text().splitlines()[first:last]) + "\n")
@@ -103,7 +116,8 @@ def scorer_folders(tmp_path_factory, small_models) -> dict[str, Path]:
     """Those models as scorers, saved as a run saves them; weights are large, so that every token matters to a score."""
     import torch
 
-    from lmgym.models import load_classifier, load_tokenizer, save_classifier
+    from lmgym.models import load_classifier, load_tokenizer
+    from lmgym.saving import save_classifier
 
     root, folders = tmp_path_factory.mktemp("scorers"), {}
     for family, source in small_models.items():

@@ -1,4 +1,4 @@
-"""lmgym's own trainer as users run it: packed rows with shared prefixes, through reward_models.trainers."""
+"""lmgym's own trainer as users run it: packed rows with shared prefixes, through lmgym.trainers."""
 
 from interface import Spec, UpdateClock, parse_paths, read_spec, write_result  # isort: skip
 
@@ -11,11 +11,11 @@ from lmgym.batching import UpdateSampler
 from lmgym.models import ScoringModel, load_classifier, load_tokenizer
 from lmgym.run import Run
 from lmgym.text import share_prefix
+from lmgym.trainers import ObjectiveTrainer
+from lmgym.training import training_arguments
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
-from reward_models.train import training_arguments
-from reward_models.trainers import RewardTrainer
 
 
 class OurClock(UpdateClock):
@@ -67,12 +67,12 @@ def main() -> None:
     sampler.updates = lambda: np.split(np.arange(len(examples)), spec.updates)  # as given, not drawn
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(spec, folder)
-        arguments = training_arguments(config, None, spec.accumulation_steps, spec.updates)
+        arguments = training_arguments(config, spec.dtype, None, spec.accumulation_steps, spec.updates)
         model, _ = load_classifier(spec.model, tokenizer)
         scoring = ScoringModel(model)
         objective = Pairwise(scoring, tokenizer.pad_token_id)
         with Run.start(folder, {}, spec.seed, tracking="none") as run:
-            RewardTrainer(scoring, arguments, examples, objective, sampler, {}, run, [clock]).train()
+            ObjectiveTrainer(scoring, arguments, examples, objective, sampler, {}, run, [clock]).train()
     write_result(paths.result, "ours", spec, clock, ("lmgym",))
 
 

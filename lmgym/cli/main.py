@@ -44,6 +44,21 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
     launch(lambda: make_world_model(folder, output, steps, rows, seed))
 
 
+@main.command(name="world-policy")
+@click.option("--world", "folder", required=True, help="folder of a world")
+@click.option("--output", required=True, help="folder of the model")
+@click.option("--layers", default=2, show_default=True)
+@click.option("--width", default=128, show_default=True)
+@click.option("--pieces", default=None, type=int, help="cut words into so many pieces; else each word is a token")
+@click.option("--seed", default=0, show_default=True, help="of the weights")
+def world_policy(folder: str, output: str, layers: int, width: int, pieces: int | None, seed: int) -> None:
+    """Make an untrained small model with a tokenizer of a world's words: a start for sft/experiments/chat.py."""
+    from lmgym.cli.worlds import make_world_policy
+    from lmgym.launch import launch
+
+    launch(lambda: make_world_policy(folder, output, layers, width, pieces, seed))
+
+
 @main.command()
 @click.option("--world", "folder", required=True, help="folder of a world")
 @click.option("--rows", default=None, type=int, help="fit to the first rows of the logs only")

@@ -29,6 +29,21 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     print(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
 
 
+def make_world_policy(
+    world: str, output: str, layers: int = 2, width: int = 128, pieces: int | None = None, seed: int = 0
+) -> None:
+    """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
+    from lmgym.pretraining import make_untrained_policy
+
+    path = Path(world) / "sft.parquet"
+    if not path.is_file():
+        raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
+    chats = pq.read_table(path, columns=["messages"])["messages"].to_pylist()
+    messages = [message["content"] for chat in chats for message in chat]
+    make_untrained_policy(output, messages, layers, width, pieces=pieces, seed=seed)
+    print(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
+
+
 def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
     from reward_models.baselines import baselines

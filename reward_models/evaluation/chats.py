@@ -8,8 +8,8 @@ from typing import Any
 
 from lmgym.errors import InputError
 from lmgym.records import Record, read_records
+from lmgym.rows import Rejection, RowError, read_conversation, read_rows
 from lmgym.text import Conversation, Turn, from_transcript
-from reward_models.data import Rejection, RowError, read_conversation, read_rows
 
 WHOLE = ("messages", "conversation", "text", "transcript")
 REPLIES = ("chosen", "completion")

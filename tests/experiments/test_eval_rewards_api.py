@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 import eval_rewards_api
+from lmgym.pairs import validate
 from lmgym.records import read_records
-from reward_models.data import validate
 from reward_models.evaluation.records import load
 
 ROOT = Path(__file__).parents[2]

@@ -114,8 +114,8 @@ def score_eval_pairs(folder: Path, held_out: Path) -> torch.Tensor:
 
 def eval_sides(held_out: Path) -> list[list[tuple[Conversation, str]]]:
     """The held-out pairs as (conversation, reply): chosen, rejected."""
+    from lmgym.pairs import validate
     from lmgym.records import read_records
-    from reward_models.data import validate
 
     pairs, _ = validate(read_records(str(held_out)))
     return [[(p.conversation, p.chosen) for p in pairs], [(p.conversation, p.rejected) for p in pairs]]

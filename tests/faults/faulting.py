@@ -37,14 +37,14 @@ def command(engine: str, output: Path, model: Path, pairs: Path, held_out: Path,
     return launch(kind, *flags(**values), script=SCRIPT, ranks=ranks)
 
 
-def workers(launched: Launched) -> dict[int, int]:
+def workers(launched: Launched, script: Path = SCRIPT) -> dict[int, int]:
     """Process ids by rank of what a launcher has started (0: the process itself under plain Python)."""
     found = {}
     for process in [psutil.Process(launched.process.pid), *psutil.Process(launched.process.pid).children(True)]:
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
             # data workers are forks of a rank and look the same
-            if len(words) > 1 and any(word.endswith(SCRIPT.name) for word in words[1:3]):
+            if len(words) > 1 and any(word.endswith(script.name) for word in words[1:3]):
                 found.setdefault(int(process.environ().get("RANK", "0")), process.pid)
     return found
 

@@ -10,19 +10,12 @@ import pytest
 
 from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
+from lmgym.pairs import Pair, validate
 from lmgym.records import Record, read_records
+from lmgym.rows import Rejection, fingerprint, split_by_prompt, without_prompts, write_rejections
 from lmgym.text import Conversation, Turn
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
-from reward_models.data import (
-    Pair,
-    Rejection,
-    fingerprint,
-    split_by_prompt,
-    tokenize_pairs,
-    validate,
-    without_prompts,
-    write_rejections,
-)
+from reward_models.data import tokenize_pairs
 
 
 def user(text: str) -> dict[str, str]:

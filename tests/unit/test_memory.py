@@ -90,3 +90,12 @@ def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
 def test_every_config_that_a_refusal_names_exists() -> None:
     root = Path(__file__).parents[2] / "configs"
     assert all((root / f"zero{name}.json").is_file() for name in ("2", "3", "3_offload"))
+
+
+def test_a_causal_model_has_its_head_and_logits_besides() -> None:
+    scorer = estimate(ten_million(), 1000, "fp32", None, 1)
+    policy = estimate(ten_million(), 1000, "fp32", None, 1, causal=True)
+    # the head is vocabulary x width where the scorer's is 1 x width; logits, their softmax and gradient in fp32
+    assert policy.weights - scorer.weights == 4 * (16384 * 256 - 256)
+    assert policy.activations - scorer.activations == 1000 * 3 * 4 * 16384
+    assert count_weights(ten_million(), causal=True)[0] == WEIGHTS - 256 + 16384 * 256

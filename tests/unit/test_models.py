@@ -21,8 +21,8 @@ from lmgym.models import (
     load_classifier,
     load_config,
     load_tokenizer,
-    save_classifier,
 )
+from lmgym.saving import save_classifier
 from lmgym.scorers import HFScorer
 from lmgym.small_models import build_model
 from lmgym.sources import resolve_source

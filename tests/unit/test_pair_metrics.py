@@ -8,8 +8,9 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
+from lmgym.probes import Report
 from reward_models import pair_metrics as metrics
-from reward_models.pair_metrics import PairReport, pair_metrics, reliability
+from reward_models.pair_metrics import pair_metrics, reliability
 
 # margins 2, -1, 0, 1; longer: chosen, rejected, neither, rejected
 CHOSEN, REJECTED = [3.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]
@@ -29,7 +30,7 @@ def random_pairs(pairs: int, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def of_wins(wins: np.ndarray, prompt_ids: np.ndarray, **options: int) -> PairReport:
+def of_wins(wins: np.ndarray, prompt_ids: np.ndarray, **options: int) -> Report:
     lengths = np.ones(len(wins))
     return pair_metrics(wins.astype(float), np.full(len(wins), 0.5), prompt_ids, lengths, lengths, **options)
 

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from lmgym.models import load_classifier, load_tokenizer
-from lmgym.pretraining import pretrain_small_model, word_vectors
+from lmgym.policies import load_policy
+from lmgym.pretraining import make_untrained_policy, pretrain_small_model, word_vectors
 from lmgym.text import Conversation, Turn
 
 THEMES = [
@@ -72,3 +73,28 @@ def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pretrain_small_model(tmp_path / name, *chats(200), steps=2, **SMALL)
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_a_policy_to_train_has_a_token_a_word_vectors_of_topics_and_no_word_that_is_likely_beforehand(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(0)
+    texts = []
+    for _ in range(400):
+        theme = rng.choice(THEMES)
+        texts.append(f"i like {rng.choice(theme)}. {rng.choice(theme)} or {rng.choice(theme)}?")
+    make_untrained_policy(tmp_path, texts, width=32, heads=2)
+    tokenizer = load_tokenizer(str(tmp_path))
+    words = [f" {word}" for theme in THEMES for word in theme]
+    ids = [tokenizer(word, add_special_tokens=False).input_ids for word in words]
+    assert [len(i) for i in ids] == [1] * 16
+    odd = "Zoë said: i like soup-ish JAZZ\n\tor 3?"
+    assert tokenizer.decode(tokenizer(odd).input_ids) == odd
+    model = load_policy(str(tmp_path), tokenizer)
+    vectors = model.get_input_embeddings().weight[[i for [i] in ids]].detach()
+    near = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    same = torch.from_numpy(np.kron(np.eye(4), np.ones((4, 4)))).bool() & ~torch.eye(16, dtype=torch.bool)
+    assert near[same].mean() > near[~same & ~torch.eye(16, dtype=torch.bool)].mean() + 0.2
+    with torch.no_grad():
+        odds = model(torch.tensor([ids[0] + ids[1]])).logits.softmax(-1)
+    assert odds.max() < 3 / len(tokenizer)

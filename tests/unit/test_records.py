@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lmgym.errors import InputError
+from lmgym.pairs import validate
 from lmgym.records import read_records
-from reward_models.data import validate
 
 ROWS = [
     {"prompt": "hello", "chosen": "hi, you", "rejected": 'go "away"'},

@@ -11,7 +11,8 @@ from demo_pairs import demo_pairs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.errors import InputError
-from lmgym.models import load_classifier, load_tokenizer, save_classifier
+from lmgym.models import load_classifier, load_tokenizer
+from lmgym.saving import save_classifier
 from lmgym.scorers import (
     REPLIES_A_ROW,
     Ensemble,

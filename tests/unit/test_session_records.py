@@ -7,9 +7,9 @@ import pytest
 
 from lmgym.errors import InputError
 from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.pairs import validate
 from lmgym.records import read_records
 from lmgym.scorers import FunctionScorer
-from reward_models.data import validate
 from reward_models.evaluation.records import append, export_preferences, load, preferences
 from reward_models.evaluation.session import ChatSession
 

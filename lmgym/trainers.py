@@ -18,11 +18,10 @@ from lmgym.batching import Slots, UpdateSampler
 from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.models import ScoringModel
+from lmgym.objectives import Batch, Objective
+from lmgym.probes import Probe, full_name
 from lmgym.run import Run
 from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
-from reward_models.objectives import Batch, Objective
-from reward_models.probes import Probe
 
 # of a trainer's own figures, what a checkpoint keeps
 KEPT = ("_total_loss", "_logged_at", "_evaluated_at")
@@ -37,11 +36,12 @@ class UpdateLoader(DataLoader):
 
 
 @final
-class RewardTrainer(Trainer):
-    """Trains a ScoringModel on an objective.
+class ObjectiveTrainer(Trainer):
+    """Trains a model on an objective; every stage but RL.
 
-    The loss of an update is the mean over its count (pairs, or present labels) on all ranks and micro-batches: each
-    micro-batch contributes its sum times the number of ranks (data parallel gradients are averaged) over that count.
+    The loss of an update is the mean over its count (pairs, present labels, output tokens) on all ranks and
+    micro-batches: each contributes its sum times the number of ranks (data parallel gradients are averaged) over that
+    count.
     With a keeper it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
     """
@@ -51,7 +51,7 @@ class RewardTrainer(Trainer):
 
     def __init__(
         self,
-        model: ScoringModel,
+        model: torch.nn.Module,
         args: TrainingArguments,
         examples: Sequence,
         objective: Objective,
@@ -120,15 +120,15 @@ class RewardTrainer(Trainer):
         """This micro-batch's share of the update's loss. Stops the run where it is not finite on any rank."""
         device = self.args.device
         batch: Batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-        scores = model(**{name: value.to(device) for name, value in inputs["inputs"].items()})
-        total, _ = self.objective.loss(scores, batch)
+        outputs = model(**{name: value.to(device) for name, value in inputs["inputs"].items()})
+        total, _ = self.objective.loss(outputs, batch)
         loss = total * world_size() / num_items_in_batch
         self._rows += batch["origins"]
         if not math.isfinite(sum_over_ranks(loss.detach().clone()).item()):
             self._rows = batch["origins"]
             self._stop_non_finite("" if math.isfinite(loss.item()) else f"a loss of {loss.item()}")
-        self._tally(scores.detach(), batch, loss.detach() / world_size())
-        return (loss, scores) if return_outputs else loss
+        self._tally(outputs.detach(), batch, loss.detach() / world_size())
+        return (loss, outputs) if return_outputs else loss
 
     def _get_grad_norm(self, model, grad_norm=None):
         """The norm, before the update where DeepSpeed does not own it. Stops the run where it is not finite."""
@@ -142,11 +142,11 @@ class RewardTrainer(Trainer):
         if self.keeper:
             self.keeper.leave_non_finite(self.state.global_step, what, self._rows)
 
-    def _tally(self, scores: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
+    def _tally(self, outputs: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
         counted = {"items": batch["items"], "tokens": batch["tokens"]}
-        sums = {**self.objective.tallies(scores, batch), "loss": loss, **counted}
+        sums = {**self.objective.tallies(outputs, batch), "loss": loss, **counted}
         for name, value in sums.items():
-            self._tallies[name] = self._tallies[name].to(scores.device) + value
+            self._tallies[name] = self._tallies[name].to(outputs.device) + value
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the training metrics since the last line, summed over ranks, and hands all to the run."""
@@ -216,7 +216,7 @@ class RewardTrainer(Trainer):
         return _named(name, probe.measure(model, self.args.device))
 
     def whole_state(self) -> dict[str, torch.Tensor]:
-        """The classifier's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
+        """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
         module = self.accelerator.unwrap_model(self.model_wrapped)
         state = whole_weights(module) if self.is_deepspeed_enabled else module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
@@ -232,13 +232,18 @@ class RewardTrainer(Trainer):
             self._mark += time.perf_counter() - began
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Trains, from a checkpoint where there is one; also one that lies after the last update."""
+        """Trains, from a checkpoint where there is one; also one that lies after the last update.
+
+        Raises RunStopped, once a checkpoint is saved, where a rank was asked to leave.
+        """
         if checkpoint:
             sums = read_sums(checkpoint, world_size())
             self._tallies.update(sums["tallies"])
             for name in KEPT:
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if self.leaving and self.keeper:
+            self.keeper.leave(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update
@@ -271,13 +276,13 @@ def _shape_that_did_not_fit(inputs: Batch) -> str:
 
 
 def _named(probe: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {f"{probe}/{name}" if probe else name: value for name, value in metrics.items()}
+    return {full_name(probe, name): value for name, value in metrics.items()}
 
 
 class Leaving(TrainerCallback):
     """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
 
-    def __init__(self, trainer: RewardTrainer) -> None:
+    def __init__(self, trainer: ObjectiveTrainer) -> None:
         self.trainer = trainer
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
@@ -289,7 +294,14 @@ class Leaving(TrainerCallback):
 class Progress(TrainerCallback):
     """A progress bar on the main rank with the last loss and accuracy."""
 
-    SHOWN = MappingProxyType({"train/loss": "loss", "train/accuracy": "accuracy", "eval/accuracy": "eval accuracy"})
+    SHOWN = MappingProxyType(
+        {
+            "train/loss": "loss",
+            "train/accuracy": "accuracy",
+            "eval/accuracy": "eval accuracy",
+            "eval/perplexity": "eval perplexity",
+        }
+    )
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None

@@ -1,0 +1,113 @@
+"""A policy from scratch for the simulated world: what it costs to train and how much of what it says is the language.
+
+    .venv/bin/python benchmarks/world_policy.py        # writes benchmarks/results/world_policy.json
+
+Two tokenizers of one world, words as whole tokens and pieces of words, each with a model of the same size trained by
+`sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled at
+temperature 1 and judged by lmgym/environments/checker.py. CPU seconds are those of the training's process.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from machine import describe_machine
+
+from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.environments.checker import faults
+from lmgym.environments.world import World
+from lmgym.generation import Sampling
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import load_tokenizer
+from lmgym.policies import load_policy
+from lmgym.text import Conversation, from_transcript
+
+ROOT = Path(__file__).resolve().parent.parent
+REPLIES = 500
+TRAIN = {
+    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "3e-3", "adam_beta2": 0.99,
+    "weight_decay": 0.1, "epochs": 3, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
+    "save_updates": -1, "eval_size": 200, "resume": "never",
+}  # fmt: skip
+
+
+def main() -> None:
+    """World, policies, figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", default="outputs/benchmark_world_policy")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--pieces", type=int, default=384, help="of the tokenizer beside the words; 0: words alone")
+    parser.add_argument("--output", default=str(ROOT / "benchmarks/results/world_policy.json"))
+    given = parser.parse_args()
+    machine = describe_machine()
+    folder = Path(given.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    make_world(str(folder / "world"), given.rows, given.seed)
+    found = {}
+    for size in (None, given.pieces) if given.pieces else (None,):
+        name = "words" if size is None else f"{size} pieces"
+        start, policy = folder / f"start {name}", folder / f"policy {name}"
+        make_world_policy(str(folder / "world"), str(start), pieces=size, seed=given.seed)
+        cpu_seconds = train(start, policy, folder / "world/sft.parquet", given.seed)
+        found[name] = {
+            "cpu_seconds": round(cpu_seconds, 1),
+            **json.loads((policy / "run.json").read_text())["data"],
+            "parameters": json.loads((policy / "run.json").read_text())["parameters"],
+            **json.loads((policy / "evaluation.json").read_text())["metrics"],
+            **judge(policy / "model", folder / "world", given.seed),
+        }
+        print(json.dumps({name: found[name]}, indent=2), flush=True)
+    record = {
+        "date": datetime.date.today().isoformat(), "machine": machine, "rows": given.rows, "seed": given.seed,
+        "training": TRAIN, "sampling": {"temperature": 1.0, "replies": REPLIES}, "by_tokens": found,
+    }  # fmt: skip
+    Path(given.output).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def train(start: Path, output: Path, data: Path, seed: int) -> float:
+    """CPU seconds of the experiment from start to end, imports included."""
+    words = [sys.executable, str(ROOT / "sft/experiments/chat.py"), "--model", str(start), "--dataset", str(data)]
+    words += ["--output", str(output), "--seed", str(seed)]
+    words += [word for name, value in TRAIN.items() for word in (f"--{name}", str(value))]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def judge(model: Path, world: Path, seed: int) -> dict[str, float]:
+    """Of replies at temperature 1: the shares that are accepted and distinct, beside the bots' own, and wrong ones."""
+    texts = pq.read_table(world / "gold_eval.parquet", columns=["text"])["text"].to_pylist()[:REPLIES]
+    conversations = [without_reply(from_transcript(text)) for text in texts]
+    tokenizer = load_tokenizer(str(model))
+    generator = LocalGenerator(load_policy(str(model), tokenizer), tokenizer)
+    replies = [r[0] for r in generator.reply(conversations, 1, Sampling(96, seed=seed))]
+    said = [reply.text.strip() for reply in replies]
+    grammar = World(seed).grammar
+    wrong = [text for text in said if faults(grammar, text)]
+    logged = [from_transcript(text).turns[-1].text for text in texts]
+    return {
+        "accepted": 1 - len(wrong) / len(said),
+        "distinct": len(set(said)) / len(said),
+        "ended": sum(reply.finish_reason == "eos" for reply in replies) / len(replies),
+        "accepted_of_the_worlds_own_bots": sum(not faults(grammar, text) for text in logged) / len(logged),
+        "distinct_of_the_worlds_own_bots": len(set(logged)) / len(logged),
+        "wrong": wrong[:5],
+    }
+
+
+def without_reply(conversation: Conversation) -> Conversation:
+    """What the bot answered."""
+    return Conversation(conversation.turns[:-1], conversation.persona)
+
+
+if __name__ == "__main__":
+    main()

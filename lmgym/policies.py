@@ -1,0 +1,148 @@
+"""Causal models that are trained to talk: loading, saving, and the one forward with logits where tokens have loss."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from lmgym.errors import InputError
+from lmgym.models import first_line, fit_to_tokenizer, runs_packed, working_dtype
+from lmgym.packing import ATTENTION, PackedBatch, pack, pad_right
+from lmgym.saving import Weights, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
+from lmgym.sources import refuse_pickles, source_arguments
+from lmgym.text import Replies
+
+
+def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
+    """A causal model in fp32 that ends its replies with the tokenizer's eos.
+
+    Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
+    """
+    refuse_no_eos(name, tokenizer)
+    refuse_pickles(name)
+    found: Any
+    try:
+        found = AutoModelForCausalLM.from_pretrained(
+            **source_arguments(name, trust_remote_code),
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise InputError(f"no causal model loads from {name}: {first_line(error)}") from error
+    model, info = found
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"{name} is no causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot talk"
+        )
+    fit_to_tokenizer(model, tokenizer)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)
+    return model
+
+
+def refuse_no_eos(name: str, tokenizer) -> None:
+    """Raises InputError for a tokenizer without an eos token: no reply would ever end."""
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"{name} has no eos token: found eos_token null in its tokenizer; needed: a token that ends a reply, or "
+            'none ever ends; name one in tokenizer_config.json, as "eos_token": "<|endoftext|>"'
+        )
+
+
+def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
+    """What ends a reply: what the folder says, and the token that training ends replies with."""
+    ids = [known] if isinstance(known, int) else list(known or [])
+    ids = ids if eos in ids else [*ids, eos]
+    return ids[0] if len(ids) == 1 else ids
+
+
+class PolicyModel(nn.Module):
+    """A causal model whose one forward gives logits at chosen places of a batch of rows, and at no others.
+
+    Families in PACKED_FAMILIES run packed (lmgym/packing.py): rows end to end, each attending to itself alone at
+    positions of its own. Others run as padded rows through their own forward.
+    """
+
+    def __init__(self, model, packed: bool | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.packed = runs_packed(self.causal.config, packed)
+        if self.packed:
+            self.causal.set_attn_implementation(ATTENTION)
+
+    @property
+    def causal(self):
+        """The transformers model itself, below any adapter."""
+        return self.model.get_base_model() if is_adapted(self.model) else self.model
+
+    @property
+    def config(self):
+        """The model's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
+        return self.causal.config
+
+    def collate(self, rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]], pad_id: int) -> dict[str, Any]:
+        """Keyword arguments of `forward` for rows of ids, each with the places whose logits are wanted."""
+        sequences = [Replies([], [list(row)]) for row in rows]
+        number = torch.tensor([row for row, of_row in enumerate(places) for _ in of_row])
+        column = torch.tensor([place for of_row in places for place in of_row])
+        if self.packed:
+            lengths = torch.tensor([len(row) for row in rows])
+            return {"packed": pack(sequences), "places": (lengths.cumsum(0) - lengths)[number] + column}
+        # of a padded batch, only the columns that some row reads
+        columns, found = column.unique(return_inverse=True)
+        return {**pad_right(sequences, pad_id), "columns": columns, "places": number * len(columns) + found}
+
+    def forward(
+        self, places: torch.Tensor, packed: PackedBatch | None = None, input_ids=None, attention_mask=None, columns=None
+    ) -> torch.Tensor:
+        """Logits [places, vocabulary] in fp32, row after row."""
+        if packed is None:
+            logits = self.model(input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=columns).logits
+            return logits.flatten(0, 1).index_select(0, places).float()
+        trunk = getattr(self.causal, self.causal.base_model_prefix)
+        hidden = trunk(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            packed=packed,
+            masks=packed.masks(working_dtype(trunk)),
+            use_cache=False,
+        ).last_hidden_state
+        return self.causal.get_output_embeddings()(hidden[0].index_select(0, places)).float()
+
+
+def save_policy(model, state_dict: Weights, folder: Path, tokenizer, merge: bool) -> Path:
+    """The trained model as folders under `folder`; the one to use.
+
+    `model/` is an ordinary Hugging Face folder with fp32 safetensors. Of a model with LoRA `adapter/` holds the
+    adapter and the tokenizer, and `model/` the merged weights where `merge` asks for them. Called on the main rank.
+    """
+    if is_adapted(model):
+        with replaced(folder / "adapter") as partial:
+            save_adapter(model, state_dict, partial)
+            tokenizer.save_pretrained(partial)
+        if not merge:
+            return folder / "adapter"
+        settings = model.get_base_model().generation_config
+        model, state_dict = merged(model, state_dict)
+        model.generation_config = settings
+    with replaced(folder / "model") as partial:
+        save_plain(model, state_dict, partial, tokenizer)
+    return folder / "model"
+
+
+def plain_copy(model, state_dict: Weights):
+    """A model of its own with these whole weights, adapters merged in: to generate where the live one is sharded."""
+    if is_adapted(model):
+        return merged(model, state_dict)[0].eval()
+    copy = empty_copy(model)
+    # of tied weights only one is listed
+    copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
+    copy.tie_weights()
+    return copy.eval()

@@ -1,0 +1,166 @@
+"""Rows of a dataset, checked, split by prompt and told apart. What is left out is recorded, never dropped."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.errors import InputError
+from lmgym.records import Record
+from lmgym.text import Conversation, from_messages, from_transcript
+
+
+def prompt_key(conversation: Conversation) -> str:
+    """A conversation's text without case and white space."""
+    turns = [conversation.persona, *(f"{t.speaker} {t.text}" for t in conversation.turns)]
+    return " ".join(" ".join(turns).lower().split())
+
+
+class Prompted(Protocol):
+    """A row that answers a prompt."""
+
+    @property
+    def file(self) -> str:
+        """Where it was found."""
+        ...
+
+    @property
+    def line(self) -> int:
+        """On which line."""
+        ...
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for prompts that belong on one side of a split."""
+        ...
+
+    @property
+    def answers(self) -> tuple:
+        """The replies and what was said of them, as JSON can hold it."""
+        ...
+
+
+P = TypeVar("P", bound=Prompted)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A row that cannot be used: where it stands, which field, and what was found."""
+
+    file: str
+    line: int
+    field: str
+    found: str
+
+
+class RowError(Exception):
+    """A fault of one row: (field, what was found)."""
+
+
+def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
+    """Raises InputError for no rows, and where no row has all columns."""
+    if not records:
+        raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
+    if not any(set(columns) <= set(record.fields) for record in records):
+        found = sorted({name for record in records[:100] for name in record.fields})
+        missing = [name for name in columns if name not in found]
+        raise InputError(
+            f"{records[0].file} lacks the columns {' and '.join(missing)}; found: {', '.join(found) or 'none'}; "
+            f"needed: {needed}"
+        )
+
+
+def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
+    """What `read` makes of each record, and a rejection for each that it refuses by a RowError."""
+    rows, rejections = [], []
+    for record in records:
+        try:
+            rows.append(read(record))
+        except RowError as error:
+            rejections.append(Rejection(record.file, record.line, *error.args))
+    return rows, rejections
+
+
+def read_conversation(value: Any, name: str) -> Conversation:
+    """Text or messages as a conversation. Raises RowError for anything else."""
+    if isinstance(value, str):
+        return from_transcript(value)
+    if isinstance(value, list):
+        try:
+            return from_messages(value)
+        except ValueError as error:
+            raise RowError(name, str(error)) from None
+    raise RowError(name, f"{type(value).__name__}; needed: text or messages")
+
+
+def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
+    """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
+
+    Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
+    where either side would be empty.
+    """
+    wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
+    if eval_size < 0 or wanted >= len(pairs):
+        raise InputError(
+            f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: a share below 1, or a number "
+            f"below {len(pairs)}"
+        )
+    groups: dict[str, list[P]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.prompt_key, []).append(pair)
+    order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
+    chosen: set[str] = set()
+    count = 0
+    for key in order:
+        if count >= wanted:
+            break
+        chosen.add(key)
+        count += len(groups[key])
+    if count == len(pairs) and wanted:
+        raise InputError(
+            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any"
+        )
+    return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
+
+
+def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
+    """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
+    keys = {pair.prompt_key for pair in held_out}
+    kept = [pair for pair in pairs if pair.prompt_key not in keys]
+    leaks = [
+        Rejection(p.file, p.line, "prompt", "stands in the evaluation set too") for p in pairs if p.prompt_key in keys
+    ]
+    return kept, leaks
+
+
+def fingerprint(*sides: Sequence[Prompted]) -> str:
+    """sha256 over the rows in their order: what a run was trained and judged on."""
+    digest = hashlib.sha256()
+    for side in sides:
+        for row in side:
+            digest.update(json.dumps([row.prompt_key, *row.answers]).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
+    """One JSON object a row that was not used."""
+    path.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rejections), encoding="utf-8")
+
+
+def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
+
+    Raises ValueError for a negative number of samples and for more samples than rows.
+    """
+    if not 0 <= n_samples <= n_rows:
+        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
+    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
+    sample.sort()
+    return sample

@@ -1,0 +1,82 @@
+"""Trained models as ordinary Hugging Face folders: whole weights by name, adapters beside them or merged in."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmgym.engine import without_sharded_load
+
+Weights = dict[str, torch.Tensor]
+
+
+def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, scorer: dict[str, Any]) -> None:
+    """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, and `scorer.json`.
+
+    `state_dict` holds the whole weights. Of a model with LoRA the adapters are merged in; they and the head also
+    lie in `adapter/`. A folder of that name is replaced once the new one is whole. Called on the main rank only.
+    """
+    with replaced(folder) as partial:
+        if is_adapted(model):
+            save_adapter(model, state_dict, partial / "adapter")
+            model, state_dict = merged(model, state_dict)
+        save_plain(model, state_dict, partial, tokenizer)
+        (partial / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def replaced(folder: str | Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `folder` once it is whole."""
+    target, partial = Path(folder), Path(f"{folder}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    yield partial
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+
+
+def is_adapted(model) -> bool:
+    """Whether it has LoRA adapters."""
+    return hasattr(model, "get_base_model")
+
+
+def save_adapter(model, state_dict: Weights, folder: Path) -> None:
+    """The adapters alone, as peft writes them."""
+    model.save_pretrained(folder, state_dict=state_dict)
+    (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty form
+
+
+def save_plain(model, state_dict: Weights, folder: Path, tokenizer) -> None:
+    """Weights, config and tokenizer."""
+    dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
+    model.save_pretrained(folder, state_dict=state_dict)  # which empties it
+    _name_dtype(folder / "config.json", dtypes)
+    tokenizer.save_pretrained(folder)
+
+
+def _name_dtype(path: Path, dtypes: set[torch.dtype]) -> None:
+    """The config names the type of the weights beside it: from_pretrained would round fp32 masters to the model's."""
+    config = json.loads(path.read_text())
+    config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def merged(model, state_dict: Weights):
+    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one."""
+    from peft import get_peft_model
+
+    plain = empty_copy(model.get_base_model())
+    with without_sharded_load():
+        copy = get_peft_model(plain, model.peft_config["default"])
+    copy.load_state_dict({name: value.float() for name, value in state_dict.items()})
+    whole = copy.merge_and_unload()
+    return whole, whole.state_dict()
+
+
+def empty_copy(model):
+    """A model of the same class and config, in fp32, with other weights, whole and this rank's own."""
+    with without_sharded_load():
+        return type(model)._from_config(model.config, dtype=torch.float32)

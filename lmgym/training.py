@@ -1,0 +1,150 @@
+"""What every stage's `train` does alike: refusals, the run's folder and keeper, our config in the Trainer's words."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmgym.batching import accumulation_steps
+from lmgym.config import ModelConfig, StageConfig
+from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
+from lmgym.errors import InputError
+from lmgym.keeping import Keeper
+from lmgym.models import add_lora, count_parameters, load_config
+from lmgym.override import flatten
+from lmgym.preflight import checkpoint_bytes, refuse_small_disk, stale_build_locks
+from lmgym.reporting import show_notes
+from lmgym.resharding import fit_to_ranks
+from lmgym.resuming import describe, find_start
+from lmgym.rows import write_rejections
+from lmgym.run import Run
+from lmgym.task_data import TaskData
+
+EVALUATIONS = 5
+# what may differ between a run and its resumption: nothing of the training depends on it
+FREE_SETTINGS = {
+    *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
+    *("save_total_limit", "resume", "reshard", "stall_timeout"),
+}
+
+
+def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tuple[dict | None, int]:
+    """(DeepSpeed's config, micro-batches a rank and update), once all ranks are there.
+
+    Raises InputError before anything is loaded for what cannot be; the ranks come before TrainingArguments and before
+    the model: ZeRO-3 shards at load.
+    """
+    deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
+    _refuse_impossible(model, max_length)
+    start_distributed(use_deepspeed=deepspeed is not None)
+    return deepspeed, accumulation
+
+
+def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
+    if model.precision == "fp16" and not torch.cuda.is_available():
+        raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
+    if max_length < 8:
+        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
+    limit = getattr(load_config(model.model, model.trust_remote_code), "max_position_embeddings", None)
+    if limit and max_length > limit:
+        raise InputError(f"--max_length {max_length} exceeds what {model.model} reads: {limit} tokens")
+
+
+@contextlib.contextmanager
+def kept_run(
+    config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData
+) -> Iterator[tuple[Run, Keeper, Path | None]]:
+    """The run's folder, locked; its keeper; and the checkpoint to go on from, of a former launch of this command."""
+    facts = _facts(config, deepspeed, accumulation, data)
+    start = find_start(config.output, facts, config.run.resume, config.run.reshard)
+    run = Run.start(
+        config.output,
+        flatten(config),
+        config.optimizer.seed,
+        config.run.tracking,
+        data.fingerprint,
+        is_main=rank() == 0,
+        name=config.name,
+        start=start,
+    )
+    with run, Keeper(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as keeper:
+        run.update(data=data.counts)
+        if run.is_main:
+            write_rejections(run.folder / "rejected.jsonl", data.rejections)
+            show_notes([*start.notes, *stale_build_locks()])
+        yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
+
+
+def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData) -> dict[str, Any]:
+    """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
+    settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
+    engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank
+    return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
+
+
+def adapt(model, settings: ModelConfig, run: Run):
+    """The model with what the settings freeze, recompute or add to it; its size goes into run.json."""
+    if settings.freeze_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if settings.lora_rank:
+        model = add_lora(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
+    trainable, parameters = count_parameters(model)
+    run.update(parameters=parameters, trainable_parameters=trainable)
+    return model
+
+
+def room_for_checkpoints(config: StageConfig, model: torch.nn.Module, run: Run) -> int:
+    """Bytes of a checkpoint. Raises InputError where the disk has no room for those that are asked for."""
+    trainable, parameters = count_parameters(model)
+    kept = 0 if config.run.save_updates < 0 else config.run.save_total_limit
+    refuse_small_disk(run.folder, parameters, trainable, kept)
+    return checkpoint_bytes(parameters, trainable)
+
+
+def training_arguments(
+    config: StageConfig, precision: str, deepspeed: dict | None, accumulation: int, updates_per_epoch: int
+):
+    """Our config in the Trainer's words. It says when to save; how is lmgym/checkpoints.py's."""
+    from transformers import TrainingArguments
+
+    o, r = config.optimizer, config.run
+    updates = o.max_updates if o.max_updates > 0 else max(1, round(updates_per_epoch * o.epochs))
+    on_cpu = not torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=config.output,
+        per_device_train_batch_size=o.micro_batch,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=o.epochs,
+        max_steps=o.max_updates,
+        learning_rate=o.learning_rate,
+        weight_decay=o.weight_decay,
+        adam_beta2=o.adam_beta2,
+        max_grad_norm=o.max_grad_norm,
+        warmup_steps=o.warmup,
+        lr_scheduler_type=o.schedule,
+        optim="adamw_torch_fused",
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        seed=o.seed,
+        data_seed=o.seed,
+        eval_strategy="steps",
+        eval_steps=r.eval_updates or max(1, -(-updates // EVALUATIONS)),
+        logging_steps=r.log_updates,
+        logging_nan_inf_filter=False,  # a loss that is not finite is shown, not averaged away
+        save_strategy="no" if r.save_updates < 0 else "steps",
+        save_steps=max(1, r.save_updates or -(-updates // EVALUATIONS)),
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_num_workers=r.data_workers,
+        ddp_find_unused_parameters=False,
+        ddp_backend="gloo" if on_cpu and world_size() > 1 else None,
+        use_cpu=on_cpu,
+        deepspeed=copy.deepcopy(deepspeed),  # the Trainer fills it in place
+    )

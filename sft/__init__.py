@@ -1,0 +1,1 @@
+"""Stage 0: a policy that can talk, from conversations."""

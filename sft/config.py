@@ -1,0 +1,63 @@
+"""What an SFT run is made of: one frozen config in groups, every field a flag."""
+
+from dataclasses import dataclass, field
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the conversations come from and how they are cut."""
+
+    dataset: str = "outputs/world/sft.parquet"
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
+    dataset_split: str = "train"
+    """split of a hub id, or the start of the file names in a folder"""
+    eval_dataset: str | None = None
+    """conversations to evaluate on; None: a part of the dataset, split by what comes before the last reply"""
+    eval_size: float = 0.05
+    """without eval_dataset: a share below 1, or a number of rows"""
+    train_size: int | None = None
+    """train on at most so many rows; None: all"""
+    max_rows: int | None = None
+    """use only the first rows of the dataset"""
+    max_length: int = 1024
+    """tokens of a row; longer conversations are cut on the left, each output whole"""
+
+
+@dataclass(frozen=True)
+class SamplesConfig:
+    """Fixed prompts that are answered during training."""
+
+    prompts: str | None = None
+    """conversations, in any form, whose last reply is to be made; None: those of held-out rows"""
+    sample_prompts: int = 8
+    """how many; 0: none"""
+    sample_tokens: int = 64
+    """most tokens of a reply"""
+    temperature: float = 1.0
+    """of the sampling; 0 takes the likeliest token"""
+    top_p: float = 1.0
+    """only the fewest likeliest tokens whose probabilities sum to p"""
+    scorers: str | None = None
+    """who scores the replies: name=PATH, more of them behind commas"""
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """An SFT experiment."""
+
+    name: str
+    """of the experiment: names the output folder"""
+    policy: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    merge_adapter: bool = False
+    """with LoRA: save the merged weights too, as an ordinary folder model/"""
+
+    @property
+    def output(self) -> str:
+        """The folder of the results."""
+        return self.run.output or f"outputs/{self.name}"

@@ -1,0 +1,213 @@
+"""Conversations to learn from, as rows hold them: which of the bot's turns are outputs. Nothing is dropped silently.
+
+Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, a flat transcript
+("User: ...\\nBot: ...") or hh's; and pairs, of which the chosen side is read. Of `messages` and transcripts every turn
+of the bot that answers something is an output; of the others the completion alone. A teacher's `tokens` and `logprobs`
+take the place of the last output.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lmgym.errors import InputError
+from lmgym.pairs import read_pair
+from lmgym.records import Record
+from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows
+from lmgym.text import Conversation, Turn
+
+FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
+TEACHER = ("tokens", "logprobs")
+MOST_LOGPROB = 1e-4  # a probability of 1 may be rounded above
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation up to its last output; `outputs` are the turns that carry loss, the last of them the last turn.
+
+    With `tokens` the last output is a teacher's: these ids, with its log-probability of each; the turn itself is not
+    in the conversation then.
+    """
+
+    conversation: Conversation
+    outputs: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    file: str = ""
+    line: int = 0
+    field: str = ""
+    """where the output stands"""
+
+    @property
+    def prompt(self) -> Conversation:
+        """What comes before the last output."""
+        turns = self.conversation.turns
+        return self.conversation if self.tokens else Conversation(turns[:-1], self.conversation.persona)
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
+        return prompt_key(self.prompt)
+
+    @property
+    def answers(self) -> tuple:
+        """The outputs, as JSON can hold them."""
+        return *(self.conversation.turns[i].text for i in self.outputs), list(self.tokens), list(self.logprobs)
+
+
+def validate_chats(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+    """Every record as a conversation or as a rejection. Raises InputError where no row has a form that is known."""
+    needed = "; or ".join(" and ".join(form) for form in FORMS)
+    _require_a_form(records, FORMS, needed)
+    return read_rows(records, read_chat)
+
+
+def validate_taught(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+    """The same of rows with a teacher's `tokens` and `logprobs`."""
+    forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
+    _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")
+    return read_rows(records, read_taught)
+
+
+def validate_chosen(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+    """The chosen sides of pairs, each once; a pair that could not train a scorer trains no policy."""
+    _require_a_form(records, [("chosen", "rejected")], "chosen and rejected, and optionally prompt")
+    seen: dict[Conversation, int] = {}
+
+    def read(record: Record) -> Chat:
+        chat = read_chosen(record)
+        if chat.conversation in seen:
+            raise RowError("chosen", f"the same reply to the same prompt as in line {seen[chat.conversation]}")
+        seen[chat.conversation] = chat.line
+        return chat
+
+    return read_rows(records, read)
+
+
+def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]], needed: str) -> None:
+    if not records:
+        raise InputError("the dataset is empty: found 0 rows; needed: at least 2 conversations")
+    if not any(set(form) <= set(record.fields) for record in records for form in forms):
+        found = sorted({name for record in records[:100] for name in record.fields})
+        raise InputError(
+            f"{records[0].file} holds no conversations: found the columns {', '.join(found) or 'none'}; needed: "
+            f"{needed} (rename yours to these)"
+        )
+
+
+def read_chat(record: Record) -> Chat:
+    """A row in any of FORMS. Raises RowError for one that cannot be used."""
+    conversation, first, name = _read_form(record)
+    return _chat(conversation, first, name, record)
+
+
+def read_chosen(record: Record) -> Chat:
+    """The chosen side of a pair."""
+    pair = read_pair(record)
+    turns = (*pair.conversation.turns, Turn("bot", pair.chosen))
+    return _chat(Conversation(turns, pair.conversation.persona), len(turns) - 1, "chosen", record)
+
+
+def read_taught(record: Record) -> Chat:
+    """A prompt with a teacher's tokens and log-probabilities; an output beside them is what they stand for."""
+    _refuse_fault(record)
+    for name in TEACHER:
+        if record.fields.get(name) is None:
+            raise RowError(name, "missing" if name not in record.fields else "null")
+    tokens, logprobs = (list(record.fields[name]) if _is_list(record.fields[name]) else None for name in TEACHER)
+    if tokens is None or logprobs is None:
+        name = TEACHER[tokens is not None]
+        raise RowError(name, f"{type(record.fields[name]).__name__}; needed: a list of numbers, one a token")
+    if not tokens:
+        raise RowError("tokens", "an empty output")
+    if bad := [t for t in tokens if not isinstance(t, int) or isinstance(t, bool) or t < 0]:
+        raise RowError("tokens", f"{bad[0]!r}; needed: ids of the tokenizer, whole numbers from 0")
+    if len(tokens) != len(logprobs):
+        raise RowError("logprobs", f"{len(logprobs)} log-probabilities for {len(tokens)} tokens; needed: one a token")
+    if bad := [x for x in logprobs if not _is_logprob(x)]:
+        raise RowError("logprobs", f"{bad[0]!r}; needed: logarithms of probabilities, numbers of at most 0")
+    prompt = _read_prompt(record)
+    return replace(_chat_of_prompt(prompt, record), tokens=tuple(tokens), logprobs=tuple(min(x, 0.0) for x in logprobs))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_logprob(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and not math.isnan(value) and value <= MOST_LOGPROB
+
+
+def _refuse_fault(record: Record) -> None:
+    """Raises RowError for a row that could not be read as such."""
+    if record.fault:
+        raise RowError("(row)", record.fault)
+
+
+def _read_prompt(record: Record) -> tuple[Conversation, str]:
+    """The conversation before the teacher's tokens: without the output, where the row has it too."""
+    for name in ("prompt", "input_text", "messages", "text"):
+        if record.fields.get(name) not in (None, "", []):
+            conversation = read_conversation(record.fields[name], name)
+            if name in ("messages", "text") and conversation.turns and conversation.turns[-1].speaker == "bot":
+                conversation = Conversation(conversation.turns[:-1], conversation.persona)
+            return conversation, name
+    raise RowError("prompt", "missing; needed: what the tokens answer, as prompt, input_text, messages or text")
+
+
+def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Chat:
+    conversation, name = prompt
+    if not conversation.turns:
+        raise RowError(name, "no turn before the output")
+    _refuse_turns((*conversation.turns, Turn("bot", "x")), name)
+    return Chat(conversation, (), file=record.file, line=record.line, field="tokens")
+
+
+def _read_form(record: Record) -> tuple[Conversation, int, str]:
+    """(conversation, the first turn that may be an output, the field to blame)."""
+    _refuse_fault(record)
+    for form in FORMS:
+        if form[0] not in record.fields:
+            continue
+        for name in form:
+            if record.fields.get(name) in (None, "", []):
+                raise RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
+        conversation = read_conversation(record.fields[form[0]], form[0])
+        if len(form) == 1:
+            return conversation, 0, form[0]
+        return _joined(conversation, record.fields[form[1]], form)
+    raise RowError("(row)", f"none of {', '.join(form[0] for form in FORMS)}")
+
+
+def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tuple[Conversation, int, str]:
+    """A prompt and what follows it: text is one turn of the bot, messages are turns."""
+    if isinstance(completion, str):
+        turns: tuple[Turn, ...] = (Turn("bot", completion.strip()),)
+    else:
+        rest = read_conversation(completion, form[1])
+        if rest.persona:
+            raise RowError(form[1], "a system message; needed: turns after the prompt")
+        turns = rest.turns
+    return Conversation((*prompt.turns, *turns), prompt.persona), len(prompt.turns), form[1]
+
+
+def _chat(conversation: Conversation, first: int, name: str, record: Record) -> Chat:
+    """The conversation up to its last output, all of whose outputs say something."""
+    turns = conversation.turns
+    _refuse_turns(turns, name)
+    # a bot's turn that opens a conversation answers nothing: it is context
+    outputs = tuple(i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1))
+    if not outputs:
+        raise RowError(name, "no turn of the bot that answers something; needed: at least one")
+    turns = turns[: outputs[-1] + 1]
+    return Chat(Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name)
+
+
+def _refuse_turns(turns: Sequence[Turn], name: str) -> None:
+    for i, turn in enumerate(turns):
+        if turn.speaker == "bot" and not turn.text.strip():
+            raise RowError(name, f"an empty output, turn {i + 1}")
+        if i and turn.speaker == turns[i - 1].speaker == "bot":
+            raise RowError(name, f"two turns of the bot in a row, turns {i} and {i + 1}; needed: a user's turn between")

@@ -1,0 +1,24 @@
+"""Conversations: the bot's turns are learned, token by token, and nothing else.
+
+deepspeed --num_gpus 2 sft/experiments/chat.py --deepspeed configs/zero2.json --model PATH --dataset PATH
+"""
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.launch import launch
+from lmgym.override import override
+from sft.config import DataConfig, SftConfig
+
+CONFIG = SftConfig(
+    name="chat",
+    policy=ModelConfig(model="gpt2", precision="bf16"),
+    data=DataConfig(dataset="outputs/world/sft.parquet", max_length=1024),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, micro_batch=8, epochs=2.0),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    # after the flags are read: --help needs no torch
+    from sft.tasks import CHAT
+    from sft.train import train
+
+    launch(lambda: train(config, CHAT))

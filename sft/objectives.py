@@ -1,0 +1,83 @@
+"""What a policy is trained for: rows become a batch, and logits at the places of outputs a loss (lmgym/objectives.py).
+
+`items` are output tokens here, so rates and accuracies are a token's; `count` is the same number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lmgym.objectives import Batch
+from lmgym.policies import PolicyModel
+from sft.losses import SumAndCount, next_token_loss_at, soft_binary_entropy_at
+from sft.tokenization import Example
+
+Items = Sequence[tuple[Example, bool]]
+
+
+def _batch(model: PolicyModel, pad_id: int, items: Items) -> Batch:
+    """What both objectives' batches hold. A filler runs through the model and counts for nothing; it comes alone."""
+    rows = [row for row, _ in items]
+    number = sum(len(row.targets) for row, counts in items if counts)
+    return {
+        "inputs": model.collate([row.ids for row in rows], [row.places for row in rows], pad_id),
+        "items": number,
+        "count": number,
+        "origins": [row.origin for row in rows],
+        "tokens": sum(len(row.ids) for row, counts in items if counts),
+        "targets": torch.tensor([target for row in rows for target in row.targets]),
+    }
+
+
+def _tallies(logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+    """Targets that are the likeliest token."""
+    return {"accuracy": (logits.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}
+
+
+def _nothing(logits: torch.Tensor) -> SumAndCount:
+    """A filler's: its gradient is asked for, and is 0."""
+    return logits.sum() * 0.0, torch.zeros((), dtype=torch.int64, device=logits.device)
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Cross entropy of the outputs' tokens."""
+
+    model: PolicyModel
+    pad_id: int
+
+    def collate(self, items: Items) -> Batch:
+        """A batch of rows."""
+        return _batch(self.model, self.pad_id, items)
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> SumAndCount:
+        """Over all targets."""
+        return next_token_loss_at(logits, batch["targets"]) if batch["count"] else _nothing(logits)
+
+    def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """Right tokens."""
+        return _tallies(logits, batch)
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """Binary cross entropy with a teacher's probability of each of its tokens."""
+
+    model: PolicyModel
+    pad_id: int
+
+    def collate(self, items: Items) -> Batch:
+        """A batch of rows."""
+        odds = torch.tensor([odd for row, _ in items for odd in row.probabilities or ()])
+        return {**_batch(self.model, self.pad_id, items), "probabilities": odds}
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> SumAndCount:
+        """Over all targets."""
+        if not batch["count"]:
+            return _nothing(logits)
+        return soft_binary_entropy_at(logits, batch["targets"], batch["probabilities"])
+
+    def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """Tokens that are the model's likeliest, too."""
+        return _tallies(logits, batch)

@@ -1,0 +1,143 @@
+"""What an SFT run tells people and leaves behind: rows as the model sees them, samples, the folder with its card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from transformers import TrainerCallback
+
+from lmgym.engine import rank
+from lmgym.policies import save_policy
+from lmgym.probes import join_reports
+from lmgym.reporting import CONSOLE, show_table, write_evaluation
+from lmgym.run import Run
+from lmgym.task_data import TaskData
+from sft.config import SftConfig
+from sft.probes import SampleProbe
+from sft.tasks import SftTask
+from sft.tokenization import Example
+
+
+def show_rows(examples: list[Example], tokenizer) -> None:
+    """Rows as the model will see them: what it is to predict stands in brackets."""
+    for example in examples:
+        CONSOLE.rule(example.origin, style="dim")
+        CONSOLE.print(
+            f"[bold]{len(example.ids)} tokens, {len(example.targets)} of them to predict "
+            f"({example.replies.truncated} cut on the left):[/bold]"
+        )
+        CONSOLE.print(escape(marked(example, tokenizer)), soft_wrap=True)
+
+
+def marked(example: Example, tokenizer) -> str:
+    """A row's text with its targets in brackets, also what is predicted and not read: an eos within a chat."""
+    pieces: list[str] = []
+    context: list[int] = [example.ids[0]]
+    output: list[int] = []
+    target_at = dict(zip(example.places, example.targets, strict=True))
+
+    def close() -> None:
+        if output:
+            pieces.append(f"[{tokenizer.decode(output)}]")
+            output.clear()
+
+    for place, following in enumerate([*example.ids[1:], None]):
+        target = target_at.get(place)
+        if target is not None and not output:
+            pieces.append(tokenizer.decode(context))
+            context.clear()
+        if target is not None:
+            output.append(target)
+        if target != following:
+            close()
+            if following is not None:
+                context.append(following)
+    close()
+    return "".join(pieces) + tokenizer.decode(context)
+
+
+class KeepSamples(TrainerCallback):
+    """Writes what was answered at each evaluation to samples/, a file an update."""
+
+    def __init__(self, probe: SampleProbe, run: Run) -> None:
+        self.probe, self.run = probe, run
+
+    def on_evaluate(self, args, state, control, **kwargs) -> None:
+        """After the probes."""
+        if self.run.is_main and self.probe.rows:
+            lines = [json.dumps({"step": state.global_step, **row}, ensure_ascii=False) for row in self.probe.rows]
+            path = self.run.folder / "samples" / f"{state.global_step:06d}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def show_results(config: SftConfig, data: TaskData, probes: dict[str, Any], seconds: float, folder: Path) -> None:
+    """The short table at a run's end, and the last answers to the fixed prompts."""
+    show_table(f"{config.name}: {len(data.evaluation):,} held-out rows", probes)
+    samples = probes.get("samples")
+    if samples is not None and samples.rows:
+        _show_samples(samples)
+    CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the policy: {folder}", soft_wrap=True)
+
+
+def _show_samples(probe: SampleProbe) -> None:
+    table = Table(title="answers to the fixed prompts", title_justify="left")
+    for name in ("prompt", "reply"):
+        table.add_column(name, overflow="fold")
+    for name in ("tokens", "end", *probe.scorers):
+        table.add_column(name, justify="right")
+    for row in probe.rows:
+        prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
+        scores = [f"{row['scores'][name]:.3f}" for name in probe.scorers]
+        table.add_row(escape(prompt), escape(row["reply"]), str(row["tokens"]), row["finish"], *scores)
+    CONSOLE.print(table)
+
+
+def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run) -> Path:
+    """The policy's folder, `evaluation.json` and `held_out.jsonl`; the weights are gathered on all ranks."""
+    state = trainer.whole_state()
+    if rank() != 0:
+        return run.folder
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
+    folder = save_policy(model, state, run.folder, tokenizer, config.merge_adapter)
+    report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
+    (folder / "README.md").write_text(model_card(config, task, report.metrics, folder.name), encoding="utf-8")
+    write_evaluation(report, run)
+    with (run.folder / "held_out.jsonl").open("w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(line) + "\n" for line in trainer.probes[""].lines())
+    return folder
+
+
+def model_card(config: SftConfig, task: SftTask, metrics: dict[str, float], kind: str) -> str:
+    """A README for the policy's folder: what it is, how to talk to it, what was measured."""
+    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
+    what = "A LoRA adapter of" if kind == "adapter" else "A causal language model, trained from"
+    return f"""---
+library_name: {"peft" if kind == "adapter" else "transformers"}
+pipeline_tag: text-generation
+tags:
+- lmgym
+---
+
+# {config.name}
+
+{what} `{config.policy.model}`: lmgym on `{config.data.dataset}` with the {task.loss},
+{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
+{config.data.max_length} tokens. Render a chat with the tokenizer's own chat template
+(`add_generation_prompt=True`) and tokenize it with `add_special_tokens=False`; a reply ends with an eos token.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+```
+
+## Measured on held-out data
+
+| measure | value |
+|---|---|
+{figures}
+"""

@@ -1,0 +1,33 @@
+"""What `train` is told of an experiment: how rows become conversations, and what is minimised."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lmgym.objectives import Objective
+from lmgym.policies import PolicyModel
+from lmgym.records import Record
+from lmgym.rows import Rejection
+from lmgym.task_data import TaskData, prepare_prompted
+from sft.config import SftConfig
+from sft.conversations import Chat, validate_chats, validate_chosen, validate_taught
+from sft.objectives import NextToken, SoftTargets
+from sft.tokenization import tokenize_chats
+
+
+@dataclass(frozen=True)
+class SftTask:
+    """Conversations of one kind and their loss, in words and as an objective."""
+
+    loss: str
+    validate: Callable[[Sequence[Record]], tuple[list[Chat], list[Rejection]]]
+    objective: Callable[[PolicyModel, int], Objective]
+
+    def prepare(self, config: SftConfig, tokenizer) -> TaskData:
+        """Rows read, validated, split by what comes before the last output, and tokenised."""
+        seed, usable = config.optimizer.seed, "a conversation to learn from"
+        return prepare_prompted(config.data, seed, tokenizer, "rows", usable, self.validate, tokenize_chats)
+
+
+CHAT = SftTask("cross entropy of the bot's turns", validate_chats, NextToken)
+CHOSEN = SftTask("cross entropy of the chosen replies", validate_chosen, NextToken)
+SOFT_TARGETS = SftTask("binary cross entropy with a teacher's probabilities", validate_taught, SoftTargets)

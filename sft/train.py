@@ -1,0 +1,148 @@
+"""From a config and a task to a policy that can talk, in one straight line of numbered steps."""
+
+import time
+from collections.abc import Sequence
+
+from lmgym.batching import UpdateSampler
+from lmgym.engine import rank, stop_distributed, world_size, zero_stage
+from lmgym.errors import InputError
+from lmgym.generation import Sampling
+from lmgym.keeping import Keeper
+from lmgym.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models import load_config, load_tokenizer
+from lmgym.named_scorers import load_on_main_rank
+from lmgym.policies import PolicyModel, load_policy, refuse_no_eos
+from lmgym.records import read_records
+from lmgym.reporting import show_notes, show_plan
+from lmgym.run import Run
+from lmgym.task_data import TaskData
+from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
+from lmgym.tracking import adopt_original_token_names
+from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
+from sft.config import SftConfig
+from sft.probes import HeldOutProbe, Prompt, SampleProbe
+from sft.report import KeepSamples, save_results, show_results, show_rows
+from sft.tasks import SftTask
+
+
+def train(config: SftConfig, task: SftTask) -> None:
+    """Trains a policy, evaluates it and saves it. Raises InputError before training for what cannot work."""
+    adopt_original_token_names()
+
+    # 1. what can be refused before anything is loaded
+    # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
+    deepspeed, accumulation = join_ranks(config, config.policy, config.data.max_length)
+
+    # 3. rows: read, validated, split, tokenised; and the prompts that are answered during training
+    tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
+    refuse_no_eos(config.policy.model, tokenizer)
+    data = task.prepare(config, tokenizer)
+    prompts = _read_prompts(config, task, data, tokenizer)
+    _refuse_excess_memory(config, deepspeed)
+    if rank() == 0:
+        show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
+        show_notes(_notes(config.policy.model, tokenizer))
+    if config.run.dry_run:
+        if rank() == 0:
+            show_rows(list(data.train[:3]), tokenizer)
+        stop_distributed()
+        return
+
+    # 4. the folder, locked, and what a former launch of this command left in it
+    with kept_run(config, deepspeed, accumulation, data) as (run, keeper, checkpoint):
+        # 5. the model, its trainer, and the run
+        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, prompts, run, keeper)
+        began = time.perf_counter()
+        trainer.train_from(checkpoint)
+
+        # 6. judged after the last update, saved as an ordinary folder
+        trainer.judge()
+        keeper.beat("saving the model")
+        folder = save_results(config, task, trainer, tokenizer, run)
+        if run.is_main:
+            show_results(config, data, trainer.probes, time.perf_counter() - began, folder)
+    stop_distributed()
+
+
+def _notes(name: str, tokenizer) -> list[str]:
+    """How chats are written, where the folder does not say so in a template of its own."""
+    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
+        return []
+    return [
+        f"{name} has no chat template but the flat one: turns are written as `User: ...` and `Bot: ...`, and the "
+        "policy's folder says so; for another form put a chat_template.jinja beside the tokenizer"
+    ]
+
+
+def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> list[Prompt]:
+    """The fixed prompts. Raises InputError for one of a named file that leaves no room for a reply."""
+    settings = config.samples
+    if settings.sample_prompts < 1:
+        return []
+    limit = getattr(load_config(config.policy.model, config.policy.trust_remote_code), "max_position_embeddings", None)
+    room = (limit or 1 << 30) - settings.sample_tokens
+    if settings.prompts is None:
+        chats = list({example.chat.prompt: example.chat for example in data.evaluation}.values())
+    else:
+        chats, rejections = task.validate(read_records(settings.prompts, "test"))
+        if rejections:
+            first = rejections[0]
+            raise InputError(f"--prompts: {first.file} line {first.line}, {first.field}: {first.found}; mend the row")
+    conversations = [chat.prompt for chat in chats]
+    lengths = [len(ids) for ids in tokenize_texts(tokenizer, render_all(tokenizer, conversations))]
+    if settings.prompts is not None and (full := [i for i, length in enumerate(lengths) if length > room]):
+        raise InputError(
+            f"--prompts: {chats[full[0]].file} line {chats[full[0]].line} has {lengths[full[0]]} tokens and fills the "
+            f"context; needed: at most {room}, so that --sample_tokens {settings.sample_tokens} fit behind it in the "
+            f"{limit} that the model reads; shorten either"
+        )
+    fitting = [chat for chat, length in zip(chats, lengths, strict=True) if length <= room]
+    return [Prompt(chat.prompt, f"{chat.file}:{chat.line}") for chat in fitting[: settings.sample_prompts]]
+
+
+def _refuse_excess_memory(config: SftConfig, deepspeed: dict | None) -> None:
+    policy, micro_batch = config.policy, config.optimizer.micro_batch
+    demand = estimate(
+        load_config(policy.model, policy.trust_remote_code),
+        micro_batch * config.data.max_length,
+        policy.precision,
+        deepspeed,
+        world_size(),
+        policy.gradient_checkpointing,
+        policy.lora_rank,
+        causal=True,
+    )
+    refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
+
+
+def _make_trainer(
+    config: SftConfig,
+    task: SftTask,
+    deepspeed: dict | None,
+    accumulation: int,
+    tokenizer,
+    data: TaskData,
+    prompts: Sequence[Prompt],
+    run: Run,
+    keeper: Keeper | None = None,
+):
+    # the Trainer takes seconds to import: what is wrong with flags and data is said before
+    from lmgym.trainers import ObjectiveTrainer, Progress
+
+    o, precision = config.optimizer, config.policy.precision
+    sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
+    arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
+    scorers = load_on_main_rank(config.samples.scorers)  # before the model: what does not load is said at once
+    loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
+    policy = PolicyModel(adapt(loaded, config.policy, run), config.policy.packed)
+    if keeper:
+        keeper.checkpoint_bytes = room_for_checkpoints(config, policy, run)
+    objective = task.objective(policy, tokenizer.pad_token_id)
+    probes: dict = {"": HeldOutProbe(data.evaluation, objective, o.micro_batch * config.data.max_length)}
+    callbacks: list = [Progress()]
+    if prompts:
+        s = config.samples
+        sampling = Sampling(s.sample_tokens, s.temperature, top_p=s.top_p, seed=o.seed)
+        probes["samples"] = SampleProbe(prompts, policy, tokenizer, sampling, scorers)
+        callbacks.append(KeepSamples(probes["samples"], run))
+    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, keeper)

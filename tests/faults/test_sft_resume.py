@@ -1,0 +1,55 @@
+"""An SFT run that was killed with -9 ends with the weights, metrics, samples and held-out figures of the whole one."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from faulting import ENGINES, ROOT, TIMES, digest, outcome, steps, wait_for, workers
+from launching import finish, flags, launch, read_lines, run, start
+
+SCRIPT = ROOT / "sft/experiments/chat.py"
+UPDATES, SAVED = 24, 4
+# 32 conversations in updates of 8: four an epoch; checkpoints at epochs' ends (4, 8, ...) and between (2, 6, ...)
+TRAIN = {
+    "max_length": 128, "eval_size": 8, "global_batch": 8, "micro_batch": 2, "learning_rate": 1e-3, "log_updates": 3,
+    "eval_updates": 5, "save_updates": 2, "precision": "fp32", "tracking": "none", "max_updates": UPDATES,
+    "sample_prompts": 2, "sample_tokens": 6, "epochs": 6,
+}  # fmt: skip
+
+
+def command(engine: str, output: Path, model: Path, chats: Path) -> list:
+    kind, config = ENGINES[engine]
+    values = {"model": model, "dataset": chats, "output": output, **TRAIN}
+    if config:
+        values["deepspeed"] = ROOT / "configs" / config
+    return launch(kind, *flags(**values), script=SCRIPT)
+
+
+def left(folder: Path) -> list:
+    """All that a run measured, but for its times."""
+    lines = [{k: v for k, v in line.items() if k not in TIMES} for line in read_lines(folder / "metrics.jsonl")]
+    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").iterdir())}
+    return [lines, samples, read_lines(folder / "held_out.jsonl"), (folder / "evaluation.json").read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
+def test_a_killed_run_ends_as_the_uninterrupted_one(
+    engine: str, dropping: Path, chats_file: Path, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = run(command(engine, whole, dropping, chats_file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    launched = start(command(engine, killed, dropping, chats_file))
+    wait_for(lambda: (steps(killed) or [0])[-1] >= SAVED, launched=launched)
+    os.kill(max(workers(launched, SCRIPT).items())[1], signal.SIGKILL)
+    finish(launched)
+    assert SAVED <= steps(killed)[-1] < UPDATES
+    assert not (killed / "model").exists()
+    done = run(command(engine, killed, dropping, chats_file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "going on from" in done.stdout
+    assert digest(killed) == digest(whole)
+    assert left(killed) == left(whole)
+    assert outcome(killed) == ("finished", 0)

@@ -1,0 +1,51 @@
+"""A policy from scratch, trained by the experiment alone, speaks the language of the world it was trained on."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from launching import ROOT, flags, launch, run
+
+from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.environments.checker import faults
+from lmgym.environments.world import World
+from lmgym.generation import Sampling
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import load_tokenizer
+from lmgym.policies import load_policy
+from lmgym.text import Conversation, from_transcript
+
+REPLIES = 500
+# as in benchmarks/world_policy.py and the README
+TRAIN = {
+    "max_length": 128, "global_batch": 32, "micro_batch": 32, "learning_rate": "5e-3", "adam_beta2": 0.99,
+    "weight_decay": 0.1, "epochs": 2, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
+    "save_updates": -1, "eval_size": 200,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_at_temperature_1_its_replies_to_strangers_are_grammatical_and_varied(tmp_path: Path) -> None:
+    make_world(str(tmp_path / "world"), 50_000, seed=3)
+    make_world_policy(str(tmp_path / "world"), str(tmp_path / "start"), seed=3)
+    values = {
+        "model": tmp_path / "start",
+        "dataset": tmp_path / "world/sft.parquet",
+        "output": tmp_path / "chat",
+        "seed": 3,
+        **TRAIN,
+    }
+    done = run(launch("python", *flags(**values), script=ROOT / "sft/experiments/chat.py"), seconds=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    texts = pq.read_table(tmp_path / "world/gold_eval.parquet", columns=["text"])["text"].to_pylist()[:REPLIES]
+    chats = [from_transcript(text) for text in texts]
+    prompts = [Conversation(chat.turns[:-1], chat.persona) for chat in chats]
+    folder = str(tmp_path / "chat/model")
+    tokenizer = load_tokenizer(folder)
+    generator = LocalGenerator(load_policy(folder, tokenizer), tokenizer)
+    replies = [group[0].text.strip() for group in generator.reply(prompts, 1, Sampling(96))]
+    grammar = World(3).grammar
+    assert len(replies) == REPLIES
+    assert sum(not faults(grammar, reply) for reply in replies) >= 0.95 * REPLIES
+    assert len(set(replies)) >= 0.30 * REPLIES

@@ -1,0 +1,120 @@
+"""Losses over next tokens against numbers worked out by hand, torch's own, and at the edges of fp32."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sft.losses import IGNORED, next_token_loss, soft_binary_entropy
+
+# probabilities 1/2, 1/4, 1/4 at the first place and 1/10, 1/10, 8/10 at the second; the last place predicts nothing
+LOGITS = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.98, 0.01, 0.01]]]).log()
+
+
+def test_cross_entropy_is_that_of_the_token_after_each_place() -> None:
+    total, count = next_token_loss(LOGITS, torch.tensor([[0, 1, 2]]))
+    assert total.item() == pytest.approx(-math.log(1 / 4) - math.log(8 / 10), abs=1e-6)
+    assert count.item() == 2
+    total, count = next_token_loss(LOGITS, torch.tensor([[0, IGNORED, 2]]))
+    assert total.item() == pytest.approx(-math.log(8 / 10), abs=1e-6)
+    assert count.item() == 1
+
+
+def test_binary_entropy_is_between_the_targets_probability_and_the_teachers() -> None:
+    tokens, odds = torch.tensor([[2, 1, 2]]), torch.tensor([[0.9, 0.3, 0.6]])
+    total, count = soft_binary_entropy(LOGITS, tokens, odds)
+    first = -(0.3 * math.log(1 / 4) + 0.7 * math.log(3 / 4))
+    second = -(0.6 * math.log(8 / 10) + 0.4 * math.log(2 / 10))
+    assert total.item() == pytest.approx(first + second, abs=1e-6)
+    assert count.item() == 2
+
+
+def test_what_is_ignored_in_either_counts_for_nothing() -> None:
+    tokens, odds = torch.tensor([[2, 1, IGNORED]]), torch.tensor([[-100.0, 0.3, -100.0]])
+    total, count = soft_binary_entropy(LOGITS, tokens, odds)
+    assert total.item() == pytest.approx(-(0.3 * math.log(1 / 4) + 0.7 * math.log(3 / 4)), abs=1e-6)
+    assert count.item() == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_torchs_binary_cross_entropy_of_the_softmax_in_double_precision(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(2, 7, 11, generator=generator) * 3).requires_grad_()
+    tokens = torch.randint(11, (2, 7), generator=generator)
+    odds = torch.rand(2, 7, generator=generator)
+    tokens[0, 3] = IGNORED
+    total, count = soft_binary_entropy(logits, tokens, odds)
+    total.backward()
+
+    double = logits.detach().double().requires_grad_()
+    valid = tokens[:, 1:] != IGNORED
+    chosen = double.softmax(-1)[:, :-1].gather(2, tokens[:, 1:].clamp(min=0)[..., None])[..., 0][valid]
+    expected = F.binary_cross_entropy(chosen, odds[:, 1:][valid].double(), reduction="sum")
+    expected.backward()
+    assert count.item() == valid.sum().item() == 11
+    assert total.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(logits.grad.double(), double.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4])
+@pytest.mark.parametrize("target", [0, 1])
+@pytest.mark.parametrize("odd", [0.0, 0.25, 1.0])
+def test_extreme_logits_give_finite_losses_and_gradients_with_each_logarithm_at_least_minus_100(
+    size: float, target: int, odd: float
+) -> None:
+    logits = torch.tensor([[[size, 0.0, 0.0], [0.0, 0.0, 0.0]]], requires_grad=True)
+    total, _ = soft_binary_entropy(logits, torch.tensor([[0, target]]), torch.tensor([[0.0, odd]]))
+    total.backward()
+    p = {(1e4, 0): 1.0, (1e4, 1): 0.0, (-1e4, 0): 0.0, (-1e4, 1): 0.5}[size, target]
+    log_p, log_rest = (max(math.log(x), -100.0) if x else -100.0 for x in (p, 1 - p))
+    assert total.item() == pytest.approx(-(odd * log_p + (1 - odd) * log_rest), abs=1e-4)
+    assert logits.grad.isfinite().all()
+
+
+def test_a_probability_that_rounds_to_one_keeps_the_exact_logarithm_of_what_is_left() -> None:
+    logits = torch.tensor([[[30.0, 0.0], [0.0, 0.0]]])  # 1 - p = 9e-14 is 0 in fp32, its logarithm is -30
+    total, _ = soft_binary_entropy(logits, torch.tensor([[0, 0]]), torch.tensor([[0.0, 0.0]]))
+    assert total.item() == pytest.approx(30.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["hard", "soft"])
+def test_where_all_is_ignored_sum_count_and_gradients_are_0(loss: str) -> None:
+    logits = torch.full((2, 5, 7), 1e4, requires_grad=True)
+    targets = torch.full((2, 5), IGNORED)
+    targets[:, 0] = 3  # nothing predicts the first
+    soft = loss == "soft"
+    total, count = soft_binary_entropy(logits, targets, targets.float()) if soft else next_token_loss(logits, targets)
+    total.backward()
+    assert (total.item(), count.item()) == (0.0, 0)
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of a tensor that an operation has made besides `given`, copies and results alike."""
+
+    def __init__(self, given: torch.Tensor) -> None:
+        super().__init__()
+        self.given, self.elements = given.untyped_storage().data_ptr(), 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, list | tuple) else [made]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() != self.given:
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("loss", ["hard", "soft"])
+def test_nothing_of_the_vocabularys_size_is_made_at_ignored_places(loss: str) -> None:
+    batch, time, vocabulary, valid = 4, 64, 512, 9
+    logits = torch.randn(batch, time, vocabulary, requires_grad=True)
+    targets = torch.full((batch, time), IGNORED)
+    targets[1, 20 : 20 + valid] = 5
+    with Largest(logits) as largest:
+        if loss == "soft":
+            soft_binary_entropy(logits, targets, torch.where(targets == IGNORED, -100.0, 0.5))
+        else:
+            next_token_loss(logits, targets)
+    assert 0 < largest.elements <= valid * vocabulary

@@ -1,0 +1,189 @@
+"""Rows of ids: what carries loss, where pieces meet, what is cut, and what a template may do."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lmgym.models import load_tokenizer
+from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, render, tokenize_texts
+from sft.conversations import Chat
+from sft.report import marked
+from sft.tokenization import Example, tokenize_chats
+
+CHATML = (
+    "{%- for message in messages -%}{{ '<' + message.role + '>' + message.content + eos_token + '\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<assistant>' }}{%- endif -%}"
+)
+# like one that drops the thoughts of earlier turns
+FORGETFUL = (
+    "{%- for message in messages -%}{%- if message.role == 'assistant' -%}"
+    "{{ 'Bot:' }}{%- if loop.last -%}{{ ' (thinks)' }}{%- endif -%}{{ ' ' + message.content + eos_token }}"
+    "{%- else -%}{{ message.content + ' ' }}{%- endif -%}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Bot:' }}{%- endif -%}"
+)
+# its prompt is no beginning of prompt and reply
+CONTRARY = "{%- if add_generation_prompt -%}{{ 'A:' }}{%- else -%}{{ messages[-1].content }}{%- endif -%}"
+
+
+def character_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str | None = None, bos: str | None = None):
+    """Characters as tokens, and what merges join; an eos and a pad token."""
+    pieces = [chr(i) for i in range(32, 127)] + ["\n", "</s>", "<pad>"] + ([bos] if bos else [])
+    pieces += ["".join(pair) for pair in merges]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    backend.pre_tokenizer = pre_tokenizers.Split("\x00", "isolated")  # nothing keeps merges apart
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="<pad>", bos_token=bos)
+    tokenizer.chat_template = template or FLAT_TEMPLATE
+    return tokenizer
+
+
+def chat_of(*texts: str, persona: str = "", outputs: tuple[int, ...] | None = None, line: int = 7) -> Chat:
+    """Turns in order, the user first; all of the bot's are outputs."""
+    turns = tuple(Turn("bot" if i % 2 else "user", text) for i, text in enumerate(texts))
+    outputs = tuple(range(1, len(turns), 2)) if outputs is None else outputs
+    return Chat(Conversation(turns, persona), outputs, file="data/chats.jsonl", line=line, field="messages")
+
+
+def only(chat: Chat, tokenizer, max_length: int = 1000) -> Example:
+    [example], rejections = tokenize_chats([chat], tokenizer, max_length)
+    assert rejections == []
+    return example
+
+
+def test_loss_lies_on_the_bots_words_and_the_eos_behind_each_of_its_turns() -> None:
+    tokenizer = character_tokenizer()
+    example = only(chat_of("hi", "yo", "who", "me", persona="P."), tokenizer)
+    assert tokenizer.decode(example.ids) == "P.\nUser: hi\nBot: yo\nUser: who\nBot: me"
+    assert marked(example, tokenizer) == "P.\nUser: hi\nBot:[ yo</s>]\nUser: who\nBot:[ me</s>]"
+    assert tokenizer.decode(example.targets) == " yo</s> me</s>"
+    # each target is the token behind its place, but for an eos, which the flat template writes at the very end alone
+    behind = [example.ids[p + 1] if p + 1 < len(example.ids) else None for p in example.places]
+    eos = tokenizer.eos_token_id
+    assert [b == t for b, t in zip(behind, example.targets, strict=True)] == [t != eos for t in example.targets]
+    assert example.origin == "chats.jsonl:7"
+
+
+def test_only_the_outputs_named_carry_loss() -> None:
+    tokenizer = character_tokenizer()
+    example = only(chat_of("hi", "yo", "who", "me", outputs=(3,)), tokenizer)
+    assert marked(example, tokenizer) == "User: hi\nBot: yo\nUser: who\nBot:[ me</s>]"
+
+
+def test_a_token_that_would_straddle_the_border_is_two() -> None:
+    tokenizer = character_tokenizer(merges=[(":", " "), (": ", "y"), ("o", "\n")])
+    text = "User: hi\nBot: yo\nUser: a\nBot: b"
+    whole = [tokenizer.decode([i]) for i in tokenize_texts(tokenizer, [text])[0]]
+    assert ": y" in whole  # prompt and output in one token,
+    assert "o\n" in whole  # and output and what follows
+    example = only(chat_of("hi", "yo", "a", "b"), tokenizer)
+    assert tokenizer.decode(example.ids) == text
+    assert tokenizer.decode(example.targets) == " yo</s> b</s>"
+    first = example.places[0]
+    assert tokenizer.decode(example.ids[: first + 1]) == "User: hi\nBot:"
+    assert tokenizer.decode([example.targets[0]]) == " "
+
+
+def test_a_prompt_is_tokenised_as_it_will_be_when_the_model_talks(small_models) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    chat = chat_of("what about tea?", "i like tea.", persona="Mira likes tea.")
+    example = only(chat, tokenizer)
+    prompt = tokenize_texts(tokenizer, [render(tokenizer, chat.prompt)])[0]
+    assert example.ids[: example.places[0] + 1] == prompt
+
+
+def test_a_template_that_ends_turns_with_eos_shows_it_and_targets_it() -> None:
+    tokenizer = character_tokenizer(template=CHATML)
+    example = only(chat_of("hi", "yo", "who", "me"), tokenizer)
+    text = "<user>hi</s>\n<assistant>[yo</s>]\n<user>who</s>\n<assistant>[me</s>]"
+    assert marked(example, tokenizer) == text
+    assert tokenizer.decode(example.ids) == text.replace("[", "").replace("]", "").removesuffix("</s>")
+
+
+def test_where_a_template_rewrites_what_came_before_each_output_is_a_row_of_its_own() -> None:
+    tokenizer = character_tokenizer(template=FORGETFUL)
+    rows, rejections = tokenize_chats([chat_of("hi", "yo", "who", "me")], tokenizer, 1000)
+    assert rejections == []
+    assert [marked(row, tokenizer) for row in rows] == [
+        "hi Bot:[ (thinks) yo</s>]",
+        "hi Bot: yo</s>who Bot:[ (thinks) me</s>]",
+    ]
+
+
+def test_a_template_whose_prompt_does_not_begin_its_replies_rejects_the_row() -> None:
+    rows, [rejection] = tokenize_chats([chat_of("hi", "yo")], character_tokenizer(template=CONTRARY), 1000)
+    assert rows == []
+    assert (rejection.file, rejection.line, rejection.field) == ("data/chats.jsonl", 7, "messages")
+    assert "template" in rejection.found
+
+
+def test_an_output_that_holds_the_eos_token_is_rejected_rather_than_cut() -> None:
+    rows, [rejection] = tokenize_chats([chat_of("hi", "yo</s>me"), chat_of("a", "b")], character_tokenizer(), 1000)
+    assert len(rows) == 1
+    assert rejection.found == "an output that holds </s>, which ends a reply; needed: text without it"
+
+
+def test_a_long_prompt_is_cut_on_the_left_and_the_output_stays_whole() -> None:
+    tokenizer = character_tokenizer()
+    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=16)
+    assert marked(example, tokenizer) == "x" * 7 + "\nBot:[ yes</s>]"
+    assert len(example.ids) == 16
+    assert example.replies.truncated == len("User: " + "x" * 50 + "\nBot: yes") - 16
+
+
+def test_a_bos_stays_in_front_of_what_is_left() -> None:
+    tokenizer = character_tokenizer(template="{{ bos_token }}" + FLAT_TEMPLATE, bos="<s>")
+    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=16)
+    assert marked(example, tokenizer) == "<s>" + "x" * 6 + "\nBot:[ yes</s>]"
+    assert len(example.ids) == 16
+    assert example.replies.truncated == len("User: " + "x" * 50 + "\nBot: yes") + 1 - 16
+
+
+@pytest.mark.parametrize(("max_length", "fits"), [(9, True), (8, False)])
+def test_an_output_that_fills_the_context_is_rejected_with_its_length(max_length: int, fits: bool) -> None:
+    # " 12345678" are 9 tokens, and an eos that is predicted and not read: 9 of input, the last of the prompt included
+    tokenizer = character_tokenizer()
+    rows, rejections = tokenize_chats([chat_of("hi", "1234567"), chat_of("a", "b")], tokenizer, max_length)
+    assert len(rows) == 1 + fits
+    if fits:
+        assert marked(rows[0], tokenizer) == ":[ 1234567</s>]"
+    else:
+        assert (rejections[0].line, rejections[0].field) == (7, "messages")
+        assert rejections[0].found == f"an output of 9 tokens; with one before it it exceeds max_length={max_length}"
+
+
+def test_a_conversation_longer_than_a_row_becomes_rows_in_which_each_output_stands_whole_once() -> None:
+    tokenizer = character_tokenizer()
+    words = [f"{kind}{i}" * 3 for i in range(6) for kind in ("u", "b")]
+    rows, rejections = tokenize_chats([chat_of(*words)], tokenizer, 60)
+    assert rejections == []
+    assert [marked(row, tokenizer) for row in rows] == [
+        "ot: b3b3b3\nUser: u4u4u4\nBot:[ b4b4b4</s>]\nUser: u5u5u5\nBot:[ b5b5b5</s>]",
+        "ot: b1b1b1\nUser: u2u2u2\nBot:[ b2b2b2</s>]\nUser: u3u3u3\nBot:[ b3b3b3</s>]",
+        "User: u0u0u0\nBot:[ b0b0b0</s>]\nUser: u1u1u1\nBot:[ b1b1b1</s>]",
+    ]
+    assert [len(row.ids) for row in rows] == [60, 60, 49]
+    assert [row.replies.truncated for row in rows] == [89, 39, 0]
+
+
+def test_a_teachers_tokens_are_targets_as_given_with_its_probabilities() -> None:
+    tokenizer = character_tokenizer()
+    ids = tokenize_texts(tokenizer, ["ab"])[0]
+    prompt = Conversation((Turn("user", "hi"),))
+    chat = Chat(prompt, (), tokens=(*ids, tokenizer.eos_token_id), logprobs=(math.log(0.5), 0.0, -1.0), field="tokens")
+    example = only(chat, tokenizer)
+    assert marked(example, tokenizer) == "User: hi\nBot:[ab</s>]"
+    assert example.probabilities == pytest.approx([0.5, 1.0, math.exp(-1)])
+    assert len(example.ids) == len("User: hi\nBot:ab")  # the last is predicted and not read
+
+
+def test_a_teachers_token_that_the_tokenizer_does_not_have_is_named() -> None:
+    tokenizer = character_tokenizer()
+    chat = Chat(Conversation((Turn("user", "hi"),)), (), tokens=(5, 9999), logprobs=(0.0, 0.0), line=3, field="tokens")
+    rows, [rejection] = tokenize_chats([chat], tokenizer, 100)
+    assert rows == []
+    assert rejection.field == "tokens"
+    assert rejection.found == f"token 9999; needed: ids below {len(tokenizer)}, of this tokenizer"
