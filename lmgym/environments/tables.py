@@ -40,8 +40,7 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     folder = Path(folder)
     if rows < 1000:
         raise InputError(f"--rows {rows} is too small for a world; needed: at least 1000")
-    if any((folder / f"{name}.parquet").exists() for name in FILES) and not (folder / "world.json").exists():
-        raise InputError(f"{folder} holds Parquet files that are not of a world; give an empty folder as --output")
+    refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     world = World(seed)
     sizes = {"logs": _write_logs(folder, world, rows)}
@@ -52,6 +51,12 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     record = {"version": VERSION, "seed": seed, "rows": sizes, "noise": asdict(world.noise)}
     (folder / "world.json").write_text(json.dumps(record, indent=2) + "\n")
     return sizes
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raises InputError for a folder with files of these names that are not of a world."""
+    if any((folder / f"{name}.parquet").exists() for name in FILES) and not (folder / "world.json").exists():
+        raise InputError(f"{folder} holds Parquet files that are not of a world; give an empty folder as --output")
 
 
 def _write_logs(folder: Path, world: World, rows: int) -> int:

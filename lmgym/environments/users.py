@@ -7,6 +7,7 @@ Design decisions:
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -88,6 +89,11 @@ class Users:
     def take(self, rows: NDArray[np.int64]) -> "Users":
         """Some of them, in that order, with repetition."""
         return Users(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def join(parts: Sequence[Users]) -> Users:
+    """All of their users, in that order."""
+    return Users(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Users)))
 
 
 def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOISE) -> Users:
