@@ -51,7 +51,7 @@ class Design:
 
     def sampling(self, place: int) -> Sampling:
         """Of the policy at that place: the same words twice are the same policy with other luck."""
-        return Sampling(self.max_new_tokens, self.temperature, seed=place)
+        return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
 
 
 def run_ab(names: Sequence[str], design: Design, output: str, logs: bool) -> None:
@@ -128,6 +128,7 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
             figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
             for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
         },
+        "hidden_utility": float(np.concatenate(behaviour.traces.worth).mean()),
         "seconds": seconds,
     }
 

@@ -49,7 +49,7 @@ def deploy(
 
 
 def _numbers(users: int | Ints) -> Ints:
-    numbers = np.arange(users) if isinstance(users, int) else np.sort(np.asarray(users))
+    numbers = np.arange(users) if isinstance(users, int | np.integer) else np.sort(np.asarray(users))
     if not len(numbers):
         raise InputError(f"{len(numbers)} users: nobody to deploy to; needed: 1 or more")
     if numbers[0] < 0 or len(np.unique(numbers)) < len(numbers):
