@@ -14,8 +14,8 @@ FIRST_LOOK = 256  # the likeliest tokens, enough for most top-p: a sort of all t
 BLOCK = 128  # places of the vocabulary that are summed first
 
 
-def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
-    """[rows] float64 in [0, 1) from uint64 seeds and a position, by SplitMix64's finaliser (Steele et al. 2014)."""
+def uniforms(seeds: np.ndarray, position: int | np.ndarray) -> np.ndarray:
+    """[rows] float64 in [0, 1) from uint64 seeds and a position, or one a row, by SplitMix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = seeds + np.uint64(0x9E3779B97F4A7C15) * np.uint64(position + 1)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -70,5 +70,53 @@ def baselines(folder: str, rows: int | None) -> None:
     launch(lambda: show_baselines(folder, rows))
 
 
+POLICY = (
+    "POLICY is a model's folder, or `bots` (the world's own). POLICY@SCORER:N says the best of N of its replies by "
+    "SCORER: a scorer's folder, `gold` (the hidden utility: the ceiling) or `random` (the floor)."
+)
+DAYS = "that each user lives from the first conversation on; 31 for retention on day 30"
+
+
+@main.command(help=f"A/B test policies in an app of simulated users: the first against each of the others.\n\n{POLICY}")
+@click.argument("policies", nargs=-1, metavar="POLICY POLICY ...")
+@click.option("--users", default=1000, show_default=True, help="in all, dealt to the policies; paired, with each")
+@click.option("--days", default=31, show_default=True, help=DAYS)
+@click.option("--seed", default=0, show_default=True, help="of the users and all that they bring, and of the policies")
+@click.option("--world_seed", default=0, show_default=True, help="the world that the policies were made for")
+@click.option("--paired", is_flag=True, help="all users meet every policy: fewer are needed than when dealt at random")
+@click.option("--temperature", default=1.0, show_default=True, help="of the policies")
+@click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
+@click.option("--logs", is_flag=True, help="also write OUTPUT/logs/N: what users did under the Nth policy, to train on")
+@click.option("--output", default="outputs/ab", show_default=True, help="folder of ab.json")
+def ab(
+    policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, temperature: float,
+    max_new_tokens: int, logs: bool, output: str,
+) -> None:  # fmt: skip
+    from lmgym.cli.ab import Design, run_ab
+    from lmgym.launch import launch
+
+    design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens)
+    launch(lambda: run_ab(policies, design, output, logs))
+
+
+@main.command(help=f"Let simulated users talk to a policy, and log what they do as `lmgym world` does.\n\n{POLICY}")
+@click.argument("policy")
+@click.option("--users", default=1000, show_default=True, help="of the app")
+@click.option("--days", default=31, show_default=True, help=DAYS)
+@click.option("--seed", default=0, show_default=True, help="of the users and all that they bring, and of the policy")
+@click.option("--world_seed", default=0, show_default=True, help="the world that the policy was made for")
+@click.option("--temperature", default=1.0, show_default=True, help="of the policy")
+@click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
+@click.option("--output", required=True, help="folder of the Parquet files")
+def deploy(
+    policy: str, users: int, days: int, seed: int, world_seed: int, temperature: float, max_new_tokens: int, output: str
+) -> None:
+    from lmgym.cli.ab import Design, run_deploy
+    from lmgym.launch import launch
+
+    design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens)
+    launch(lambda: run_deploy(policy, design, output))
+
+
 if __name__ == "__main__":
     main()

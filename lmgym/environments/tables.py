@@ -6,7 +6,7 @@ Every reply of an evaluation set and of `gold_eval` is thus of users that no tra
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmgym.environments.bots import BOTS, speak
-from lmgym.environments.world import VERSION, Cohort, World, simulate
+from lmgym.environments.world import VERSION, Chat, Cohort, World, simulate
 from lmgym.errors import InputError
 from lmgym.text import Conversation, messages, to_transcript
 
 COHORT, EVAL_USERS, ANNOTATORS = 500, 10**9, 2 * 10**9
 ROWS_A_USER = 40  # about
+COMES_BACK = (3, 7, 30)  # days of retention_eval
 GROUP = 4  # replies that an annotator ranks
 FILES = (
     "logs", "gold", "retry_eval", "retention_eval", "ranking_eval", "reject_eval", "gold_eval", "pairs", "kwise", "sft",
@@ -39,8 +40,7 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     folder = Path(folder)
     if rows < 1000:
         raise InputError(f"--rows {rows} is too small for a world; needed: at least 1000")
-    if any((folder / f"{name}.parquet").exists() for name in FILES) and not (folder / "world.json").exists():
-        raise InputError(f"{folder} holds Parquet files that are not of a world; give an empty folder as --output")
+    refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     world = World(seed)
     sizes = {"logs": _write_logs(folder, world, rows)}
@@ -51,6 +51,12 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     record = {"version": VERSION, "seed": seed, "rows": sizes, "noise": asdict(world.noise)}
     (folder / "world.json").write_text(json.dumps(record, indent=2) + "\n")
     return sizes
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raises InputError for a folder with files of these names that are not of a world."""
+    if any((folder / f"{name}.parquet").exists() for name in FILES) and not (folder / "world.json").exists():
+        raise InputError(f"{folder} holds Parquet files that are not of a world; give an empty folder as --output")
 
 
 def _write_logs(folder: Path, world: World, rows: int) -> int:
@@ -73,15 +79,18 @@ def _logs(world: World, rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
     for number in count():
         cohort = simulate(world, size, number)
         taken = min(rows - written, len(cohort.logs))
-        logs = logs_table(cohort, first_row=written, first_user=number * COHORT).slice(0, taken)
+        logs = logs_table(cohort, number * COHORT + np.arange(size), written).slice(0, taken)
         yield logs, pa.table({"row_id": logs["row_id"], "utility": pa.array(cohort.logs.utility[:taken])})
         written += taken
         if written == rows:
             return
 
 
-def logs_table(cohort: Cohort, first_row: int = 0, first_user: int = 0) -> pa.Table:
-    """A cohort's logs in the columns of an app; conversations are numbered within their user."""
+def logs_table(cohort: Cohort, ids: np.ndarray, first_row: int = 0) -> pa.Table:
+    """A cohort's logs in the columns of an app, its users by their ids; conversations are numbered within their user.
+
+    Every logged day needs three more in `cohort.messages`, and there are at most 100 days.
+    """
     logs = cohort.logs
     user, day = np.array(logs.user), np.array(logs.day)
     seconds = np.array(logs.seconds)
@@ -90,8 +99,8 @@ def logs_table(cohort: Cohort, first_row: int = 0, first_user: int = 0) -> pa.Ta
     return pa.table(
         {
             "row_id": pa.array(np.arange(first_row, first_row + len(logs))),
-            "user_id": pa.array(first_user + user),
-            "convo_id": pa.array((first_user + user) * 100 + day),
+            "user_id": pa.array(ids[user]),
+            "convo_id": pa.array(ids[user] * 100 + day),
             "turn": pa.array(logs.turn),
             "is_new_user": pa.array(cohort.users.is_new[user]),
             "is_nsfw": pa.array(logs.is_nsfw),
@@ -113,31 +122,41 @@ def _nullable(counts: np.ndarray) -> pa.Array:
 def _evaluations(world: World, rows: int) -> dict[str, pa.Table]:
     """Evaluation sets of users who are not in the logs."""
     cohort = _cohort(world, EVAL_USERS, rows)
-    logs, rng = cohort.logs, np.random.default_rng([world.seed, EVAL_USERS])
+    rng = np.random.default_rng([world.seed, EVAL_USERS])
+    return evaluation_tables(cohort, EVAL_USERS + np.arange(len(cohort.users)), EVAL_USERS, rows, rng)
+
+
+def evaluation_tables(
+    cohort: Cohort, ids: np.ndarray, first_row: int, rows: int, rng: np.random.Generator
+) -> dict[str, pa.Table]:
+    """Labelled replies to a cohort's users: at most `rows` a set, drawn at random, users by their ids.
+
+    A row of `retention_eval` needs 30 more days in `cohort.messages`: without such rows there is none.
+    """
+    logs = cohort.logs
     user, day = np.array(logs.user), np.array(logs.day)
     texts = np.array([to_transcript(c, r) for c, r in zip(logs.conversation, logs.reply, strict=True)], dtype=object)
     prompts = np.unique(np.stack([np.array(logs.chat), np.array(logs.turn)]), axis=1, return_inverse=True)[1].ravel()
-    came = {f"d{d}": cohort.messages[user, day + d] > 0 for d in (3, 7, 30)}
-    seen = np.flatnonzero(~np.isnan(logs.seconds))
-    table_rows = {
-        name: np.sort(rng.choice(choice, rows, replace=False))
-        for name, choice in (("retry", seen), ("retention", np.arange(len(logs))), ("gold", np.arange(len(logs))))
-    }
-    retry, retention, gold = table_rows.values()
-    return {
+    seen, known = ~np.isnan(logs.seconds), day + max(COMES_BACK) < cohort.messages.shape[1]
+    retry, retention, gold = (
+        np.sort(rng.choice(choice, min(rows, len(choice)), replace=False))
+        for choice in (np.flatnonzero(seen), np.flatnonzero(known), np.arange(len(logs)))
+    )
+    came = {f"d{d}": cohort.messages[user[retention], day[retention] + d] > 0 for d in COMES_BACK}
+    tables = {
         "retry_eval": _table(
             text=texts[retry], retried=np.array(logs.retried)[retry], end_of_conversation=np.array(logs.ended)[retry],
-            user_id=EVAL_USERS + user[retry], prompt_id=prompts[retry],
+            user_id=ids[user[retry]], prompt_id=prompts[retry],
         ),
         "retention_eval": _table(
-            text=texts[retention], **{name: flags[retention] for name, flags in came.items()},
-            is_new_user=cohort.users.is_new[user[retention]], user_id=EVAL_USERS + user[retention],
+            text=texts[retention], **came, is_new_user=cohort.users.is_new[user[retention]],
+            user_id=ids[user[retention]],
         ),
         "gold_eval": _table(
-            row_id=EVAL_USERS + gold, user_id=EVAL_USERS + user[gold], text=texts[gold],
-            utility=np.array(logs.utility)[gold],
+            row_id=first_row + gold, user_id=ids[user[gold]], text=texts[gold], utility=np.array(logs.utility)[gold],
         ),
     }  # fmt: skip
+    return {name: table for name, table in tables.items() if table.num_rows}
 
 
 def _annotations(world: World, rows: int) -> dict[str, pa.Table]:
@@ -165,7 +184,7 @@ def _annotations(world: World, rows: int) -> dict[str, pa.Table]:
             is_nsfw=[g["is_nsfw"] for g in parts[3] for _ in range(GROUP)],
             new_user=[g["is_new"] for g in parts[3] for _ in range(GROUP)],
         ),
-        "sft": _table(messages=_conversations(cohort)[: rows // 10]),
+        "sft": _table(messages=chat_messages(cohort.chats)[: rows // 10]),
     }
 
 
@@ -207,9 +226,9 @@ def _ranked_groups(world: World, cohort: Cohort) -> Iterator[dict[str, Any]]:
         }
 
 
-def _conversations(cohort: Cohort) -> list[list[dict[str, str]]]:
+def chat_messages(chats: Sequence[Chat]) -> list[list[dict[str, str]]]:
     """Chats as they were accepted, as messages, up to the bot's last turn."""
-    whole = (Conversation(tuple(chat.turns[: len(chat.turns) // 2 * 2]), chat.persona.text) for chat in cohort.chats)
+    whole = (Conversation(tuple(chat.turns[: len(chat.turns) // 2 * 2]), chat.persona.text) for chat in chats)
     return [messages(conversation) for conversation in whole if conversation.turns]
 
 

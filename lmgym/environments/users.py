@@ -7,7 +7,9 @@ Design decisions:
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,23 @@ from lmgym.environments.grammar import USER_TEMPLATES, Grammar, pick
 from lmgym.environments.utility import FEATURES
 
 Floats = NDArray[np.float64]
+MAX_MESSAGES, MAX_RETRIES = 30, 3
+
+
+class Draws(Protocol):
+    """Where chance comes from, a number a row: a numpy Generator, or streams that each user owns (`streams.py`)."""
+
+    def random(self, size: int, /) -> Floats:
+        """Uniform in [0, 1)."""
+        ...
+
+    def standard_normal(self, size: int, /) -> Floats:
+        """Of mean 0 and variance 1."""
+        ...
+
+    def uniform(self, low: float, high: float, size: int, /) -> Floats:
+        """Uniform in [low, high)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,11 @@ class Users:
         return Users(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
+def join(parts: Sequence[Users]) -> Users:
+    """All of their users, in that order."""
+    return Users(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Users)))
+
+
 def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOISE) -> Users:
     """n users at random."""
     engagement = rng.standard_normal(n)
@@ -89,18 +113,18 @@ def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOI
     )
 
 
-def retries(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+def retries(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
     """Who asks for another reply to the same message."""
     wanted = rng.random(len(utility)) < _sigmoid(noise.retry + noise.retry_slope * utility + users.retry_habit)
     return wanted | (rng.random(len(utility)) < users.random_retries)
 
 
-def leaves(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+def leaves(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
     """Who ends the conversation here."""
     return rng.random(len(utility)) < _sigmoid(noise.leave + noise.leave_slope * utility + users.leave_habit)
 
 
-def response_seconds(rng: np.random.Generator, users: Users, utility: Floats, noise: Noise = NOISE) -> Floats:
+def response_seconds(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> Floats:
     """How long those who stay take to answer: log-normal, and now and then hours."""
     log = (
         noise.seconds
@@ -112,10 +136,37 @@ def response_seconds(rng: np.random.Generator, users: Users, utility: Floats, no
     return np.exp(log + away).round(1)
 
 
-def comes_back(rng: np.random.Generator, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+def comes_back(rng: Draws, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
     """Who opens the app on a day, by habit and by how the last conversations went."""
     odds = noise.habit + users.habit + noise.habit_slope * satisfaction + noise.new_user * users.is_new
     return rng.random(len(satisfaction)) < _sigmoid(odds)
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """What users did after a reply, each [n]."""
+
+    shown: NDArray[np.bool_]
+    retried: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+    seconds: Floats  # -1 never, NaN not known
+
+
+def react(
+    rng: Draws, users: Users, utility: Floats, messages: NDArray[np.int64], attempts: NDArray[np.int64],
+    noise: Noise = NOISE,
+) -> Reaction:  # fmt: skip
+    """What users do after a reply of that utility, in a conversation of so many messages and retries of the last."""
+    n = len(utility)
+    shown = rng.random(n) >= noise.unshown
+    retried = retries(rng, users, utility, noise) & shown & (attempts < MAX_RETRIES)
+    ended = leaves(rng, users, utility, noise)
+    ended &= shown & (~retried | (rng.random(n) < 0.4))  # some ask again and leave all the same
+    ended |= shown & ~retried & (messages >= MAX_MESSAGES)
+    seconds = response_seconds(rng, users, utility, noise)
+    seconds = np.where(retried | ended, -1.0, seconds)
+    unknown = ~shown | (rng.random(n) < noise.unlogged_time)
+    return Reaction(shown, retried, ended, np.where(unknown, np.nan, seconds))
 
 
 def message(grammar: Grammar, rng: random.Random, topic: str, talkative: float, opening: bool) -> str:

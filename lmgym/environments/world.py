@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lmgym.environments import users as behaviour
 from lmgym.environments.bots import BOTS, speak
 from lmgym.environments.grammar import Grammar
-from lmgym.environments.users import NOISE, Noise, Users, draw_users
+from lmgym.environments.users import NOISE, Noise, Reaction, Users, draw_users
 from lmgym.environments.utility import features, utility
 from lmgym.environments.vocabulary import ADULT_TOPIC, Persona, draw_vocabulary
 from lmgym.text import Conversation, Turn
@@ -29,7 +29,7 @@ from lmgym.text import Conversation, Turn
 VERSION = "1.1"
 DAYS = 20  # logged
 RETENTION_DAYS = (1, 2, 3, 7, 30)
-MAX_MESSAGES, MAX_RETRIES, CHANGES_TOPIC = 30, 3, 0.12
+CHANGES_TOPIC = 0.12
 REMEMBERS = 0.15  # chats whose bot, and so whose log, sees the last exchange too; apps vary this
 
 
@@ -150,7 +150,7 @@ def simulate(world: World, n_users: int, seed: int, reply: Reply | None = None) 
         if day >= DAYS:  # no longer logged: only whether they came, and how much they wrote
             cohort.messages[active, day] = 1 + rng.poisson(np.exp(1.2 - users.leave_habit[active]))
             continue
-        chats = [_open(world, rng, words, users, user) for user in active.tolist()]
+        chats = [open_chat(world, words, users, user, int(rng.integers(len(BOTS)))) for user in active.tolist()]
         _talk(world, rng, words, users, chats, cohort, day, reply or world_bots(world))
         cohort.messages[active, day] = [chat.messages for chat in chats]
         means = np.array([np.mean(chat.utilities) if chat.utilities else 0.0 for chat in chats])
@@ -158,15 +158,17 @@ def simulate(world: World, n_users: int, seed: int, reply: Reply | None = None) 
     return cohort
 
 
-def _open(world: World, rng: np.random.Generator, words: random.Random, users: Users, user: int) -> Chat:
+def open_chat(world: World, words: random.Random, users: Users, user: int, bot: int = 0) -> Chat:
+    """A user's first message to a bot on a topic of the user's liking."""
     persona = words.choice(world.grammar.vocabulary.personas)
     topic = words.choices(world.topics, users.favourites[user].tolist())[0]
-    chat = Chat(user, persona, int(rng.integers(len(BOTS))), topic, words.random() < REMEMBERS)
-    _say(world, words, users, chat)
+    chat = Chat(user, persona, bot, topic, words.random() < REMEMBERS)
+    say(world, words, users, chat)
     return chat
 
 
-def _say(world: World, words: random.Random, users: Users, chat: Chat) -> None:
+def say(world: World, words: random.Random, users: Users, chat: Chat) -> None:
+    """The user's next message."""
     if chat.messages and words.random() < CHANGES_TOPIC:
         chat.topic = words.choices(world.topics, users.favourites[chat.user].tolist())[0]
     talkative = float(users.talkative[chat.user])
@@ -190,7 +192,8 @@ def _talk(
         conversations = [chat.conversation for chat in now]
         replies = reply(words, now)
         worth = world.utility(conversations, replies, who)
-        fate = _fate(world.noise, rng, who, worth, now)
+        messages, attempts = (np.array(column) for column in zip(*((c.messages, c.attempts) for c in now), strict=True))
+        fate = behaviour.react(rng, who, worth, messages, attempts, world.noise)
         still_open = []
         for k, (index, chat) in enumerate(zip(open_chats, now, strict=True)):
             _log(cohort.logs, chat, day, first + index, conversations[k], replies[k], worth[k], fate, k)
@@ -198,7 +201,7 @@ def _talk(
                 chat.attempts += 1
             elif not fate.ended[k]:
                 chat.turns.append(Turn("bot", replies[k]))
-                _say(world, words, users, chat)
+                say(world, words, users, chat)
             if not fate.ended[k]:
                 still_open.append(index)
         open_chats = still_open
@@ -208,31 +211,8 @@ def _talk(
             logs.remaining[row] = chat.messages - logs.turn[row]
 
 
-@dataclass(frozen=True)
-class _Fate:
-    """What users did after a reply, each [n]."""
-
-    shown: NDArray[np.bool_]
-    retried: NDArray[np.bool_]
-    ended: NDArray[np.bool_]
-    seconds: NDArray[np.float64]
-
-
-def _fate(noise: Noise, rng: np.random.Generator, users: Users, worth: NDArray, chats: Sequence[Chat]) -> _Fate:
-    shown = rng.random(len(chats)) >= noise.unshown
-    may_retry = np.array([chat.attempts < MAX_RETRIES for chat in chats])
-    retried = behaviour.retries(rng, users, worth, noise) & shown & may_retry
-    ended = behaviour.leaves(rng, users, worth, noise)
-    ended &= shown & (~retried | (rng.random(len(chats)) < 0.4))  # some ask again and leave all the same
-    ended |= shown & ~retried & np.array([chat.messages >= MAX_MESSAGES for chat in chats])
-    seconds = behaviour.response_seconds(rng, users, worth, noise)
-    seconds = np.where(retried | ended, -1.0, seconds)
-    unknown = ~shown | (rng.random(len(chats)) < noise.unlogged_time)
-    return _Fate(shown, retried, ended, np.where(unknown, np.nan, seconds))
-
-
 def _log(
-    logs: Logs, chat: Chat, day: int, number: int, conversation: Conversation, reply: str, worth: float, fate: _Fate,
+    logs: Logs, chat: Chat, day: int, number: int, conversation: Conversation, reply: str, worth: float, fate: Reaction,
     k: int,
 ) -> None:  # fmt: skip
     if fate.shown[k]:

@@ -1,0 +1,116 @@
+"""Whether the app's tests keep their word: false alarms where policies do not differ, and changes of 5% found.
+
+    .venv/bin/python benchmarks/app_tests.py      # writes benchmarks/results/app_tests.json; about 8 minutes of CPU
+
+Policies that do not differ: 200 experiments, each with a seed of its own, of the world's bots with themselves, in
+words. Changes of 5% are planted with wordless policies (`lmgym/environments/days.py`: the same users and the same code,
+but each reply's worth is drawn from a normal distribution), since words take a hundred times as long: for each figure,
+replies are made worth more until it changes by 5%; a pilot of 2,000 users says how many users find that; 80 experiments
+of so many users, each with a seed of its own, say how often they do.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from machine import describe_machine
+
+from lmgym.environments.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
+from lmgym.environments.app import deploy
+from lmgym.environments.days import Wordless, live
+from lmgym.environments.streams import draw_population
+from lmgym.environments.world import World
+from lmgym.generation import Sampling, ScriptedGenerator
+from reward_models.evaluation.embedded_world import bot_reply
+
+ROOT = Path(__file__).resolve().parent.parent
+WORLD = World(0)
+DAYS, CHANGE, PILOT, CALIBRATION = 31, 0.05, 2000, 60_000
+# a figure is settled once its last day is over: no need to live on
+HORIZON = {"conversation length": DAYS, "retry rate": DAYS} | {f"retention day {d}": d + 1 for d in RETENTION_DAYS}
+
+
+def with_bots(users: np.ndarray, seed: int, noise: int) -> dict[str, Ratio]:
+    """Figures of the world's bots, in words."""
+    bots = ScriptedGenerator(lambda conversation, rng: bot_reply(WORLD, conversation, rng))
+    return figures(deploy(bots, users, DAYS, seed, WORLD, Sampling(seed=noise)).lives)
+
+
+def without_words(users: np.ndarray, seed: int, noise: int, worth: float = 0.0, days: int = DAYS) -> dict[str, Ratio]:
+    """Figures of replies whose worth is normal."""
+    population = draw_population(WORLD, users, seed)
+    return figures(live(population, days, Wordless(population, worth, 1.0, noise), WORLD.noise))
+
+
+def false_alarms(experiments: int, users: int) -> dict:
+    """Share of experiments with p < .05 by figure, dealt at random and paired."""
+    p_values: dict[str, dict[str, list[float]]] = {"random": {}, "paired": {}}
+    for seed in range(experiments):
+        same, others = np.arange(users), np.arange(users, 2 * users)
+        first, second, again = with_bots(same, seed, 0), with_bots(others, seed, 1), with_bots(same, seed, 1)
+        for name in first:
+            p_values["random"].setdefault(name, []).append(compare(first[name], second[name]).p_value)
+            p_values["paired"].setdefault(name, []).append(compare(first[name], again[name], paired=True).p_value)
+    shares = {
+        design: {name: float(np.mean(np.array(values) < 0.05)) for name, values in found.items()}
+        for design, found in p_values.items()
+    }
+    return {"experiments": experiments, "users_a_policy": users, "rejected_at_.05": shares}
+
+
+def plant(name: str) -> tuple[float, float]:
+    """How much more replies must be worth for a figure to change by 5%, and the change that many users then show."""
+    goal = -CHANGE if name == "retry rate" else CHANGE
+    users, worth = np.arange(CALIBRATION), 0.1
+    base = without_words(users, 10**6, 0, days=HORIZON[name])[name].value
+    for _ in range(3):
+        change = without_words(users, 10**6, 1, worth, HORIZON[name])[name].value / base - 1
+        if abs(change / goal - 1) < 0.02:
+            break
+        worth *= goal / change
+    return worth, change
+
+
+def power(name: str, paired: bool, worth: float, experiments: int) -> dict:
+    """How often a change of 5% is found with the users that a pilot asks for."""
+    days, users = HORIZON[name], np.arange(PILOT)
+    a, b = (without_words(users, 10**6 + 1, noise, noise * worth, days)[name] for noise in (0, 1))
+    needed = users_needed(CHANGE * a.value, compare(a, b, paired).spread)
+    found = 0
+    for seed in range(experiments):
+        same = np.arange(needed)
+        first = without_words(same, seed, 0, 0.0, days)[name]
+        second = without_words(same if paired else same + needed, seed, 1, worth, days)[name]
+        found += compare(first, second, paired).p_value < 0.05
+    return {"users_a_policy": needed, "found": found / experiments}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--experiments", type=int, default=200, help="of policies that do not differ")
+    parser.add_argument("--users", type=int, default=30, help="with each of them")
+    parser.add_argument("--planted", type=int, default=80, help="experiments of each planted change")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/app_tests.json")
+    arguments = parser.parse_args()
+    record = {"machine": describe_machine(), "world": WORLD.seed, "days": DAYS}
+    began = time.process_time()
+    record["do_not_differ"] = false_alarms(arguments.experiments, arguments.users)
+    record["do_not_differ"]["cpu_seconds"] = time.process_time() - began
+    print(json.dumps(record["do_not_differ"], indent=1), flush=True)
+    began = time.process_time()
+    record["planted"] = {"experiments": arguments.planted, "pilot_users": PILOT, "change": CHANGE, "figures": {}}
+    for name in HORIZON:
+        worth, change = plant(name)
+        row = {"worth": worth, "change_planted": change}
+        for paired in (False, True):
+            row["paired" if paired else "random"] = power(name, paired, worth, arguments.planted)
+        record["planted"]["figures"][name] = row
+        print(name, json.dumps(row), flush=True)
+    record["planted"]["cpu_seconds"] = time.process_time() - began
+    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What the best of N is worth to users, in the app: by a scorer, by the hidden utility (ceiling), by chance (floor).
+
+    for w in 0 1 2; do lmgym world --rows 100000 --seed $w --output outputs/best_of_n/$w/world; done
+    # for each world a policy (sft/) and a joint scorer (reward_models/experiments/convo_joint.py), then
+    .venv/bin/python benchmarks/best_of_n_in_app.py --worlds 0 1 2 \\
+        --policy outputs/best_of_n/{world}/policy/model --scorer outputs/best_of_n/{world}/scorer/model
+
+For each world all users meet every policy (paired): N = 1, and N = 2 to 16 by each scorer. Beside what they do stands
+the estimate that needs no app: the value of the best of n out of one pool of samples a prompt, without bias
+(`lmgym/best_of_n.py`), for prompts of users of the policy itself; and the bound on how far the best of n is from the
+policy. Each world that is done is written down; the same command goes on with the others.
+"""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from machine import describe_machine
+
+from lmgym.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.cli.ab import Design, experiment
+from lmgym.cli.policies import GOLD, RANDOM, load_base, load_policies, load_scorer
+from lmgym.environments.app import OneLine, deploy
+from lmgym.environments.world import World
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = (2, 4, 8, 16)
+POOL, PROMPTS = 64, 400
+FIGURES = ("conversation length", "retention day 30")
+
+
+def scorers_of(scorer: str) -> dict[str, str]:
+    """What the table calls them, and the words for them."""
+    return {"scorer": scorer, "gold": GOLD, "random": RANDOM}
+
+
+def run_world(seed: int, policy: str, scorer: str, design: Design) -> dict:
+    """The app's figures of every policy, and the estimates out of one pool."""
+    world, began = World(seed), time.perf_counter()
+    names = {("none", 1): policy}
+    names |= {(kind, n): f"{policy}@{words}:{n}" for kind, words in scorers_of(scorer).items() for n in SIZES}
+    arms = experiment(list(names.values()), load_policies(list(names.values()), world), world, design)
+    changes = [{}, *(pair["figures"] for pair in arms["comparisons"])]
+    rows = [
+        {"by": kind, "n": n, **arm, "change": change}
+        for (kind, n), arm, change in zip(names, arms["policies"], changes, strict=True)
+    ]
+    return {
+        "world": seed,
+        "policy": policy,
+        "scorer": scorer,
+        "rows": rows,
+        "pool": estimate(world, policy, scorer, design),
+        "minutes": (time.perf_counter() - began) / 60,
+    }
+
+
+def estimate(world: World, policy: str, scorer: str, design: Design) -> dict:
+    """Hidden utility (of average tastes) of the best of n by each scorer, with its 95% interval over prompts."""
+    base = OneLine(load_base(policy, world))
+    users = max(20, min(200, design.users))
+    seen = deploy(base, users, min(4, design.days), design.seed + 1, world, design.sampling(0)).traces.conversation
+    chosen = np.random.default_rng(design.seed).permutation(len(seen))[:PROMPTS].tolist()
+    prompts = [seen[i] for i in chosen]
+    texts = [one.text for replies in base.reply(prompts, POOL, design.sampling(1)) for one in replies]
+    owners = [prompt for prompt in prompts for _ in range(POOL)]
+    gold = world.utility(owners, texts).reshape(-1, POOL)
+    values = {}
+    for kind, words in scorers_of(scorer).items():
+        proxy = load_scorer(words, world).score(owners, texts).numpy().reshape(-1, POOL)
+        for n in (1, *SIZES):
+            each = best_of_n_values(proxy, gold, n)
+            mean, reach = each.mean(), 1.96 * each.std(ddof=1) / math.sqrt(len(each))
+            values.setdefault(kind, {})[n] = {"value": mean, "low": mean - reach, "high": mean + reach}
+    return {"prompts": len(prompts), "samples": POOL, "values": values}
+
+
+def over_worlds(cells: list[dict]) -> str:
+    """The mean over worlds, with an interval for these worlds' users."""
+    mean = np.mean([cell["value"] for cell in cells])
+    reach = math.sqrt(sum(((cell["high"] - cell["low"]) / 2) ** 2 for cell in cells)) / len(cells)
+    return f"{mean:.3f} ({mean - reach:.3f} to {mean + reach:.3f})"
+
+
+def table(worlds: list[dict]) -> str:
+    """A row a policy, as Markdown."""
+    lines = [
+        "| N | chosen by | conversation length | change | retention day 30 | change | hidden utility in the app | "
+        "estimate from a pool | log n - (n-1)/n |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for place, row in enumerate(worlds[0]["rows"]):
+        rows = [world["rows"][place] for world in worlds]
+        cells = [str(row["n"]), row["by"]]
+        for name in FIGURES:
+            values = [one["figures"].get(name) for one in rows]
+            changes = [one["change"].get(name, {}).get("relative") for one in rows]
+            cells.append(over_worlds(values) if all(values) else "")
+            cells.append(f"{np.mean(changes):+.1%}" if row["n"] > 1 and None not in changes else "")
+        cells.append(f"{np.mean([one['hidden_utility'] for one in rows]):.3f}")
+        kind = "scorer" if row["by"] == "none" else row["by"]
+        found = [{str(n): cell for n, cell in world["pool"]["values"][kind].items()} for world in worlds]
+        cells += [over_worlds([one[str(row["n"])] for one in found]), f"{best_of_n_kl(row['n']):.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--worlds", type=int, nargs="+", default=[0, 1, 2], help="their seeds")
+    parser.add_argument("--policy", required=True, help="a folder, in which {world} stands for the seed; or bots")
+    parser.add_argument("--scorer", required=True, help="a scorer's folder, likewise")
+    parser.add_argument("--users", type=int, default=300, help="who meet every policy")
+    parser.add_argument("--days", type=int, default=31)
+    parser.add_argument("--seed", type=int, default=0, help="of the users")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/best_of_n_in_app.json")
+    arguments = parser.parse_args()
+    settings = {name: getattr(arguments, name) for name in ("policy", "scorer", "users", "days", "seed")}
+    done = {"settings": settings, "worlds": []}
+    if arguments.output.exists():
+        done = json.loads(arguments.output.read_text())
+    if done["settings"] != settings:
+        raise SystemExit(f"{arguments.output} was made with {done['settings']}; give another --output")
+    results = {world["world"]: world for world in done["worlds"]}
+    for seed in arguments.worlds:
+        if seed not in results:
+            policy, scorer = (name.replace("{world}", str(seed)) for name in (arguments.policy, arguments.scorer))
+            design = Design(arguments.users, arguments.days, arguments.seed, seed, paired=True)
+            results[seed] = json.loads(json.dumps(run_world(seed, policy, scorer, design)))
+        worlds = [results[one] for one in arguments.worlds if one in results]
+        record = {"settings": settings, "machine": describe_machine(), "worlds": worlds}
+        arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+        print(table(worlds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What `lmgym ab` and `lmgym deploy` do: policies in the app, their figures side by side, a table and ab.json."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmgym.environments.ab_testing import (
+    Ratio,
+    assign_users,
+    bootstrap_intervals,
+    compare,
+    figures,
+    users_needed,
+)  # fmt: skip
+from lmgym.environments.app import deploy
+from lmgym.environments.behaviour import Behaviour, refuse_unwritable
+from lmgym.environments.streams import Ints
+from lmgym.environments.world import VERSION, World
+from lmgym.errors import InputError
+from lmgym.generation import Generator, Sampling
+
+EFFECT = 0.05  # of the first policy's figure: the difference for which the table says how many users it takes
+
+
+@dataclass(frozen=True)
+class Design:
+    """An experiment: who takes part, for how long, and how the policies sample."""
+
+    users: int = 1000
+    days: int = 31
+    seed: int = 0
+    world_seed: int = 0
+    paired: bool = False
+    temperature: float = 1.0
+    max_new_tokens: int = 48
+
+    def groups(self, policies: int) -> list[Ints]:
+        """The numbers of the users of each policy. Raises InputError for fewer than 2 users of any."""
+        if not self.paired:
+            return assign_users(self.users, policies, self.seed)
+        if self.users < 2:
+            raise InputError(f"{self.users} users who meet every policy; needed: 2 or more")
+        return [np.arange(self.users)] * policies
+
+    def sampling(self, place: int) -> Sampling:
+        """Of the policy at that place: the same words twice are the same policy with other luck."""
+        return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
+
+
+def run_ab(names: Sequence[str], design: Design, output: str, logs: bool) -> None:
+    """Deploys all, compares the first with each other one, prints the table and writes OUTPUT/ab.json."""
+    if len(names) < 2:
+        raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and what is compared with it")
+    design.groups(len(names))
+    folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
+    for folder in folders:
+        refuse_unwritable(folder, design.days)
+    from lmgym.cli.policies import load_policies
+
+    world = World(design.world_seed)
+    record = experiment(names, load_policies(names, world), world, design, folders)
+    path = Path(output) / "ab.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print_table(record)
+    print(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
+
+
+def run_deploy(name: str, design: Design, output: str) -> None:
+    """Deploys one policy and writes its logs."""
+    refuse_unwritable(Path(output), design.days)
+    from lmgym.cli.policies import load_policies
+
+    world = World(design.world_seed)
+    [policy] = load_policies([name], world)
+    behaviour = deploy(policy, design.users, design.days, design.seed, world, design.sampling(0))
+    sizes = behaviour.write(output)
+    for figure, ratio in figures(behaviour.lives).items():
+        print(f"{figure:20} {ratio.value:.3f}")
+    print(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
+
+
+def experiment(
+    names: Sequence[str],
+    policies: Sequence[Generator],
+    world: World,
+    design: Design,
+    logs: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """What users did with each policy, and how the first compares with the others, as plain values.
+
+    The logs of each go to the folder of its place in `logs`, where there are such. Raises InputError for fewer than 2
+    users a policy.
+    """
+    groups = design.groups(len(names))
+    arms, found = [], []
+    for place, (name, policy, users) in enumerate(zip(names, policies, groups, strict=True)):
+        began = time.perf_counter()
+        behaviour = deploy(policy, users, design.days, design.seed, world, design.sampling(place))
+        if logs:
+            behaviour.write(logs[place])
+        found.append(figures(behaviour.lives))
+        arms.append(_arm(name, behaviour, found[-1], time.perf_counter() - began))
+        replies, seconds = arms[-1]["replies"], arms[-1]["seconds"]
+        print(f"{name}: {len(users):,} users, {replies:,} replies, {seconds:.1f} s", file=sys.stderr, flush=True)
+    comparisons = [
+        {"a": names[0], "b": name, "figures": _comparison(found[0], other, design.paired)}
+        for name, other in zip(names[1:], found[1:], strict=True)
+    ]
+    return {"world_version": VERSION, "design": asdict(design), "policies": arms, "comparisons": comparisons}
+
+
+def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: float) -> dict[str, Any]:
+    intervals = bootstrap_intervals(ratios)
+    return {
+        "policy": name,
+        "users": len(behaviour),
+        "conversations": int((behaviour.lives.messages > 0).sum()),
+        "replies": len(behaviour.traces.reply),
+        "figures": {
+            figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
+            for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
+        },
+        "hidden_utility": float(np.concatenate(behaviour.traces.worth).mean()),
+        "seconds": seconds,
+    }
+
+
+def _comparison(a: dict[str, Ratio], b: dict[str, Ratio], paired: bool) -> dict[str, dict[str, float | int | None]]:
+    rows: dict[str, dict[str, float | int | None]] = {}
+    for figure, ratio in a.items():
+        found = compare(ratio, b[figure], paired)
+        effect = EFFECT * ratio.value
+        known = math.isfinite(found.spread) and math.isfinite(effect) and effect != 0
+        rows[figure] = {
+            **{name: _number(value) for name, value in asdict(found).items()},
+            "relative": _number(found.difference / ratio.value if ratio.value else math.nan),
+            "users_to_find_5_percent": users_needed(effect, found.spread) if known else None,
+        }
+    return rows
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def print_table(record: dict[str, Any]) -> None:
+    """Each figure of each policy with its interval, and how it differs from the first policy's."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    design, arms = record["design"], record["policies"]
+    who = "the same users" if design["paired"] else "users dealt at random"
+    title = f"{design['users']:,} users, {design['days']} days, world {design['world_seed']}, {who}"
+    table = Table(title=title, title_justify="left")
+    for name in ("", "policy", "value", "95% interval", "change", "p", "users for 5%"):
+        left, folds = name in ("", "policy"), name == "policy"
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not folds)
+    against = {place: pair["figures"] for place, pair in enumerate(record["comparisons"], 1)}
+    for figure in arms[0]["figures"]:
+        for place, arm in enumerate(arms):
+            cells = _cells(arm["figures"][figure], against[place][figure] if place else None)
+            end = place == len(arms) - 1
+            table.add_row("" if place else figure, escape(arm["policy"]), *cells, end_section=end)
+    Console(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
+    print(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
+    print("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
+
+
+def _cells(figure: dict[str, float | None], against: dict[str, float | int | None] | None) -> list[str]:
+    cells = [_show(figure["value"]), f"{_show(figure['low'])} to {_show(figure['high'])}"]
+    if against is None:
+        return [*cells, "", "", ""]
+    relative, p_value, users = against["relative"], against["p_value"], against["users_to_find_5_percent"]
+    return [
+        *cells,
+        "" if relative is None else f"{relative:+.1%}",
+        "" if p_value is None else "<.0001" if p_value < 1e-4 else f"{p_value:.4f}",
+        "" if users is None else f"{users:,}",
+    ]
+
+
+def _show(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

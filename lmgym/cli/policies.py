@@ -1,0 +1,87 @@
+"""Policies by the words that name them: a folder, the world's bots, and the best of N of either by a scorer."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmgym.environments.app import OneLine
+from lmgym.environments.world import World
+from lmgym.errors import InputError
+from lmgym.generation import BestOfN, Generator, ScriptedGenerator
+from lmgym.scorers import FunctionScorer, HFScorer, RandomScorer, Scorer
+
+BOTS, GOLD, RANDOM = "bots", "gold", "random"
+BATCH_ROWS = 256  # replies that a small model makes together: four times LocalGenerator's own, which suits a large one
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What a policy is called, taken apart; `best_of` 0 is the policy as it is."""
+
+    base: str
+    scorer: str = ""
+    best_of: int = 0
+
+
+def read_policy(text: str) -> Wording:
+    """POLICY or POLICY@SCORER:N. Raises InputError for words that are neither."""
+    if text == BOTS or Path(text).is_dir():
+        return Wording(text)
+    base, at, rest = text.rpartition("@")
+    if not at:
+        raise InputError(f"policy {text!r} is no folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N")
+    scorer, colon, number = rest.rpartition(":")
+    if not colon or not re.fullmatch("[0-9]+", number):
+        raise InputError(f"policy {text!r} ends in @{rest}; needed: @SCORER:N, as {base}@{GOLD}:4")
+    if int(number) < 1:
+        raise InputError(f"policy {text!r} is the best of {number} replies; needed: 1 or more")
+    if base != BOTS and not Path(base).is_dir():
+        raise InputError(f"policy {base!r} of {text!r} is no folder; needed: a Hugging Face folder, or {BOTS}")
+    if scorer not in (GOLD, RANDOM) and not Path(scorer).is_dir():
+        raise InputError(f"scorer {scorer!r} of {text!r} is no folder; needed: a scorer's folder, {GOLD} or {RANDOM}")
+    return Wording(base, scorer, int(number))
+
+
+def load_policies(texts: Sequence[str], world: World) -> list[Generator]:
+    """A generator for each; models are loaded once. Raises InputError for any that cannot be had, before any talks."""
+    wordings = [read_policy(text) for text in texts]
+    bases = {base: OneLine(load_base(base, world)) for base in {wording.base for wording in wordings}}
+    scorers = {name: load_scorer(name, world) for name in {wording.scorer for wording in wordings if wording.scorer}}
+    return [
+        BestOfN(bases[wording.base], scorers[wording.scorer], wording.best_of)
+        if wording.best_of
+        else bases[wording.base]
+        for wording in wordings
+    ]
+
+
+def load_base(name: str, world: World) -> Generator:
+    """The world's bots, or a causal model. Raises InputError for a folder that is none, or whose replies never end."""
+    if name == BOTS:
+        from reward_models.evaluation.embedded_world import bot_reply
+
+        return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
+    from lmgym.local_generation import LocalGenerator
+    from reward_models.evaluation.any_model import load_causal
+
+    generator = load_causal(name)
+    if isinstance(generator, LocalGenerator):
+        generator.batch_rows = BATCH_ROWS
+        if not len(generator.eos):
+            raise InputError(
+                f"policy {name} has no eos: its replies would never end; needed: an eos_token in its tokenizer, or "
+                "eos_token_id in generation_config.json, which it learned to write"
+            )
+    return generator
+
+
+def load_scorer(name: str, world: World) -> Scorer:
+    """The hidden utility for average tastes, chance, or a trained scorer."""
+    if name == GOLD:
+        return FunctionScorer(lambda conversations, replies: world.utility(conversations, replies).tolist())
+    if name == RANDOM:
+        return RandomScorer()
+    import torch
+
+    return HFScorer.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
