@@ -1,4 +1,9 @@
-"""`make demo`: from nothing to a judged scorer of users' traces, with the commands that a user would type."""
+"""`make demo`: from nothing to a policy that users like better, with the commands that a user would type.
+
+A world; a policy that can talk; a scorer learned from users' traces on two ranks; and the best of 4 replies by that
+scorer against the policy alone, in the simulated app. A step that is done is not done again; one that was killed goes
+on from its last checkpoint.
+"""
 
 import json
 import os
@@ -6,43 +11,124 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-ROWS, HELD_OUT, STEPS = 50_000, 3000, 500
+ROWS, HELD_OUT, STEPS, USERS = 50_000, 3000, 500, 600
+BEST_OF = 4
 
 
-def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS) -> int:
-    """A world, a small model, a scorer trained on two ranks, and what it is worth; the code of the step that failed."""
+@dataclass(frozen=True)
+class Step:
+    """One command, and the file that is there once it is done."""
+
+    name: str
+    words: list[str]
+    done: Path
+
+
+def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS, users: int = USERS) -> int:
+    """All steps, then what came of them; the code of the step that failed."""
+    from lmgym.cli.ab import print_table
+
     began = time.perf_counter()
     folder = Path(output)
-    from lmgym.engine import free_port
-
-    binaries = Path(sys.executable).parent
-    experiment = Path(find_spec("reward_models").submodule_search_locations[0]) / "experiments/convo_joint.py"  # type: ignore[union-attr,index]
-    world, model, scorer = folder / "world", folder / "small_llama", folder / "scorer"
-    commands = [
-        [binaries / "lmgym", "world", "--rows", rows, "--seed", seed, "--output", world],
-        [binaries / "lmgym", "world-model", "--world", world, "--steps", steps, "--output", model],
-        [
-            *(binaries / "deepspeed", "--num_gpus", 2, "--master_port", free_port(), "--log_level", "error"),
-            *(experiment, "--deepspeed", experiment.parents[2] / "configs/zero2.json", "--name", "demo"),
-            *("--model", model, "--dataset", world / "logs.parquet", "--probe_data", world),
-            *("--eval_size", min(HELD_OUT, rows // 5), "--max_length", 128, "--global_batch", 64, "--micro_batch", 32),
-            *("--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings", "--adam_beta2", 0.99),
-            *("--epochs", 2, "--precision", "fp32", "--seed", seed, "--output", scorer, "--tracking", "none"),
-        ],
-    ]
-    for command in commands:
-        words = [str(word) for word in command]
-        print("$", shlex.join(words), flush=True)
-        code = subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
-        if code:
+    done = Done(folder / "demo.json")
+    for step in _steps(folder, seed, rows, steps, users):
+        if done.has(step):
+            print(f"{step.name}: done before", flush=True)
+        elif code := _run(step):
             return code
-    _compare(world, scorer)
-    _show_scores(world, scorer / "model", seed)
+        else:
+            done.add(step)
+    _compare(folder / "world", folder / "scorer")
+    _show_scores(folder / "world", folder / "scorer" / "model", seed)
+    print_table(json.loads((folder / "ab/ab.json").read_text()))
     print(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
     return 0
+
+
+def _steps(folder: Path, seed: int, rows: int, steps: int, users: int) -> list[Step]:
+    world, model, scorer, policy = (folder / name for name in ("world", "small_llama", "scorer", "policy"))
+    lmgym = Path(sys.executable).parent / "lmgym"
+    best = f"{policy / 'model'}@{scorer / 'model'}:{BEST_OF}"
+    common = ("--max_length", 128, "--adam_beta2", 0.99, "--precision", "fp32", "--seed", seed, "--tracking", "none")
+
+    def step(name: str, done: Path, *words: object) -> Step:
+        return Step(name, [str(word) for word in words], done)
+
+    return [
+        step("world", world / "gold.parquet", lmgym, "world", "--rows", rows, "--seed", seed, "--output", world),
+        step(
+            "untrained policy", folder / "untrained/config.json",
+            *(lmgym, "world-policy", "--world", world, "--output", folder / "untrained", "--seed", seed),
+        ),
+        step(
+            "policy", policy / "model/config.json",
+            *_deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
+            *("--eval_size", 200, "--global_batch", 16, "--micro_batch", 8, "--learning_rate", "3e-3"),
+            *("--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4, "--output", policy),
+        ),
+        step(
+            "model for the scorer", model / "config.json",
+            *(lmgym, "world-model", "--world", world, "--steps", steps, "--output", model),
+        ),
+        step(
+            "scorer", scorer / "model/config.json",
+            *_deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
+            *("--probe_data", world, "--eval_size", min(HELD_OUT, rows // 5), "--global_batch", 64),
+            *("--micro_batch", 32, "--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings"),
+            *("--epochs", 2, "--name", "demo", "--output", scorer),
+        ),
+        step(
+            "app", folder / "ab/ab.json",
+            *(lmgym, "ab", policy / "model", best, "--users", users, "--paired", "--seed", seed),
+            *("--world_seed", seed, "--output", folder / "ab"),
+        ),
+    ]  # fmt: skip
+
+
+def _deepspeed(stage: str, experiment: str) -> list[object]:
+    """The words that launch an experiment of a stage on two ranks under ZeRO 2."""
+    package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
+    launcher = Path(sys.executable).parent / "deepspeed"
+    config = package.parent / "configs/zero2.json"
+    file = package / f"experiments/{experiment}.py"
+    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", config]
+
+
+class Done:
+    """Which steps are done, on disk; what was made before a step was done anew does not count any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.before: dict[str, list[str]] = json.loads(path.read_text()) if path.is_file() else {}
+        self.now: dict[str, list[str]] = {}
+
+    def has(self, step: Step) -> bool:
+        """Whether the same command has been done, and all before it as well."""
+        same = self.before.get(step.name) == step.words and step.done.is_file()
+        if same:
+            self.now[step.name] = step.words
+        else:
+            self.before = {}
+        return same
+
+    def add(self, step: Step) -> None:
+        """It is done."""
+        self.now[step.name] = step.words
+        self.path.write_text(json.dumps(self.now, indent=1) + "\n")
+
+
+def _run(step: Step) -> int:
+    from lmgym.engine import free_port
+
+    words = list(step.words)
+    if "--num_gpus" in words:  # a port is no part of what the command is
+        words[1:1] = ["--master_port", str(free_port())]
+    print("$", shlex.join(words), flush=True)
+    return subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
 def _compare(world: Path, scorer: Path) -> None:

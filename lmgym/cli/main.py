@@ -10,9 +10,9 @@ def main() -> None:
 
 @main.command()
 @click.option("--output", default="outputs/demo", show_default=True, help="folder of the demo's data and results")
-@click.option("--seed", default=0, show_default=True, help="of the pairs, the model and the training")
+@click.option("--seed", default=0, show_default=True, help="of the world, the models, the training and the users")
 def demo(output: str, seed: int) -> None:
-    """Train and judge a small scorer on two ranks under ZeRO 2; needs no network."""
+    """World, policy, scorer, and the best of 4 replies against the policy in the app; needs no network."""
     from lmgym.cli.demo import run_demo
 
     raise SystemExit(run_demo(output, seed))
