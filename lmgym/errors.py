@@ -16,6 +16,10 @@ class InputError(ValueError):
     """True where this rank is the only one that knows: it speaks for itself"""
 
 
+class TooLong(InputError):
+    """A conversation has more tokens than the model reads: a shorter one may do."""
+
+
 class RunStopped(Exception):
     """A run that ends before its work is done, by its own word: why, its outcome in run.json, and its exit code."""
 

@@ -23,7 +23,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any, Literal, final
 from urllib.parse import SplitResult, urlsplit
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, TooLong
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
 
@@ -33,6 +33,10 @@ MOST_BYTES = 64 << 20
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step meets every seed before any again; 31 bits fit every server
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 EXTRAS = {"top_k", "repetition_penalty", "ignore_eos"}
+# as OpenAI, vLLM, SGLang, llama.cpp, LM Studio and TGI say it
+TOO_LONG = re.compile(
+    r"context.?(length|size|window)|reduce the length|too long|max_new_tokens. must be", re.IGNORECASE
+)
 NEEDED = dict.fromkeys((301, 302, 303, 307, 308), "as base_url what it redirects to") | {
     401: "a key that it accepts, in the environment variable {variable}",
     403: "a key that may do this, in the environment variable {variable}",
@@ -166,7 +170,8 @@ class ServedGenerator:
         """n replies to each conversation; `progress` is told (replies there, replies in all).
 
         `tokens` is what the server counted, 0 where it counted several replies together. Greedy replies are alike and
-        asked for once. Raises ServerError after the last try, and InputError for what the server refuses.
+        asked for once. Raises ServerError after the last try, and InputError for what the server refuses, TooLong where
+        it says that it reads no such length.
         """
         if n < 1:
             raise InputError(f"n={n} replies; needed: 1 or more")
@@ -274,9 +279,8 @@ class ServedGenerator:
             names = ", ".join(f"{name}={value}" for name, value in sorted(extras))
             needed = f"a sampling without {names}, or a server that knows it, such as vLLM"
         needed = needed.format(base=self.base_url, path=PATHS[self.api], variable=self.key_variable or "key_variable")
-        return InputError(
-            f"{self.base_url} refused a request for {self.model!r}, {self._words(text)}; needed: {needed}"
-        )
+        kind = TooLong if status in (400, 413, 422) and TOO_LONG.search(text) else InputError
+        return kind(f"{self.base_url} refused a request for {self.model!r}, {self._words(text)}; needed: {needed}")
 
     def _words(self, text: str) -> str:
         """What a server or a library said, fit to be shown: without the key, control characters or great length."""

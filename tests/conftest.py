@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from servers import Server, ServerProcess  # what they are told of the environment is set by now
+
+NAMES = count()
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 
@@ -42,6 +47,29 @@ def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
         )
         for family in ("gpt2", "llama", "qwen3", "bert")
     }
+
+
+@pytest.fixture(scope="session")
+def server_process(tmp_path_factory) -> Iterator[ServerProcess]:
+    """One for all tests that do not kill it."""
+    process = ServerProcess(tmp_path_factory.mktemp("served"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def serve(server_process: ServerProcess, tmp_path: Path) -> Iterator[Callable[[str], Server]]:
+    """Servers that answer as a mode of `serving.py` says; one that dies has a process of its own."""
+    own: list[ServerProcess] = []
+
+    def start(mode: str) -> Server:
+        if mode.startswith("dies"):
+            own.append(ServerProcess(tmp_path))
+        return (own[-1] if mode.startswith("dies") else server_process).server(mode, next(NAMES))
+
+    yield start
+    for process in own:
+        process.stop()
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""A server of the tests' own that speaks OpenAI's interface, well or badly: `python serving.py MODE RECORD`.
+"""A server of the tests' own that speaks OpenAI's interface, well or badly: `python serving.py FOLDER`.
 
-Prints its port. Every request is a line of RECORD: path, body, authorization, and when it came. A reply's text names
-its seed and its place among the choices, and the conversation's last line.
+Prints its port. Whoever asks /MODE.NAME/v1/... is answered as the mode says, and the request is a line of
+FOLDER/MODE.NAME.jsonl: path, body, authorization, and when it came. A reply's text names its seed and its place among
+the choices, and the conversation's last line.
 """
 
 import json
@@ -9,40 +10,32 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-MODE, RECORD = sys.argv[1:]
+FOLDER = sys.argv[1]
 FAILS_FIRST = {"busy_then_good": 429, "breaks_then_good": 500}
 REFUSES = {"refuses_top_k": (400, "unrecognized request argument: top_k"), "no_such_model": (404, "no such model")}
+READS_CHARACTERS = 100
+TOO_LONG = f"This model's maximum context length is {READS_CHARACTERS}. However, you requested more"
 lock = threading.Lock()
-requests = 0
+requests: Counter = Counter()
 
 
-def record(handler: BaseHTTPRequestHandler, body: dict) -> int:
-    """Which request this is, from 0; written down."""
-    global requests
-    row = {"path": handler.path, "body": body, "authorization": handler.headers["Authorization"], "time": time.time()}
-    with lock:
-        with open(RECORD, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        requests += 1
-        return requests - 1
-
-
-def choices(body: dict) -> list[dict]:
-    count = {"ignores_n": 1, "at_most_2": min(2, body["n"]), "gives_more": body["n"] + 2}.get(MODE, body["n"])
+def choices(mode: str, body: dict) -> list[dict]:
+    count = {"ignores_n": 1, "at_most_2": min(2, body["n"]), "gives_more": body["n"] + 2}.get(mode, body["n"])
     last = body["messages"][-1]["content"] if "messages" in body else body["prompt"].splitlines()[-2]
     rows = []
     for index in range(count):
         text = f"{body['seed']}.{index} to {last}"
         row = {"index": index, "finish_reason": "stop"}
-        if MODE == "goes_past_stops":
+        if mode == "goes_past_stops":
             text, row["finish_reason"] = text + "\nUser: and so on", "length"
-        if MODE == "says_why":
+        if mode == "says_why":
             row["stop_reason"] = body["stop"][0] if index else None
-        if MODE == "too_long":
+        if mode == "too_long":
             row["finish_reason"] = "length"
-        if MODE == "half_a_surrogate":
+        if mode == "half_a_surrogate":
             text = "\ud83d and \u001b[2J"
         rows.append(
             row | ({"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text})
@@ -56,46 +49,61 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
+        _, name, path = self.path.split("/", 2)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        number = record(self, body)
-        if MODE == "dies" or (MODE == "dies_later" and number == 2):
+        number = self.record(name, {"path": f"/{path}", "body": body})
+        self.respond(name.partition(".")[0], number, body)
+
+    def record(self, name: str, row: dict) -> int:
+        """Which request of that name this is, from 0; written down."""
+        row |= {"authorization": self.headers["Authorization"], "time": time.time()}
+        with lock:
+            with open(f"{FOLDER}/{name}.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            requests[name] += 1
+            return requests[name] - 1
+
+    def respond(self, mode: str, number: int, body: dict) -> None:
+        if mode == "dies" or (mode == "dies_later" and number == 2):
             self.wfile.write(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"choices": [{"mess')
             self.wfile.flush()
             os._exit(1)
-        if MODE == "stalls":
+        if mode == "stalls":
             time.sleep(600)
-        if MODE == "trickles":
+        if mode == "trickles":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
             for _ in range(1000):
                 self.wfile.write(b" ")
-                time.sleep(0.1)
-        if number == 0 and MODE in FAILS_FIRST:
-            return self.answer(FAILS_FIRST[MODE], {"error": "not now"}, {"Retry-After": "1"})
-        if MODE in REFUSES and (MODE != "refuses_top_k" or "top_k" in body):
-            status, words = REFUSES[MODE]
+                time.sleep(0.05)
+        if number == 0 and mode in FAILS_FIRST:
+            return self.answer(FAILS_FIRST[mode], {"error": "not now"}, {"Retry-After": "0.3"})
+        if mode in REFUSES and (mode != "refuses_top_k" or "top_k" in body):
+            status, words = REFUSES[mode]
             return self.answer(status, {"error": {"message": words}})
-        if MODE == "checks_key" and self.headers["Authorization"] != "Bearer sk-right":
+        if mode == "reads_little" and sum(len(row["content"]) for row in body["messages"]) > READS_CHARACTERS:
+            return self.answer(400, {"error": {"message": TOO_LONG, "code": "context_length_exceeded"}})
+        if mode == "checks_key" and self.headers["Authorization"] != "Bearer sk-right":
             return self.answer(401, f"you sent {self.headers['Authorization']} \x1b[2J\u202e".encode())
-        if MODE == "echoes_key_and_breaks":
+        if mode == "echoes_key_and_breaks":
             return self.answer(503, {"error": "." * 300 + f"you sent {self.headers['Authorization']}"})
-        if MODE == "redirects":
+        if mode == "redirects":
             return self.answer(307, {}, {"Location": "http://127.0.0.1:1/v1/chat/completions"})
-        return self.answer(200, self.reply(body))
+        return self.answer(200, self.content(mode, body))
 
-    def reply(self, body: dict) -> object:
-        if MODE == "not_json":
+    def content(self, mode: str, body: dict) -> object:
+        if mode == "not_json":
             return b"<html>gateway</html>"
-        if MODE == "no_choices":
+        if mode == "no_choices":
             return {"error": "something else"}
-        if MODE == "empty_choices":
+        if mode == "empty_choices":
             return {"choices": []}
-        if MODE == "null_content":
+        if mode == "null_content":
             return {"choices": [{"message": {"content": None}, "text": None, "finish_reason": "length"}]}
-        if MODE == "a_list":
+        if mode == "a_list":
             return [1, 2]
-        if MODE == "deep":
+        if mode == "deep":
             return b"[" * 200_000
-        found = choices(body)
+        found = choices(mode, body)
         return {"choices": found, "usage": {"completion_tokens": 7 * len(found)}}
 
     def answer(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:

@@ -15,7 +15,7 @@ from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.explaining import explain
 from reward_models.evaluation.judging import agreement, described, ranks
 from reward_models.evaluation.records import export_preferences
-from reward_models.evaluation.session import ChatSession, checked_count
+from reward_models.evaluation.session import ChatSession, checked_count, readable
 
 VIEWS = ("scores", "ranks", "z")
 
@@ -59,7 +59,7 @@ def set_sampling(talk: Talk, words: str, progress: Progress | None) -> Shown:
 def _as_setting(name: str, word: str, now: Any) -> Any:
     """The word as the type that the setting has."""
     if isinstance(now, tuple):
-        return tuple(part.encode().decode("unicode_escape") for part in word.split(",") if part)
+        return tuple(_unescaped(part, f"{name}={word}") for part in word.split(",") if part)
     try:
         value = literal_eval(word.capitalize() if isinstance(now, bool) else word)
     except (ValueError, SyntaxError):
@@ -71,6 +71,14 @@ def _as_setting(name: str, word: str, now: Any) -> Any:
     if isinstance(value, float) and isinstance(now, float):
         return value
     raise InputError(f"{name}={word}: needed {type(now).__name__}")
+
+
+def _unescaped(text: str, found: str) -> str:
+    """With `\\n` and the like as what they stand for; other letters of any script as they are."""
+    try:
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError:
+        raise InputError(f"{found}: needed escapes such as \\n, or \\\\ for a backslash") from None
 
 
 def _sampling_words(session: ChatSession) -> str:
@@ -106,7 +114,7 @@ def undo(talk: Talk, words: str, progress: Progress | None) -> Shown:
 
 def edit(talk: Talk, words: str, progress: Progress | None) -> Shown:
     first, _, rest = words.partition(" ")
-    turn = int(first) if first.isdigit() and (rest or int(first) in talk.session.exchanges) else None
+    turn = int(first) if first.isdecimal() and (rest or int(first) in talk.session.exchanges) else None
     text = rest if turn is not None else words
     if not text:
         old = talk.session.last if turn is None else talk.session.turn(turn)
@@ -198,16 +206,18 @@ def agree(talk: Talk, words: str, progress: Progress | None) -> Shown:
     turns = [exchange.columns for exchange in talk.session.history if not exchange.is_open]
     found = agreement(turns)
     lines = [f"{a} and {b}: order {share:.0%} of {n} pairs of replies alike" for (a, b), (share, n) in found.items()]
-    people = [e for e in talk.session.exchanges.values() if isinstance(e.human_pick, int)]
-    for name in talk.session.judges if people else ():
-        best = sum(ranks(e.column(name))[e.human_pick] == 1 for e in people if isinstance(e.human_pick, int))
-        lines.append(f"{name} and you: the reply that you picked was its best in {best} of {len(people)} turns")
+    people = [(e, e.human_pick) for e in talk.session.exchanges.values() if isinstance(e.human_pick, int)]
+    for name in talk.session.judges:
+        places = [place for e, pick in people if (place := ranks(e.column(name))[pick]) is not None]
+        if places:
+            best = places.count(1)
+            lines.append(f"{name} and you: the reply that you picked was its best in {best} of {len(places)} turns")
     return Shown("\n".join(lines) or "nothing to compare yet: it takes two scorers that answered, and a turn")
 
 
 def persona(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if words:
-        talk.session.persona = words
+        talk.session.persona = "" if words in ('""', "''") else readable(words)
     return Shown(f"persona: {talk.session.persona or '(none)'}")
 
 
@@ -223,9 +233,8 @@ def save(talk: Talk, words: str, progress: Progress | None) -> Shown:
 def load(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if not words:
         raise InputError("%load PATH, a file of sessions/")
-    broken = talk.session.restore(one_path(words))
-    lost = f"; line(s) {', '.join(map(str, broken))} could not be read" if broken else ""
-    return Shown(f"{len(talk.session.exchanges)} turns{lost}; {where(talk.session)}")
+    lost = talk.session.restore(one_path(words))
+    return Shown("\n".join([f"{len(talk.session.exchanges)} turns; {where(talk.session)}", *lost]))
 
 
 def export(talk: Talk, words: str, progress: Progress | None) -> Shown:

@@ -127,17 +127,3 @@ class _Watch(StoppingCriteria):
         if self.progress:
             self.progress(input_ids.shape[1] - self.prompt, self.most)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
-
-def load_scorers(words: str) -> dict:
-    """Scorers out of `a=PATH,b=PATH`. Raises InputError for anything else."""
-    from lmgym.scorers import HFScorer
-
-    pairs = [part.partition("=") for part in words.split(",") if part.strip()]
-    if not pairs or not all(name.strip() and path.strip() for name, _, path in pairs):
-        raise InputError(f"--scorers {words!r}: needed name=PATH, more of them behind commas; a PATH may be a hub id")
-    names = [name.strip() for name, _, _ in pairs]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise InputError(f"--scorers names {', '.join(sorted(twice))} twice; needed: a name each")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {name.strip(): HFScorer.load(path.strip(), device=device) for name, _, path in pairs}

@@ -3,7 +3,9 @@
 Each character is judged by itself, so a sequence that is split over chunks is cleaned as it is in one piece.
 """
 
+import io
 import unicodedata
+from typing import IO
 
 JOINERS = "\u200c\u200d"  # scripts and emoji need them; they move nothing
 PICTURES = {0x7F: "\u2421"} | {code: chr(0x2400 + code) for code in range(0x20)}
@@ -22,6 +24,13 @@ def clean(text: str) -> str:
 def clean_line(text: str) -> str:
     """The same on one line, its line breaks as pictures too."""
     return clean(text).replace("\n", PICTURES[0x0A])
+
+
+def bear_any_text(*streams: IO[str]) -> None:
+    """Streams of an encoding that lacks a character show a question mark from now on, rather than fail."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _shown(character: str) -> str:

@@ -47,7 +47,7 @@ COMMANDS = {
     "why": Command(actions.why, "%why 2", "score against an empty reply, length, and the text that the scorer saw"),
     "table": Command(actions.table, "%table scores|ranks|z", "what the table shows; z: standardised in the turn"),
     "agree": Command(actions.agree, "%agree", "how alike the scorers, and you, order replies"),
-    "persona": Command(actions.persona, "%persona [TEXT]", "who the bot is, from the next turn on"),
+    "persona": Command(actions.persona, "%persona [TEXT]", 'who the bot is, from the next turn on; "" for nobody'),
     "save": Command(actions.save, "%save [PATH]", "the whole session into a file"),
     "load": Command(actions.load, "%load PATH", "go on with a session out of a file"),
     "export": Command(actions.export, "%export prefs PATH", "your decisions as pairs that hh_pairwise trains on"),
@@ -102,7 +102,8 @@ def _options(talk: Talk, name: str, word: str) -> list[str]:
         return [str(number) for number in session.exchanges]
     if name in ("load", "save") or (name == "export" and word != "prefs"[: len(word)]):
         folder = Path(os.path.split(word)[0]) if word else session.path.parent
-        return sorted(str(path) for path in folder.glob("*") if path.is_dir() or path.suffix == ".jsonl")
+        found = sorted(path for path in folder.glob("*") if path.is_dir() or path.suffix == ".jsonl")
+        return [f"{path}/" if path.is_dir() else str(path) for path in found]
     return {
         "select": list(session.judges),
         "blend": [f"{judge}=" for judge in session.judges],

@@ -4,13 +4,14 @@ A line's score is that of the conversation up to and with it, an empty reply beh
 the line.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import IO
 
 from lmgym.errors import InputError
-from lmgym.text import Conversation, Turn, from_messages, from_transcript
-from reward_models.evaluation.cleaning import clean_line
+from lmgym.text import Conversation, from_transcript
+from reward_models.evaluation.cleaning import bear_any_text, clean_line
 from reward_models.evaluation.judging import Judge, ask
 from reward_models.evaluation.loading import Experiment
 
@@ -34,6 +35,8 @@ class Step:
     line: str
     scores: dict[str, float | None]
     baselines: dict[str, float | None]
+    failed: dict[str, str]
+    """why a scorer has none"""
 
 
 def walk(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> Iterator[Step]:
@@ -49,54 +52,16 @@ def walk(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> 
                 number, end + 1, turns[end - 1].text, turns[end].text,
                 {name: column[0] for name, column in after.scores.items()},
                 {name: column[0] for name, column in before.scores.items()},
+                before.failed | after.failed,
             )  # fmt: skip
-
-
-def read_conversations(dataset: str) -> list[Conversation]:
-    """The conversations of a file, a folder or a hub id: messages, a transcript, a chosen side, or input and output."""
-    from lmgym.records import read_records
-
-    found = []
-    for record in read_records(dataset):
-        try:
-            conversation = _conversation(record.fields)
-        except ValueError:
-            continue
-        if any(turn.speaker == "bot" for turn in conversation.turns[:-1]):
-            found.append(conversation)
-    if not found:
-        raise InputError(
-            f"{dataset} has no conversation in which a user answers a bot; needed: messages, text, chosen (with prompt "
-            "where that is apart), or input_text and output_text"
-        )
-    return found
-
-
-def _conversation(fields: dict[str, Any]) -> Conversation:
-    """Raises ValueError where the row has none."""
-    for name in ("messages", "conversation", "text", "transcript"):
-        if fields.get(name):
-            return _either(fields[name])
-    if fields.get("chosen"):
-        prompt = _either(fields["prompt"]) if fields.get("prompt") else Conversation(())
-        if isinstance(fields["chosen"], str) and fields.get("prompt"):
-            return replace(prompt, turns=(*prompt.turns, Turn("bot", fields["chosen"])))
-        chosen = _either(fields["chosen"])
-        return replace(chosen, turns=(*prompt.turns, *chosen.turns), persona=prompt.persona or chosen.persona)
-    if fields.get("input_text"):
-        return from_transcript(f"{fields['input_text']} {fields.get('output_text') or ''}")
-    raise ValueError("no conversation")
-
-
-def _either(value: Any) -> Conversation:
-    return from_transcript(value) if isinstance(value, str) else from_messages(value)
 
 
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
     """Prints every step of the first conversations. Raises InputError where there is none to walk."""
     if most < 1:
         raise InputError(f"conversations={most}: needed 1 or more")
-    conversations = read_conversations(dataset) if dataset else experiment.conversations()
+    bear_any_text(out, sys.stderr)
+    conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
     judges = experiment.judges()
     last = 0
@@ -105,14 +70,26 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
             last = step.conversation
             print(f"\nconversation {last}", file=out)
             first = conversations[last - 1].turns[0]
-            print(f"  {first.speaker:4} {clean_line(first.text)}", file=out)
-        print(f"  bot  {clean_line(step.reply)}" if step.turn > 2 else "", file=out)
+            if step.turn > 2:
+                print(f"  {first.speaker:4} {clean_line(first.text)}", file=out)
+        print(f"  bot  {clean_line(step.reply)}", file=out)
         print(f"  user {clean_line(step.line)}", file=out)
-        for name, score in step.scores.items():
-            print(f"       {name}: {_change(score, step.baselines[name])}", file=out, flush=True)
+        for name in step.scores:
+            print(f"       {name}: {_change(step, name)}", file=out, flush=True)
 
 
-def _change(score: float | None, baseline: float | None) -> str:
+def _read(dataset: str) -> list[Conversation]:
+    from reward_models.evaluation.chats import in_words, read_chats
+
+    conversations, rejections = read_chats(dataset)
+    if rejections:
+        left = f"{len(rejections)} of {len(conversations) + len(rejections)} rows are left out"
+        print(clean_line(f"note: {left}, the first: {in_words(rejections[0])}"), file=sys.stderr)
+    return conversations
+
+
+def _change(step: Step, name: str) -> str:
+    score, baseline = step.scores[name], step.baselines[name]
     if score is None or baseline is None:
-        return "failed"
+        return f"failed: {clean_line(step.failed.get(name, ''))}"
     return f"{score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"

@@ -1,6 +1,8 @@
 """One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file."""
 
+import math
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from lmgym.text import Conversation, Turn, from_messages, messages
@@ -134,17 +136,47 @@ def to_record(exchange: Exchange) -> dict[str, Any]:
     }
 
 
+FIELDS: dict[str, tuple[type, ...]] = {
+    "turn": (int,), "parent": (int, NoneType), "prompt": (list,), "candidates": (list,), "seed": (int,),
+    "sampling": (dict,), "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
+    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "dropped_turns": (int,),
+    "failed": (dict,),
+}  # fmt: skip
+CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
+    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
+}  # fmt: skip
+
+
 def from_record(row: dict[str, Any]) -> Exchange:
     """What `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
-    exchange = Exchange(
-        id=int(row["turn"]),
-        parent=row["parent"],
-        prompt=from_messages(row["prompt"]),
-        candidates=[Candidate(**fields) for fields in row["candidates"]],
-        **{name: row[name] for name in ("seed", "sampling", "selected", "selected_by", "human_pick", "edited_text")},
-        **{name: row[name] for name in ("tied", "scores_visible", "dropped_turns", "failed")},
-    )
-    places = [place for place in (exchange.selected, exchange.human_pick, *exchange.tied) if isinstance(place, int)]
-    if not exchange.prompt.turns or any(not 0 <= place < len(exchange.candidates) for place in places):
-        raise ValueError("it names candidates that it does not have")
+    fields = _typed(row, FIELDS)
+    candidates = [Candidate(**_typed(candidate, CANDIDATE_FIELDS)) for candidate in fields["candidates"]]
+    fields |= {"id": fields.pop("turn"), "prompt": from_messages(fields["prompt"]), "candidates": candidates}
+    exchange = Exchange(**fields)
+    _refuse_nonsense(exchange)
     return exchange
+
+
+def _typed(row: dict[str, Any], types: dict[str, tuple[type, ...]]) -> dict[str, Any]:
+    """Those fields, each of one of its types exactly: true is no 1."""
+    for name, allowed in types.items():
+        if type(row[name]) not in allowed:
+            raise TypeError(f"{name} is {type(row[name]).__name__}")
+    return {name: row[name] for name in types}
+
+
+def _refuse_nonsense(exchange: Exchange) -> None:
+    """Raises TypeError or ValueError for what would fail, loop or drive the screen later."""
+    prompt, candidates, picked = exchange.prompt.turns, exchange.candidates, exchange.human_pick
+    if not (prompt and prompt[-1].speaker == "user" and candidates):
+        raise ValueError("a turn answers a line of the user, with one candidate at least")
+    if not exchange.id > (exchange.parent or 0):
+        raise ValueError("a turn comes after the one that it follows")
+    if isinstance(picked, str) and picked not in HUMAN_WORDS:
+        raise ValueError(f"human_pick is none of {', '.join(HUMAN_WORDS)}")
+    places = [place for place in (exchange.selected, picked) if place is not None and place not in HUMAN_WORDS]
+    if not all(type(place) is int and 0 <= place < len(candidates) for place in [*places, *exchange.tied]):
+        raise ValueError("it names candidates that it does not have")
+    scores = [score for candidate in candidates for score in candidate.scores.values()]
+    if not all(score is None or math.isfinite(score) for score in scores):
+        raise ValueError("a score is a finite number, or null")

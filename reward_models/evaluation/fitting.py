@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, TooLong
 from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation, render_all, tokenize_texts
 
@@ -73,6 +73,31 @@ def fit(generator: Generator, conversation: Conversation, sampling: Sampling) ->
             enough = middle
         else:
             too_few = middle
-    if turns[0].speaker == "user" and turns[enough].speaker != "user":
-        enough += 1
+    enough = _from_whom_began(conversation, enough)
     return from_turn(enough), enough
+
+
+def _from_whom_began(conversation: Conversation, first: int) -> int:
+    turns = conversation.turns
+    return first + 1 if turns[0].speaker == "user" and turns[first].speaker != "user" else first
+
+
+def reply_within(
+    generator: Generator, conversation: Conversation, n: int, sampling: Sampling, progress: Progress | None = None
+) -> tuple[list[Completion], int]:
+    """(n replies to what fits, how many of the oldest turns were left out).
+
+    A server alone knows how much it reads: where it refuses the length, a quarter of the turns goes at a time. Raises
+    InputError where persona and last turn alone are too long.
+    """
+    fitting, dropped = fit(generator, conversation, sampling)
+    while True:
+        try:
+            [found] = generator.reply([fitting], n, sampling, progress)
+            return found, dropped
+        except TooLong:
+            left = len(conversation.turns) - dropped
+            if left < 2:
+                raise
+            dropped = _from_whom_began(conversation, dropped + max(1, left // 4))
+            fitting = replace(conversation, turns=conversation.turns[dropped:])

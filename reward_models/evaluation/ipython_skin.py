@@ -2,7 +2,7 @@
 
 A transformer that sees a cell before all others turns it into a call, so that quotes, brackets and question marks are
 words like any other. Our own commands go the same way: IPython would expand `{x}` in a line magic and take a question
-mark at its end for help.
+mark at its end for help. Cells that a running cell runs (`%timeit f()`, `%run x.ipy`) are nobody's turns.
 """
 
 import contextlib
@@ -26,8 +26,10 @@ def take_over(shell: Any, talk: Talk) -> None:
             answer(console, talk, line)
 
     shell.user_ns |= {"session": talk.session, SAY: say}
-    manager = shell.input_transformer_manager
-    manager.cleanup_transforms.insert(0, transform)
+    manager, cells = shell.input_transformer_manager, Cells()
+    shell.events.register("pre_run_cell", cells.begin)
+    shell.events.register("post_run_cell", cells.end)
+    manager.cleanup_transforms.insert(0, cells.transform)
     assert manager.cleanup_transforms is shell.input_transformers_cleanup
     manager.check_complete = _always_whole(manager.check_complete)
     for name, command in COMMANDS.items():
@@ -36,6 +38,25 @@ def take_over(shell: Any, talk: Talk) -> None:
         shell.set_hook("complete_command", _completer(talk), str_key=f"%{name}")
     greet(console, talk)
     console.print("Python: > session.history[-1].df   shell: !ls   help: ?")
+
+
+class Cells:
+    """Tells cells that are typed, which may be turns, from those that a running cell runs."""
+
+    def __init__(self) -> None:
+        self.running = False
+
+    def begin(self, info: Any) -> None:
+        """A typed cell has been transformed by now."""
+        self.running = True
+
+    def end(self, result: Any) -> None:
+        """Not a count: were a signal to swallow one end, the next would set it right."""
+        self.running = False
+
+    def transform(self, lines: list[str]) -> list[str]:
+        """`transform` of what is typed."""
+        return lines if self.running else transform(lines)
 
 
 def is_ours(cell: str) -> bool:
@@ -54,7 +75,7 @@ def transform(lines: list[str]) -> list[str]:
     cell = "".join(lines)
     if is_ours(cell):
         return [f"{SAY}({cell.rstrip(chr(10))!r})\n"]
-    if cell.startswith(">"):
+    if cell.startswith(">") and not cell.startswith(">>>"):  # IPython itself takes off the prompt of pasted examples
         return [line.removeprefix(">").removeprefix(" ") for line in lines]
     if cell.strip() in LEAVE:
         return [f"{cell.strip()}\n"]

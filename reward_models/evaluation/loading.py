@@ -19,6 +19,7 @@ from typing import Any
 
 from lmgym.errors import InputError
 from reward_models.evaluation.actions import near
+from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.judging import Judge
 
 FOLDER = Path(__file__).parent / "experiments"
@@ -40,14 +41,21 @@ class Experiment:
         judges = self._call("get_reward_models")
         if not isinstance(judges, dict) or not judges:
             raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
-        for name in judges:
-            if not SCORER_NAME.fullmatch(str(name)) or name in COLUMNS:
+        for name, judge in judges.items():
+            if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
                 raise InputError(f"scorer {name!r} of {self.name}: needed a name of letters, digits and _ . : -")
+            self._refuse_without("score", judge, f"scorer {name}")
         return judges
 
     def generator(self) -> Any:
-        """Who talks."""
-        return self._call("get_base_model")
+        """Who talks. Raises InputError where that cannot."""
+        generator = self._call("get_base_model")
+        self._refuse_without("reply", generator, "get_base_model")
+        return generator
+
+    def _refuse_without(self, method: str, thing: Any, what: str) -> None:
+        if not callable(getattr(thing, method, None)):
+            raise InputError(f"{what} of {self.name} is {type(thing).__name__}; needed: something with {method}(...)")
 
     def get(self, name: str, default: Any = None) -> Any:
         """What else the file defines."""
@@ -107,7 +115,8 @@ def _configured(module: ModuleType, flags: Sequence[str], known: Sequence[str]) 
         name = flag[2:].partition("=")[0].replace("-", "_")
         if flag.startswith("--") and name not in own:
             meant = near(name, [*known, *own])
-            raise InputError(f"unknown flag --{name}; did you mean --{meant}? (--help lists them)")
+            also = f"; {Path(str(module.__file__)).stem} takes --{', --'.join(own)} too" if own else ""
+            raise InputError(f"unknown flag --{name}; did you mean --{meant}? (--help lists them{also})")
     if config is None:
         if flags:
             raise InputError(f"unexpected argument {flags[0]!r}; flags look like --name value, --help lists them")
@@ -126,7 +135,7 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise InputError(f"{what} failed: {type(error).__name__}: {error}{place}") from error
+        raise InputError(clean(f"{what} failed: {type(error).__name__}: {error}{place}")) from error
 
 
 def refuse_unknown_scorer(select: str | None, judges: dict[str, Judge]) -> str:
@@ -148,6 +157,8 @@ def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[
 
 def _revision(thing: Any) -> dict[str, str]:
     found = {"kind": type(thing).__name__}
+    if url := getattr(thing, "base_url", None):
+        found["server"] = str(url)
     model = getattr(thing, "model", None)
     config = getattr(model, "config", None)
     name = model if isinstance(model, str) else getattr(config, "_name_or_path", "")

@@ -10,7 +10,8 @@ from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.commands import LEAVE, respond
 from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.judging import ranks
-from reward_models.evaluation.screen import make_console, progress_line, show
+from reward_models.evaluation.progress import progress_on
+from reward_models.evaluation.screen import make_console, show
 
 
 def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) -> None:
@@ -22,10 +23,8 @@ def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) 
         line = line.rstrip("\r\n")
         if line.strip() in LEAVE:
             break
-        progress = progress_line(sys.stderr)
-        shown = respond(talk, line, progress)
-        if progress:
-            progress.close()
+        with progress_on(sys.stderr) as progress:
+            shown = respond(talk, line, progress)
         if console and shown.ok:
             show(console, talk, shown)
             continue

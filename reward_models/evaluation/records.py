@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError
-from lmgym.text import messages
+from lmgym.text import Conversation, from_messages, messages
 from reward_models.evaluation.exchanges import Exchange, from_record
 
 
 @dataclass
 class Loaded:
-    """What a session's file says. `header` is of its first line; `broken` lines could not be read."""
+    """What a session's file says. `conversation` is its id, None of a file that is none; `broken` could not be read."""
 
-    header: dict[str, Any] = field(default_factory=dict)
+    conversation: str | None = None
+    opening: Conversation = field(default_factory=lambda: Conversation(()))
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     head: int | None = None
     broken: list[int] = field(default_factory=list)
@@ -74,18 +75,20 @@ def load(path: Path) -> Loaded:
             continue
         try:
             _take(loaded, json.loads(line))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             loaded.broken.append(number)
-    if not loaded.header:
+    if loaded.conversation is None:
         raise InputError(f"{path} is no session: no line of it begins one; sessions/ holds those that were kept")
     return loaded
 
 
 def _take(loaded: Loaded, row: dict[str, Any]) -> None:
     if row["kind"] == "session":
-        loaded.header = loaded.header or row
+        loaded.conversation, loaded.opening = str(row["conversation"]), from_messages(row["opening"])
     elif row["kind"] == "turn":
         exchange = from_record(row)
+        if exchange.parent not in loaded.exchanges:
+            exchange.parent = None  # its line was broken; the prompt has all that was said before
         loaded.exchanges[exchange.id] = exchange
         loaded.head = exchange.id
     elif row["kind"] == "head":

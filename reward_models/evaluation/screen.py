@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import IO
 
 from rich.cells import cell_len
@@ -12,11 +12,12 @@ from rich.text import Text
 
 from reward_models.evaluation.actions import Shown, Talk
 from reward_models.evaluation.cleaning import clean, clean_line
-from reward_models.evaluation.exchanges import Exchange
+from reward_models.evaluation.exchanges import Candidate, Exchange
 from reward_models.evaluation.judging import ranks, standardise
 
-LEAST_REPLY, MOST_SHOWN, LONGEST_NAME = 24, 2000, 16
-"""columns that a reply needs at least, characters of a reply that are shown, letters of a scorer's name"""
+LEAST_REPLY, SQUEEZED_REPLY, MOST_SHOWN, LONGEST_NAME = 24, 8, 2000, 16
+"""columns that a reply needs at least, and beside the one scorer that decides, characters of a reply that are shown,
+letters of a scorer's name"""
 
 
 def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
@@ -33,15 +34,24 @@ def show(console: Console, talk: Talk, shown: Shown) -> None:
         exchange = shown.exchange
         table, absent = table_of(exchange, talk.view, console.width, talk.session.weights)
         console.print(table)
-        lost = [name for name in absent if name in exchange.names]
-        for note in [*exchange.notes, *([f"the terminal is too narrow for {', '.join(lost)}"] if lost else [])]:
-            console.print(Text(f"note: {clean_line(note)}", "yellow"))
+        for note in [*exchange.notes, *_what_is_left_out(exchange, absent)]:
+            console.print(Text(f"note: {clean_line(_cropped(note))}", "yellow"))
         if exchange.is_open:
             console.print(Text("%pick N, %write TEXT, %tie or %reject: then it goes on"))
         else:
             console.print(reply_line(exchange))
     if shown.text:
-        console.print(Text(clean(shown.text), "" if shown.ok else "red"))
+        console.print(Text(clean(shown.text)) if shown.ok else Text(_cropped(shown.text), "red"))
+
+
+def _what_is_left_out(exchange: Exchange, absent: Sequence[str]) -> list[str]:
+    """What the person should know of the columns that found no room."""
+    lost = [name for name in absent if name in exchange.names]
+    notes = [f"the terminal is too narrow for {', '.join(lost)}"] if lost else []
+    cut = [str(i) for i, candidate in enumerate(exchange.candidates, 1) if candidate.finish_reason == "length"]
+    if cut and "end" in absent:
+        notes.append(f"cut off at max_new_tokens: {', '.join(cut) if len(cut) < len(exchange.candidates) else 'all'}")
+    return notes
 
 
 def reply_line(exchange: Exchange) -> Text:
@@ -51,20 +61,23 @@ def reply_line(exchange: Exchange) -> Text:
 
 
 def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str]) -> tuple[Table, list[str]]:
-    """(the table, columns that found no room). The scorers that decide stay longest; a reply has room at least."""
+    """(the table, columns that found no room). The scorers that decide stay longest; a reply has room in any case."""
     names = [] if exchange.is_open else exchange.names
     columns = {name: _cells(exchange, name, view) for name in names}
     order = sorted(names, key=lambda name: name not in deciding)  # stable: those that decide come first
     headings = {name: _heading(exchange, name) for name in names}
     widths = {n: max(cell_len(headings[n]), *(cell_len(c) for c, _ in columns[n])) for n in names}
-    kept, room = set(), width - LEAST_REPLY - 8 - 3
+    kept: set[str] = set()
+    room = width - LEAST_REPLY - 8 - 3
     for name in [*order, "tokens", "end"]:
-        room -= widths.get(name, 6) + 3
-        if room >= 0 or name in deciding:
+        takes = widths.get(name, 6) + 3
+        squeezed = LEAST_REPLY - SQUEEZED_REPLY if not kept and name in deciding else 0
+        if takes <= room + squeezed:
             kept.add(name)
+            room -= takes
     table = Table(title=Text(f"turn {exchange.id}", "dim"), title_justify="left", expand=False)
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("reply", overflow="fold", ratio=None, min_width=min(LEAST_REPLY, max(8, width // 3)))
+    table.add_column("reply", overflow="fold", ratio=None, min_width=max(1, min(SQUEEZED_REPLY, width - 9)))
     shown = [name for name in names if name in kept]
     for name in shown:
         table.add_column(Text(headings[name]), justify="right", no_wrap=True)
@@ -75,10 +88,14 @@ def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str
         chosen = i == exchange.chosen
         row = [Text(f"{'>' if chosen else ' '}{i + 1}"), Text(_cropped(candidate.text) or "(empty)")]
         row += [Text(*columns[name][i]) for name in shown]
-        row += [Text(str(candidate.tokens))] if "tokens" in kept else []
+        row += [Text(_tokens(candidate))] if "tokens" in kept else []
         row += [Text(clean_line(candidate.finish_reason))] if "end" in kept else []
         table.add_row(*row, style="bold" if chosen else None)
     return table, [name for name in [*names, "tokens", "end"] if name not in kept]
+
+
+def _tokens(candidate: Candidate) -> str:
+    return str(candidate.tokens) if candidate.tokens or not candidate.text else "?"  # some servers do not count
 
 
 def _heading(exchange: Exchange, name: str) -> str:
@@ -89,16 +106,16 @@ def _heading(exchange: Exchange, name: str) -> str:
 def _cells(exchange: Exchange, name: str, view: str) -> list[tuple[str, str]]:
     """(words, style) of a scorer's column. Coloured where it disagrees with the other scorers' mean rank."""
     scores = exchange.column(name)
-    values: Sequence[float | None] = scores
-    if view != "scores":
-        values = ranks(scores) if view == "ranks" else standardise(scores)
+    places = ranks(scores)
+    views: dict[str, Sequence[float | None]] = {"scores": scores, "ranks": places, "z": standardise(scores)}
+    values = views[view]
     others = [ranks(exchange.column(other)) for other in exchange.names if other != name]
     cells = []
     for i, value in enumerate(values):
         if value is None:
             cells.append(("failed", "red"))
             continue
-        place = ranks(scores)[i]
+        place = places[i]
         assert place is not None
         elsewhere = [rank for column in others if (rank := column[i]) is not None]
         words = str(value) if view == "ranks" else f"{value:+.2f}" if view == "z" else _number(float(value))
@@ -123,35 +140,3 @@ def _cropped(text: str) -> str:
     if len(text) <= MOST_SHOWN:
         return clean(text)
     return clean(text[:MOST_SHOWN]) + f"… and {len(text) - MOST_SHOWN:,} characters more"
-
-
-def progress_line(file: IO[str]) -> "ProgressLine | None":
-    """Something that shows tokens as they come, on a terminal alone."""
-    return ProgressLine(file) if file.isatty() else None
-
-
-class ProgressLine:
-    """`12 of 64 tokens` in a line that is written over, from half a second on."""
-
-    def __init__(self, file: IO[str], clock: Callable[[], float] | None = None) -> None:
-        import time
-
-        self.file, self.clock = file, clock or time.monotonic
-        self.began = self.clock()
-        self.next, self.width = self.began + 0.5, 0
-
-    def __call__(self, done: int, of: int) -> None:
-        now = self.clock()
-        if now < self.next:
-            return
-        self.next = now + 0.1
-        words = f"{done} of at most {of} tokens, {now - self.began:.0f} s; Ctrl-C stops it"
-        self.file.write(f"\r{words:{self.width}}")
-        self.file.flush()
-        self.width = max(self.width, len(words))
-
-    def close(self) -> None:
-        """Takes the line away."""
-        if self.width:
-            self.file.write(f"\r{' ' * self.width}\r")
-            self.file.flush()

@@ -17,9 +17,9 @@ from typing import Any
 
 from lmgym.errors import InputError
 from lmgym.generation import Generator, Progress, Sampling
-from lmgym.text import Conversation, Turn
+from lmgym.text import Conversation, Turn, messages
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
-from reward_models.evaluation.fitting import fit
+from reward_models.evaluation.fitting import reply_within
 from reward_models.evaluation.judging import Judge, ask, choose, described
 from reward_models.evaluation.records import append, load, write_whole
 
@@ -62,7 +62,8 @@ class ChatSession:
         self.conversation_id = uuid.uuid4().hex[:12]
         self.about = dict(about or {})
         name = f"{datetime.now():%Y-%m-%d_%H%M%S}_{self.about.get('experiment', 'session')}_{self.conversation_id}"
-        self.path = Path(folder) / f"{name}.jsonl"
+        self.path = Path(folder).absolute() / f"{name}.jsonl"  # a person may change the folder in IPython
+        self._unwritten: list[dict[str, Any]] = []
 
     # --- what there is
 
@@ -121,13 +122,13 @@ class ChatSession:
 
     def more(self, n: int, progress: Progress | None = None) -> Exchange:
         """More candidates to the same line; all are judged together."""
-        exchange = self._own(self.last)
+        exchange, was_open = self._own(self.last), self.last.is_open
         checked_count(len(exchange.candidates) + n if n > 0 else n, "replies")
         seed = self._next_seed()
         found, _, notes = self._generate(exchange.prompt, n, seed, progress)
         exchange.candidates = [*exchange.candidates, *found]
         exchange.notes = notes
-        self._judge(exchange)
+        self._judge(exchange, hides=was_open)  # what was seen cannot be hidden again
         return self._keep(exchange)
 
     def undo(self) -> None:
@@ -213,22 +214,20 @@ class ChatSession:
 
     def save(self, path: str | Path) -> None:
         """The whole session into a file of its own."""
-        turns = [self._row("turn", **to_record(exchange)) for exchange in self.exchanges.values()]
-        write_whole(Path(path), [self._header(), *turns, self._row("head", turn=self.head)])
+        write_whole(Path(path), self._whole())
 
-    def restore(self, path: str | Path) -> list[int]:
-        """A session out of a file in place of this one; its lines that could not be read. The file stays as it is."""
+    def restore(self, path: str | Path) -> list[str]:
+        """A session out of a file in place of this one; what could not be read or written. The file stays as it is."""
         loaded = load(Path(path))
         self.exchanges, self.head = loaded.exchanges, loaded.head
-        self.conversation_id = str(loaded.header.get("conversation", self.conversation_id))
-        self.requests = max(len(self.exchanges), int(loaded.header.get("requests", 0)))
-        for exchange in list(self.exchanges.values())[:1]:
-            self.opening, self.persona = exchange.prompt.turns[:-1], exchange.prompt.persona
-        if self.head is not None:
-            self.persona = self.last.prompt.persona
-        self.path = self.path.with_name(f"{self.path.stem}_{uuid.uuid4().hex[:4]}.jsonl")
-        self.save(self.path)
-        return loaded.broken
+        self.conversation_id = loaded.conversation or self.conversation_id
+        self.opening, self.persona = loaded.opening.turns, loaded.opening.persona
+        used = [candidate.seed for exchange in self.exchanges.values() for candidate in exchange.candidates]
+        self.requests = max(0, max(used, default=-1) + 1 - self.sampling.seed)  # no seed twice
+        self.path, self._unwritten = self.path.with_name(f"{self.path.stem}_{uuid.uuid4().hex[:4]}.jsonl"), []
+        problem = self._go(self.head)
+        broken = f"line(s) {', '.join(map(str, loaded.broken))} could not be read" if loaded.broken else ""
+        return [note for note in (broken, problem) if note]
 
     # --- within
 
@@ -239,7 +238,7 @@ class ChatSession:
         sampling = {**asdict(self.sampling), "stop": list(self.sampling.stop)}  # as JSON gives it back
         exchange = Exchange(number, parent, prompt, candidates, seed, sampling, dropped_turns=dropped)
         exchange.notes = notes
-        self._judge(exchange)
+        self._judge(exchange, hides=self.blind)
         return self._keep(exchange)
 
     def _generate(
@@ -247,28 +246,27 @@ class ChatSession:
     ) -> tuple[list[Candidate], int, list[str]]:
         notes = []
         try:
-            fitting, dropped = fit(self.generator, prompt, self.sampling)
-            [found] = self.generator.reply([fitting], n, replace(self.sampling, seed=seed), progress)
+            found, dropped = reply_within(self.generator, prompt, n, replace(self.sampling, seed=seed), progress)
             if len(found) != n:
                 raise ValueError(f"{len(found)} replies came; asked for {n}")
-        except InputError:
-            raise
         except Exception as error:  # a server that died, memory that ran out: the session outlives them
             self._append(self._row("failure", user=prompt.turns[-1].text, error=f"{type(error).__name__}: {error}"))
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"no reply: {type(error).__name__}: {error}; nothing was added, try again") from error
         if dropped:
             notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
         return [Candidate(c.text.strip(), c.tokens, c.finish_reason, seed) for c in found], dropped, notes
 
-    def _judge(self, exchange: Exchange) -> None:
-        """Asks every scorer about every candidate, and selects, or shuffles for a blind person."""
+    def _judge(self, exchange: Exchange, hides: bool) -> None:
+        """Asks every scorer about every candidate, and selects, or hides all that and shuffles."""
         texts = [candidate.text for candidate in exchange.candidates]
         opinions = ask(self.judges, exchange.prompt, texts)
         scores = [{name: column[i] for name, column in opinions.scores.items()} for i in range(len(texts))]
         judged = [replace(c, scores=s) for c, s in zip(exchange.candidates, scores, strict=True)]
         exchange.failed = opinions.failed
         exchange.notes += [f"{name} failed: {why}" for name, why in opinions.failed.items()]
-        if self.blind and exchange.human_pick is None:
+        if hides:
             random.SystemRandom().shuffle(judged)  # by no seed that anybody could retrace
             exchange.candidates, exchange.selected, exchange.scores_visible = judged, None, False
             return
@@ -294,23 +292,30 @@ class ChatSession:
         self.head = exchange.id
         return exchange
 
-    def _go(self, place: int | None) -> None:
-        self._append(self._row("head", turn=place))
+    def _go(self, place: int | None) -> str:
+        problem = self._append(self._row("head", turn=place))
         self.head = place
         if place is not None:
             self.persona = self.last.prompt.persona
+        return problem
 
     def _append(self, row: dict[str, Any]) -> str:
-        """Why the row could not be written, or nothing."""
+        """Why the row could not be written, or nothing. One that could not waits for the next."""
+        self._unwritten.append(row)
         try:
-            rows = [row] if self.path.exists() else [self._header(), row]
-            append(self.path, *rows)
+            if not self.path.exists():
+                self._unwritten = [*self._whole(), row]
+            append(self.path, *self._unwritten)
         except OSError as error:
             return f"NOT RECORDED: {self.path} cannot be written ({error.strerror}); %save PATH elsewhere"
+        self._unwritten = []
         return ""
 
-    def _header(self) -> dict[str, Any]:
-        return {"kind": "session", "conversation": self.conversation_id, "requests": self.requests, **self.about}
+    def _whole(self) -> list[dict[str, Any]]:
+        opening = messages(Conversation(self.opening, self.persona))
+        header = {"kind": "session", "conversation": self.conversation_id, "opening": opening, **self.about}
+        turns = [self._row("turn", **to_record(exchange)) for exchange in self.exchanges.values()]
+        return [header, *turns, *([self._row("head", turn=self.head)] if turns else [])]
 
     def _row(self, kind: str, **fields: Any) -> dict[str, Any]:
         models = {"models": self.about["models"]} if kind == "turn" and "models" in self.about else {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from reward_models.evaluation.actions import Talk
+from reward_models.evaluation.cleaning import bear_any_text, clean_line
 from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer
 from reward_models.evaluation.session import ChatSession, checked_count
 
@@ -42,7 +43,7 @@ def _answer(question: str, given: str | None, default: str, asks: bool) -> str:
     if given is not None or not asks:
         return default if given is None else given
     try:
-        return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+        return input(f"{question}{f' [{clean_line(default)}]' if default else ''}: ").strip() or default
     except (EOFError, KeyboardInterrupt):
         print()
         raise InputError("left before the session began") from None
@@ -53,6 +54,7 @@ def run(as_json: bool, **settings) -> None:
 
     In IPython this returns once the session stands; elsewhere when it is over.
     """
+    bear_any_text(sys.stdin, sys.stdout, sys.stderr)
     shell = running_ipython()
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     talk = begin(asks=at_terminal, **settings)

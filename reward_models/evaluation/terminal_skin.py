@@ -5,11 +5,13 @@ import sys
 
 from reward_models.evaluation.actions import Talk
 from reward_models.evaluation.commands import LEAVE, complete, respond
-from reward_models.evaluation.screen import make_console, progress_line, show
+from reward_models.evaluation.progress import progress_on
+from reward_models.evaluation.screen import make_console, show
 
 GREETING = (
     "A line is your next turn; %help lists the commands (Tab completes); exit or quit leaves, Ctrl-C stops a reply."
 )
+NOT_HERE = "Python and the shell are there with python3 -m IPython -i -- eval_rewards_api.py ..."
 
 
 def converse(talk: Talk) -> None:
@@ -28,21 +30,17 @@ def converse(talk: Talk) -> None:
             return
         if line.strip() in LEAVE:
             return
-        if line.startswith(("!", ">")) or line.strip() == "?":
-            line = "%help" if line.strip() == "?" else line
-            if line != "%help":
-                console.print("Python and the shell are there with python3 -m IPython -i -- eval_rewards_api.py ...")
-                continue
+        if line.startswith(("!", ">")):
+            console.print(NOT_HERE)
+            continue
         with contextlib.suppress(KeyboardInterrupt):
-            answer(console, talk, line)
+            answer(console, talk, "%help" if line.startswith("?") else line)
 
 
 def answer(console, talk: Talk, line: str) -> None:
     """Responds to a line with progress, and shows what came of it."""
-    progress = progress_line(sys.stderr)
-    shown = respond(talk, line, progress)
-    if progress:
-        progress.close()
+    with progress_on(sys.stderr) as progress:
+        shown = respond(talk, line, progress)
     show(console, talk, shown)
 
 
@@ -50,11 +48,12 @@ def greet(console, talk: Talk) -> None:
     """How it works, who is there, and what the bot says first."""
     from rich.text import Text
 
-    from reward_models.evaluation.cleaning import clean
+    from reward_models.evaluation.cleaning import clean, clean_line
 
     session = talk.session
     console.print(Text(GREETING))
-    console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects. Kept in {session.path}"))
+    console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects."))
+    console.print(Text(f"Kept in {clean_line(str(session.path))}"))
     for turn in session.opening:
         console.print(Text(f"Bot: {clean(turn.text)}"))
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from click.testing import CliRunner
 
+import eval_rewards_api
 from lmgym.records import read_records
 from reward_models.data import validate
 from reward_models.evaluation.records import load
@@ -21,21 +23,37 @@ from reward_models.evaluation.records import load
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "eval_rewards_api.py")
 TALK = ("talk_to_models", "--experiment_name", "random_baseline", "--select_model", "random_b")
+OWN = ("talk_to_models", "--select_model", "a", "--experiment_name")
 PLAIN = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
+# a pseudo-terminal does not say where its cursor is: prompt_toolkit would wait a second for it at every line
+COLOURED = {**PLAIN, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
 STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
 HOSTILE = (
     '"""Says what would drive a terminal."""\n'
+    "import time\n"
     "from lmgym.generation import ScriptedGenerator\n"
-    "from lmgym.scorers import FunctionScorer, RandomScorer\n"
+    "from reward_models.evaluation.lots import Lots\n"
+    "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
+    "class Hostile:\n"
+    "    capabilities = None\n"
+    "    def reply(self, conversations, n, sampling, progress=None):\n"
+    "        for i in range(600 if conversations[0].turns[-1].text == 'slow' else 0):\n"
+    "            time.sleep(0.1)\n"
+    "            progress and progress(i, 600)\n"
+    "        fuzz = lambda rng: bytes(rng.integers(0, 256, 80).astype('uint8')).decode('utf-8', 'surrogateescape')\n"
+    "        script = ScriptedGenerator(lambda c, rng: ODD + fuzz(rng))\n"
+    "        return script.reply(conversations, n, sampling)\n"
+    "class Breaks:\n"
+    "    def score(self, conversations, replies):\n"
+    "        if len(conversations[0].turns) > 1:\n"
+    "            raise ValueError(ODD)\n"
+    "        return [1.0] * len(replies)\n"
     "def get_base_model():\n"
-    "    odd = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
-    "    fuzz = lambda rng: bytes(rng.integers(0, 256, 80).astype('uint8')).decode('utf-8', 'surrogateescape')\n"
-    "    return ScriptedGenerator(lambda c, rng: odd + fuzz(rng))\n"
-    "def breaks(conversations, replies):\n"
-    "    return 1 / 0 if len(conversations[0].turns) > 1 else [1.0] * len(replies)\n"
+    "    return Hostile()\n"
     "def get_reward_models():\n"
-    "    return {'lots': RandomScorer(), 'breaks': FunctionScorer(breaks)}\n"
+    "    return {'lots': Lots(), 'breaks': Breaks()}\n"
 )
+ATTACKS = ("\x1b[31mred", "\x1b]0;owned", "\x9b", "\u202e", "\u2066", "\x7f")
 
 
 @pytest.fixture
@@ -45,12 +63,19 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def piped(home: Path, *arguments: str, lines: str = "", ipython: bool = False) -> subprocess.CompletedProcess[str]:
+def piped(
+    home: Path, *arguments: str, lines: str = "", ipython: bool = False, encoding: str = "utf-8"
+) -> subprocess.CompletedProcess[str]:
     words = ["-m", "IPython", "-i", "--"] if ipython else []
     return subprocess.run(
-        [sys.executable, *words, "eval_rewards_api.py", *arguments],
-        input=lines, capture_output=True, text=True, cwd=home, env=PLAIN, timeout=120, encoding="utf-8",
+        [sys.executable, *words, "eval_rewards_api.py", *arguments], input=lines, capture_output=True, text=True,
+        cwd=home, env={**PLAIN, "PYTHONIOENCODING": encoding}, timeout=120, encoding=encoding,
     )  # fmt: skip
+
+
+def drives(text: str) -> set[str]:
+    """Characters that a terminal may act upon."""
+    return {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\r\n\u200c\u200d"}
 
 
 # --- from a pipe
@@ -92,11 +117,10 @@ def test_a_table_comes_without_json_ranks_where_asked_for_and_what_is_exported_i
     assert rejections == []
 
 
-@pytest.mark.parametrize("ipython", [False, True])
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("talk_to_models", "--experiment_name", "nope", "--select_model", "x"), "there are gptj_engagement, hh, random_"),
-    (("talk_to_models", "--experiment_name", "random_baseline", "--select_model", "nope"), "there are random_a, rand"),
-    (("convo_evolution", "--experiment_name", "nope"), "there are gptj_engagement, hh, random_baseline, world"),
+@pytest.mark.parametrize(("ipython", "arguments", "says"), [
+    (True, (*TALK[:2], "nope", *TALK[3:]), "there are gptj_engagement, hh, random_baseline, world"),
+    (True, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
+    (False, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
 ])  # fmt: skip
 def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     home: Path, ipython: bool, arguments: tuple[str, ...], says: str
@@ -118,18 +142,29 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     ((*TALK[:2], "Random_Baseline", *TALK[3:]), "no experiment 'Random_Baseline'"),
     ((*TALK[:2], "os", *TALK[3:]), "no experiment 'os'"),
     ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a"), "needed name=PATH"),
-    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers?"),
+    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (--help lists them; hh takes --model, "),
+    (("convo_evolution", "--experiment_name", "nope"), "there are gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
+    (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0: needed 1 or more"),
+    ((*OWN, "./no_bot.py"), "no_bot is NoneType; needed: something with reply"),
+    ((*OWN, "./no_scorer.py"), "scorer a of no_scorer is float; needed"),
+    ((*OWN, "./no_name.py"), "scorer 1 of no_name: needed a name"),
 ])  # fmt: skip
-def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(home: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = piped(home, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
+def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    bot = "def get_base_model():\n    return None\ndef get_reward_models():\n    return "
+    for name, scorers in (("no_bot", "{'a': Lots()}"), ("no_scorer", "{'a': 1.0}"), ("no_name", "{1: Lots()}")):
+        (home / f"{name}.py").write_text(f"from reward_models.evaluation.lots import Lots\n{bot}{scorers}\n")
+    monkeypatch.chdir(home)
+    done = CliRunner().invoke(eval_rewards_api.main, arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (home / "sessions").exists()
 
 
-def test_an_experiment_is_a_file_by_its_path_and_a_broken_one_is_told_by_its_line(home: Path) -> None:
+def test_an_experiment_is_a_file_by_its_path_and_a_failing_scorer_has_its_column(home: Path) -> None:
     (home / "random.py").write_text(HOSTILE)  # the name of a module of the standard library does no harm
     done = piped(home, *TALK[:2], "./random.py", "--select_model", "breaks", "--json", lines="a\nb\n")
     assert done.returncode == 0, done.stderr
@@ -137,12 +172,21 @@ def test_an_experiment_is_a_file_by_its_path_and_a_broken_one_is_told_by_its_lin
     assert done.stdout.isascii()
     assert len(turns) == 2
     assert {c["scores"]["breaks"] for c in turns[1]["candidates"]} == {None}
-    assert "ZeroDivisionError" in turns[1]["failed"]["breaks"]
+    assert "ValueError" in turns[1]["failed"]["breaks"]
     assert "breaks failed" in done.stderr
-    (home / "broken.py").write_text("x = 1\nimport nothing_of_that_name\n")
-    done = piped(home, *TALK[:2], "broken.py", "--select_model", "lots")
-    assert done.returncode == 2
-    assert re.search(r"broken.py failed: ModuleNotFoundError: .*broken.py, line 2", done.stderr)
+    assert drives(done.stderr) == set()
+    done = piped(home, *TALK[:2], "./random.py", "--select_model", "lots", lines="caf\xe9\nb\n", encoding="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "[31mred" in done.stdout
+    assert drives(done.stdout + done.stderr) == set()
+
+
+def test_a_broken_experiment_is_told_by_its_line_and_drives_no_terminal(home: Path, monkeypatch) -> None:
+    (home / "broken.py").write_text("x = 1\nraise ImportError('no \x1b[31mmodule')\n")
+    monkeypatch.chdir(home)
+    done = CliRunner().invoke(eval_rewards_api.main, [*TALK[:2], "broken.py", "--select_model", "lots"])
+    assert done.exit_code == 2
+    assert re.search(r"broken.py failed: ImportError: no ␛\[31mmodule .*broken.py, line 2", done.stderr)
 
 
 def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal(home: Path) -> None:
@@ -159,8 +203,7 @@ def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal
             child.expect("You: $", timeout=60)
         said = child.seen()
     assert "owned" in said
-    bad = {c for c in said if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\r\n\u200c\u200d"}
-    assert bad == set()
+    assert drives(said) == set()
 
 
 def test_convo_evolution_prints_each_scorers_change_at_each_line_of_the_user(home: Path) -> None:
@@ -174,7 +217,9 @@ def test_convo_evolution_prints_each_scorers_change_at_each_line_of_the_user(hom
     assert all(abs(float(a) - float(b) - float(c)) < 2e-4 for a, b, c in found)
     assert "␛[31mho" in done.stdout
     assert "conversation 2" not in done.stdout, "nobody answers a bot in it"
-    assert piped(home, "convo_evolution", *TALK[1:3]).stdout.count("conversation") == 3
+    assert "note: 1 of 2 rows are left out, the first: chats.jsonl, line 2, messages: no user answers" in done.stderr
+    done = CliRunner().invoke(eval_rewards_api.main, ["convo_evolution", *TALK[1:3]])
+    assert done.stdout.count("conversation") == 3
 
 
 def test_the_random_baseline_starts_without_torch(home: Path) -> None:
@@ -217,7 +262,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 
     child = Terminal(
         sys.executable, arguments, cwd=str(home), env=env, encoding="utf-8", codec_errors="surrogateescape",
-        timeout=60, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
+        timeout=15, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     child.logfile_read = io.StringIO()
     return child
@@ -226,7 +271,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 @pytest.fixture
 def ipython(home: Path) -> Iterator[Terminal]:
     """The session in the real IPython, the command word for word, its questions answered."""
-    env = {**PLAIN, "TERM": "xterm", "IPYTHONDIR": str(home / "ipython")}
+    env = {**COLOURED, "IPYTHONDIR": str(home / "ipython")}
     child = terminal(home, ["-m", "IPython", "-i", "--", "eval_rewards_api.py", *TALK], env)
     child.expect("Model prompt")
     child.sendline("A cat.")
@@ -267,58 +312,65 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     ipython.expect("shell42")
     ipython.sendline("%pick?")
     ipython.expect("reply 3 is the best")
-    ipython.sendline("q")  # were it in a pager
+    ipython.sendline("q")  # were it in a pager; so it is a turn
     ipython.sendline("%edit 2 and you?")
     ipython.expect("Bot: ")
     ipython.sendline("%status")
     ipython.expect("turns 1 > ")
+    ipython.sendline("%timeit -n 2 -r 1 sum([])")
+    ipython.expect("loops each")
+    ipython.send("%select r\t")
+    ipython.expect("random_c")
+    ipython.sendline("\x15\x1b[200~exit now\n%pick 1\n\x1b[201~")
+    ipython.expect("turn 10")
+    ipython.expect("Bot: ")
+    ipython.sendline("\x04")
+    ipython.expect("really want to exit")
+    ipython.sendline("n")
     ipython.sendline("exit")
     ipython.expect(pexpect.EOF)
     ipython.close()
     assert ipython.exitstatus == 0
     assert "Error" not in ipython.seen()
     exchanges = list(kept(home).exchanges.values())
+    assert exchanges.pop().user == "exit now\n%pick 1", "what is pasted at once is one turn"
+    assert len(exchanges) == len([*typed, "q", "and you?"]), "what %timeit runs is no turn"
     assert [e.user for e in exchanges][: len(typed)] == typed
     assert exchanges[len(typed) - 1].edited_text == "is {this} yours?"
     assert exchanges[-1].user == "and you?"
     assert [t.text for t in exchanges[0].prompt.turns] == ["meow", "hello"]
 
 
-def test_kill_9_loses_at_most_the_open_turn(ipython: Terminal, home: Path) -> None:
-    for number, line in enumerate(("one", "two"), 1):
-        ipython.sendline(line)
-        ipython.expect(rf"turn {number}\b")
-        ipython.expect("Bot: ")
-    os.kill(ipython.pid, signal.SIGKILL)
-    wait_for(lambda: not ipython.isalive())
-    loaded = kept(home)
-    assert [e.user for e in loaded.exchanges.values()] == ["one", "two"]
-    assert loaded.broken == []
-
-
-def test_ctrl_c_stops_the_reply_and_not_the_session(home: Path) -> None:
-    (home / "slow.py").write_text(
-        "import time\nfrom lmgym.generation import ScriptedGenerator\nfrom lmgym.scorers import RandomScorer\n"
-        "class Slow:\n    capabilities = None\n    def reply(self, conversations, n, sampling, progress=None):\n"
-        "        for i in range(600 if conversations[0].turns[-1].text == 'slow' else 0):\n"
-        "            time.sleep(0.1)\n            progress and progress(i, 600)\n"
-        "        return ScriptedGenerator(['quick']).reply(conversations, n, sampling)\n"
-        "def get_base_model():\n    return Slow()\ndef get_reward_models():\n    return {'a': RandomScorer()}\n"
-    )
-    arguments = ["-m", "IPython", "-i", "--", SCRIPT, *TALK[:2], "slow.py", "--select_model", "a"]
-    env = {**PLAIN, "TERM": "xterm", "IPYTHONDIR": str(home / "ipython")}
+def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Path) -> None:
+    (home / "hostile.py").write_text(HOSTILE)
+    arguments = ["-m", "IPython", "-i", "--", SCRIPT, *TALK[:2], "hostile.py", "--select_model", "lots"]
+    env = {**COLOURED, "IPYTHONDIR": str(home / "ipython")}
     with terminal(home, [*arguments, "--prompt", "", "--first_message", ""], env) as child:
         child.expect(r"1.*\]: ")
         child.sendline("slow")
-        child.expect(r"\d+ of at most 600 tokens")
+        child.expect(r"\d+ of at most 600")
         child.sendintr()
         child.expect("stopped; nothing was added")
-        child.sendline("fast")
-        child.expect("turn 1")
-        child.expect("Bot: ")
-        child.sendline("exit")
-        child.expect(pexpect.EOF)
-    assert [e.user for e in kept(home).exchanges.values()] == ["fast"]
+        for number, line in enumerate(("one", "two"), 1):
+            child.sendline(line)
+            child.expect(rf"turn {number}\b")
+            child.expect("Bot: ")
+        child.sendline("> session.history[-1].df")
+        child.expect("rank_lots")
+        child.sendline("> session.history, session.last.candidates")
+        child.expect("finish_reason")
+        child.sendline("%why 1")
+        child.expect("breaks: failed")
+        child.sendline("slow")
+        child.expect(r"\d+ of at most 600")
+        os.kill(child.pid, signal.SIGKILL)
+        wait_for(lambda: not child.isalive())
+        said = child.seen()
+    assert "owned" in said
+    assert not [attack for attack in ATTACKS if attack in said]
+    loaded = kept(home)
+    assert [e.user for e in loaded.exchanges.values()] == ["one", "two"]
+    assert loaded.broken == []
 
 
 def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: Path) -> None:
@@ -331,8 +383,10 @@ def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: P
         child.expect("exit or quit leaves")
         child.sendline("%sel\tx\x15")
         child.expect("%select")
-        child.sendline("?")
+        child.sendline("?pick")
         child.expect("%export prefs PATH")
+        child.sendline("> 1 + 1")
+        child.expect("Python and the shell are there with")
         child.sendline("%best_of 0")
         child.expect("needed 1 to 1,024")
         child.sendline("quit")

@@ -14,10 +14,11 @@ from lmgym.local_generation import LocalGenerator
 from lmgym.models import load_tokenizer
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
-from reward_models.evaluation.any_model import PlainGenerator, load_causal, load_scorers
+from reward_models.evaluation.any_model import PlainGenerator, load_causal
 from reward_models.evaluation.experiments import gptj_engagement, hh, world
 from reward_models.evaluation.fitting import fit, room_left
 from reward_models.evaluation.loading import model_revisions
+from reward_models.evaluation.named_scorers import load_scorers
 
 CHATS = [Conversation((Turn("user", "tell me about soup."),)), Conversation((Turn("user", "hi"),), "A bot.")]
 

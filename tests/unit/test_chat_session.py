@@ -249,6 +249,17 @@ def test_blind_orders_do_not_repeat(make) -> None:
     assert order() != order()
 
 
+def test_more_of_what_was_seen_is_seen_and_more_of_what_is_hidden_is_hidden(make) -> None:
+    session = make()
+    session.say("hello")
+    session.set_blind(True)
+    assert not session.more(2).is_open, "its scores were on the screen"
+    assert session.pick(1).scores_visible
+    session.say("next")
+    assert session.more(2).is_open
+    assert not session.pick(1).scores_visible
+
+
 def test_blind_off_reveals_the_open_turn_by_the_scorers_choice(make) -> None:
     session = make()
     session.set_blind(True)

@@ -3,16 +3,23 @@
 import io
 import random
 import re
+import threading
+import time
 import unicodedata
+from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from lmgym.text import Conversation, Turn
+from reward_models.evaluation import progress, screen
 from reward_models.evaluation.actions import Shown, Talk
-from reward_models.evaluation.cleaning import clean, clean_line
+from reward_models.evaluation.cleaning import bear_any_text, clean, clean_line
 from reward_models.evaluation.exchanges import Candidate, Exchange
+from reward_models.evaluation.judging import ranks
 from reward_models.evaluation.pipe_skin import as_object, json_line
-from reward_models.evaluation.screen import ProgressLine, make_console, show
+from reward_models.evaluation.progress import ProgressLine, progress_on
+from reward_models.evaluation.screen import make_console, show
 
 ATTACKS = {
     "colour": "\x1b[31mred\x1b[0m",
@@ -73,14 +80,14 @@ class FakeSession:
     weights = {"rm_a": 1.0}  # noqa: RUF012
 
 
-def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bool = False) -> str:
+def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bool = False, session=FakeSession) -> str:
     out = io.StringIO()
     console = make_console(out, width)
     if colour:
         from rich.console import Console
 
         console = Console(file=out, width=width, color_system="standard", force_terminal=True, highlight=False)
-    show(console, Talk(FakeSession(), view), Shown(exchange=exchange))
+    show(console, Talk(session(), view), Shown(exchange=exchange))
     return out.getvalue()
 
 
@@ -132,8 +139,68 @@ def test_a_narrow_screen_drops_columns_names_the_scorers_and_keeps_the_one_that_
     assert "rm_a" in text.splitlines()[2]
     assert "rm_h" not in text.splitlines()[2]
     assert re.search(r"too narrow for .*rm_h", text, re.DOTALL)
-    for width in (10, 20, 30):
-        assert shown(exchange_of("a reply", "b", names=names), width=width)
+
+
+class Blend:
+    weights = {f"rm_{letter}": 1.0 for letter in "abcdefgh"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("width", [14, 20, 30, 40, 80, 200])
+@pytest.mark.parametrize("deciding", [FakeSession, Blend])
+def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: int, deciding) -> None:
+    texts = (
+        "a reply",
+        "日本語のテスト" * 9,
+        "👩‍👧 👨‍👩‍👧‍👦 🇩🇪" * 5,
+        "e\u0301" * 70,
+        "x" * 300,
+        "שלום " * 20,
+        "a\tb\x1b[31m" * 10,
+    )
+    exchange = exchange_of(*texts, names=tuple(f"rm_{letter}" for letter in "abcdefgh"))
+    text = shown(exchange, width, session=deciding)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    numbers = re.findall(r"^│ +>?(\d) │", text, re.MULTILINE)
+    assert numbers == [str(i + 1) for i in range(len(texts))]
+    assert re.search(r"│ +>1 │ a ", text)
+
+
+def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(screen, "ranks", lambda scores: asked.append(len(scores)) or ranks(scores))
+    text = shown(exchange_of(*map(str, range(500))), 100)
+    assert "│  500 │" in text
+    assert len(asked) <= 2 * 2
+
+
+def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() -> None:
+    exchange = exchange_of("first", "second", "third")
+    exchange.candidates[1:] = [replace(c, finish_reason="length") for c in exchange.candidates[1:]]
+    assert "note: cut off at max_new_tokens: 2, 3" in shown(exchange, width=50)
+    assert "cut off" not in shown(exchange, width=100)
+    assert row(shown(exchange, width=100), 2)[-1] == "length"
+
+
+def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
+    exchange = exchange_of("first", "")
+    exchange.candidates = [replace(c, tokens=0) for c in exchange.candidates]
+    assert row(shown(exchange), 1)[4] == "?"
+    assert row(shown(exchange), 2)[1:5:3] == ["(empty)", "0"]
+
+
+def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
+    out = io.StringIO()
+    show(make_console(out, 80), Talk(FakeSession()), Shown("error: " + "x\n" * 50_000, ok=False))
+    assert len(out.getvalue()) < 5000
+    assert "characters more" in out.getvalue()
+
+
+def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    bear_any_text(stream, io.StringIO())
+    stream.write("caf\xe9 日本")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"caf? ??"
 
 
 def test_disagreement_is_coloured_and_agreement_is_not() -> None:
@@ -183,7 +250,28 @@ def test_progress_shows_after_half_a_second_and_is_taken_away() -> None:
     line(5, 64)
     line(6, 64)
     assert out.getvalue().count("\r") == 1
-    assert "5 of at most 64 tokens" in out.getvalue()
+    assert "5 of at most 64, 1 s" in out.getvalue()
     line(8, 64)
     line.close()
     assert re.search(r"\r +\r$", out.getvalue())
+
+
+class TerminalFile(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
+    out = TerminalFile()
+    with progress_on(out) as told:
+        end = time.monotonic() + 60
+        while "0 s; Ctrl-C stops it" not in out.getvalue():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert told is not None
+    assert re.search(r"\r +\r$", out.getvalue())
+    assert not [t for t in threading.enumerate() if t.name == "progress"]
+    with progress_on(io.StringIO()) as told:
+        assert told is None

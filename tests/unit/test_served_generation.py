@@ -4,14 +4,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,42 +18,9 @@ from lmgym.scorers import FunctionScorer
 from lmgym.served_generation import SEED_STEP, ServedGenerator, ServerError
 from lmgym.text import Conversation, Turn
 
-SERVING = Path(__file__).parents[1] / "serving.py"
 HELLO = Conversation((Turn("user", "hello"),), persona="You are kind.")
 OTHER = Conversation((Turn("user", "a"), Turn("bot", "b"), Turn("user", "other")))
 KEY = "sk-never-to-be-seen-0123456789"
-
-
-@dataclass(frozen=True)
-class Server:
-    url: str
-    record: Path
-    process: subprocess.Popen
-
-    @property
-    def requests(self) -> list[dict]:
-        return [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
-
-    @property
-    def seeds(self) -> list[int]:
-        return [row["body"]["seed"] for row in self.requests]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
-    processes = []
-
-    def start(mode: str) -> Server:
-        record = tmp_path / f"{mode}.jsonl"
-        command = [sys.executable, "-S", str(SERVING), mode, str(record)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return Server(f"http://127.0.0.1:{int(processes[-1].stdout.readline())}/v1", record, processes[-1])
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +181,7 @@ def test_a_server_that_is_busy_or_breaks_is_asked_again_not_before_it_says(serve
     assert texts(ServedGenerator(server.url, "tiny").reply([HELLO], 1, Sampling())) == [["0.0 to hello"]]
     first, second = server.requests
     assert first["body"] == second["body"]
-    assert 0.95 < second["time"] - first["time"] < 10  # Retry-After: 1
+    assert 0.25 < second["time"] - first["time"] < 10  # Retry-After: 0.3
 
 
 def test_what_a_server_may_ask_to_wait_is_bounded() -> None:
@@ -273,9 +236,9 @@ def no_threads_are_left() -> None:
 def test_a_server_that_stalls_is_given_up_in_time(serve, mode: str) -> None:
     server = serve(mode)
     start = time.monotonic()
-    with pytest.raises(ServerError, match=r"in 2 tries.*no answer within timeout=0.4 s"):
-        ServedGenerator(server.url, "tiny", timeout=0.4, retries=1).reply([HELLO], 1, Sampling())
-    assert 0.8 <= time.monotonic() - start < 8
+    with pytest.raises(ServerError, match=r"in 2 tries.*no answer within timeout=0.2 s"):
+        ServedGenerator(server.url, "tiny", timeout=0.2, retries=1).reply([HELLO], 1, Sampling())
+    assert 0.4 <= time.monotonic() - start < 8
     assert len(server.requests) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from lmgym.generation import Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from reward_models.evaluation.commands import COMMANDS, Shown, Talk, complete, respond
-from reward_models.evaluation.ipython_skin import is_ours, transform
+from reward_models.evaluation.ipython_skin import Cells, is_ours, transform
 from reward_models.evaluation.session import ChatSession
 
 ALL = (
@@ -61,6 +61,15 @@ def test_live_settings(talk: Talk) -> None:
     assert talk.session.weights == {"long": 1.0, "short": 0.5}
     does(talk, "%persona A very old cat.")
     assert does(talk, "on").exchange.prompt.persona == "A very old cat."
+    assert does(talk, '%persona ""').text == "persona: (none)"
+    assert does(talk, "%retry").exchange.prompt.persona == ""
+
+
+def test_stop_strings_may_be_of_any_script(talk: Talk) -> None:
+    does(talk, r"%set stop='\n,é,。,👩,\\,\t'")
+    assert talk.session.sampling.stop == ("\n", "é", "。", "👩", "\\", "\t")
+    does(talk, "%set stop=")
+    assert talk.session.sampling.stop == ()
 
 
 @pytest.mark.parametrize(("line", "says"), [
@@ -73,12 +82,14 @@ def test_live_settings(talk: Talk) -> None:
     ("%set temperature=-1", "needed: 0"),
     ("%set top_k=1.5", "needed int"),
     ("%set stop='", "needed name=value"),
+    (r"%set stop='\x'", r"needed escapes such as \n"),
     ("%select rm_x", "there are long, short"),
     ("%blend long=nan", "needed a number"),
     ("%blend rm_x=1", "there are long, short"),
     ("%undo", "no turn yet"),
     ("%retry", "no turn yet"),
     ("%edit", "no turn yet"),
+    ("%edit ² x", "no turn yet"),
     ("%back 7", "no turn 7"),
     ("%pick 1", "no turn yet"),
     ("%pick", "no turn yet"),
@@ -150,6 +161,19 @@ def test_views_agreement_and_why(talk: Talk) -> None:
     assert f"long: {length}.0000, an empty reply 0.0000, change +{length}.0000" in does(talk, "%why 2").text
 
 
+def test_a_scorer_that_had_no_opinion_of_a_pick_is_not_counted_with_it(talk: Talk) -> None:
+    def breaks(conversations, replies):
+        raise RuntimeError("out of order")
+
+    for works in (False, True, True):
+        talk.session.judges["short"] = FunctionScorer((lambda c, r: [-len(x) for x in r]) if works else breaks)
+        does(talk, "hello")
+        does(talk, "%pick 1")
+    said = does(talk, "%agree").text
+    assert re.search(r"short and you: .* in \d of 2 turns", said)
+    assert re.search(r"long and you: .* in \d of 3 turns", said)
+
+
 def test_save_and_load_bring_a_session_back(talk: Talk, tmp_path: Path) -> None:
     does(talk, "one")
     does(talk, "two")
@@ -172,6 +196,7 @@ def test_tab_completes_commands_scorers_settings_and_numbers(talk: Talk, tmp_pat
     assert complete(talk, "%pick ") == ["1", "2", "3", "4"]
     assert complete(talk, "%blind o") == ["on", "off"]
     assert complete(talk, "%export p") == ["prefs"]
+    assert complete(talk, f"%load {talk.session.path.parent}") == [f"{talk.session.path.parent}/"]
     assert complete(talk, f"%load {talk.session.path.parent}/") == [str(talk.session.path)]
     assert complete(talk, "%table r") == ["ranks"]
     assert complete(talk, "hello") == []
@@ -219,6 +244,16 @@ def test_magics_the_shell_help_and_leaving_stay_ipythons(line: str) -> None:
 def test_a_line_behind_the_mark_is_python() -> None:
     assert transform(["> session.history[-1].df\n"]) == ["session.history[-1].df\n"]
     assert transform([">for x in y:\n", ">     print(x)\n"]) == ["for x in y:\n", "    print(x)\n"]
+    assert transform([">>> 1 + 1\n"]) == [">>> 1 + 1\n"], "IPython knows what to do with pasted examples"
+
+
+def test_what_a_running_cell_runs_is_no_turn() -> None:
+    cells = Cells()
+    said = cells.transform(["hello\n"])
+    cells.begin(None)
+    assert cells.transform(["1 + 1\n"]) == ["1 + 1\n"]
+    cells.end(None)
+    assert cells.transform(["hello\n"]) == said != ["hello\n"]
 
 
 def test_records_are_plain_json_whatever_was_typed(talk: Talk) -> None:

@@ -89,13 +89,17 @@ def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
     old, new = make(), make()
     old.say("one")
     old.say("two")
+    old.more(2)
+    old.more(2)
     before = old.path.read_bytes()
     new.restore(old.path)
     assert [e.user for e in new.history] == ["one", "two"]
     assert new.conversation_id == old.conversation_id
     assert [t.text for t in new.opening] == ["hi"]
+    old_texts = {c.text for e in old.exchanges.values() for c in e.candidates}
     new.say("three")
     assert old.path.read_bytes() == before
+    assert not old_texts & {c.text for c in new.last.candidates}
     again = load(new.path)
     assert [e.user for e in again.exchanges.values()] == ["one", "two", "three"]
     assert again.exchanges[3].seed not in {e.seed for e in old.exchanges.values()}
@@ -113,6 +117,75 @@ def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_a
     after = load(session.path)
     assert after.exchanges[3].user == "three"
     assert after.broken == ([] if cut == 1 else [3])
+
+
+def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_followed(make) -> None:
+    old, new = make(), make()
+    for line in ("one", "two", "three"):
+        old.say(line)
+    lines = old.path.read_bytes().split(b"\n")
+    old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
+    assert new.restore(old.path) == ["line(s) 3 could not be read"]
+    assert [e.user for e in new.history] == ["three"]
+    assert [t.text for t in new.last.prompt.turns[1::2]] == ["one", "two", "three"], "the prompt has them"
+    assert [t.text for t in new.opening] == ["hi"]
+    assert new.say("four").parent == 3
+    assert load(new.path).broken == []
+
+
+@pytest.mark.parametrize("wrong", [
+    {"turn": float("inf")}, {"turn": 0}, {"turn": True}, {"parent": 2}, {"prompt": 5}, {"prompt": []},
+    {"prompt": [{"role": "assistant", "content": "hm"}]}, {"candidates": []}, {"candidates": [5]}, {"human_pick": True},
+    {"human_pick": "\x1b[31m"}, {"selected": 9}, {"selected": "0"}, {"tied": [7]}, {"seed": "0"}, {"failed": []},
+    {"selected_by": ["a"]}, {"text": 5}, {"tokens": "\x1b[31m"}, {"finish_reason": None}, {"scores": [1.0]},
+    {"scores": {"length": "high"}}, {"scores": {"length": float("nan")}},
+])  # fmt: skip
+def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: dict) -> None:
+    session = make()
+    session.say("one")
+    row = {**rows_of(session.path)[1], "turn": 2}
+    [name] = wrong
+    if name in row["candidates"][0]:
+        row["candidates"][0] |= wrong
+    append(session.path, row if name in row["candidates"][0] else {**row, **wrong})
+    loaded = load(session.path)
+    assert (list(loaded.exchanges), loaded.broken) == ([1], [3])
+
+
+def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
+    session = make()
+    session.say("one")
+    aside = session.path.with_name("aside")
+    session.path.rename(aside)
+    session.path.mkdir()  # whoever is root may write anywhere else
+    assert any("NOT RECORDED" in note for note in session.say("two").notes)
+    session.back(1)
+    session.path.rmdir()
+    aside.rename(session.path)
+    assert not session.say("three").notes
+    loaded = load(session.path)
+    assert [(e.user, e.parent) for e in loaded.exchanges.values()] == [("one", None), ("two", 1), ("three", 1)]
+    assert (loaded.head, loaded.broken) == (3, [])
+
+
+def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
+    session = make()
+    session.say("one")
+    session.path.unlink()
+    session.say("two")
+    assert [e.user for e in load(session.path).exchanges.values()] == ["one", "two"]
+    assert load(session.path).head == 2
+
+
+def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    session = ChatSession(ScriptedGenerator(["x"]), {"length": FunctionScorer(lambda c, r: [0.0] * len(r))}, "length")
+    session.say("one")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    session.say("two")
+    assert [e.user for e in load(session.path).exchanges.values()] == ["one", "two"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_files_that_are_no_sessions_are_refused_in_words(tmp_path: Path) -> None:

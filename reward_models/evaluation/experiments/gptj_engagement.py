@@ -36,6 +36,6 @@ def get_base_model(config: EngagementConfig = CONFIG) -> Generator:
 
 def get_reward_models(config: EngagementConfig = CONFIG) -> dict[str, Judge]:
     """The scorers, which see the persona as it was typed."""
-    from reward_models.evaluation.any_model import load_scorers
+    from reward_models.evaluation.named_scorers import load_scorers
 
     return load_scorers(config.scorers)

@@ -34,6 +34,6 @@ def get_base_model(config: HHConfig = CONFIG) -> Generator:
 
 def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Judge]:
     """The scorers, each with the template of its own folder."""
-    from reward_models.evaluation.any_model import load_scorers
+    from reward_models.evaluation.named_scorers import load_scorers
 
     return load_scorers(config.scorers)
