@@ -169,7 +169,7 @@ def blind(talk: Talk, words: str, progress: Progress | None) -> Shown:
         talk.session.set_blind(words == "on")
     state = "scores are hidden and replies shuffled until you decide" if talk.session.blind else "scores are shown"
     revealed = talk.session.last if was_open and words == "off" else None
-    return Shown(f"blind {'on' if talk.session.blind else 'off'}: {state}", revealed)
+    return Shown(f"blind {'on' if talk.session.blind else 'off'}: {state}", revealed, is_turn=revealed is not None)
 
 
 def why(talk: Talk, words: str, progress: Progress | None) -> Shown:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from rich.cells import cell_len
@@ -64,17 +64,9 @@ def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str
     """(the table, columns that found no room). The scorers that decide stay longest; a reply has room in any case."""
     names = [] if exchange.is_open else exchange.names
     columns = {name: _cells(exchange, name, view) for name in names}
-    order = sorted(names, key=lambda name: name not in deciding)  # stable: those that decide come first
     headings = {name: _heading(exchange, name) for name in names}
     widths = {n: max(cell_len(headings[n]), *(cell_len(c) for c, _ in columns[n])) for n in names}
-    kept: set[str] = set()
-    room = width - LEAST_REPLY - 8 - 3
-    for name in [*order, "tokens", "end"]:
-        takes = widths.get(name, 6) + 3
-        squeezed = LEAST_REPLY - SQUEEZED_REPLY if not kept and name in deciding else 0
-        if takes <= room + squeezed:
-            kept.add(name)
-            room -= takes
+    kept = _that_fit(widths, width, deciding)
     table = Table(title=Text(f"turn {exchange.id}", "dim"), title_justify="left", expand=False)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("reply", overflow="fold", ratio=None, min_width=max(1, min(SQUEEZED_REPLY, width - 9)))
@@ -92,6 +84,19 @@ def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str
         row += [Text(clean_line(candidate.finish_reason))] if "end" in kept else []
         table.add_row(*row, style="bold" if chosen else None)
     return table, [name for name in [*names, "tokens", "end"] if name not in kept]
+
+
+def _that_fit(widths: Mapping[str, int], width: int, deciding: Collection[str]) -> set[str]:
+    """The columns that have room beside a reply: scorers that decide, other scorers, tokens, how it ended."""
+    kept: set[str] = set()
+    room = width - LEAST_REPLY - 8 - 3
+    for name in [*sorted(widths, key=lambda name: name not in deciding), "tokens", "end"]:
+        takes = widths.get(name, 6) + 3
+        squeezed = LEAST_REPLY - SQUEEZED_REPLY if not kept and name in deciding else 0
+        if takes <= room + squeezed:
+            kept.add(name)
+            room -= takes
+    return kept
 
 
 def _tokens(candidate: Candidate) -> str:

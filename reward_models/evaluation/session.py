@@ -9,7 +9,7 @@ Design decisions:
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,25 +149,25 @@ class ChatSession:
 
     def pick(self, number: int) -> Exchange:
         """That candidate is what the bot says."""
-        return self._decide(human_pick=self.place(number), edited_text=None, tied=[])
+        return self._decide(self.place(number))
 
     def write(self, text: str) -> Exchange:
         """The person's own words are what the bot says."""
         text = readable(text)
         if not text:
             raise InputError("%write TEXT: an empty reply is no example")
-        return self._decide(human_pick="written", edited_text=text, tied=[])
+        return self._decide("written", edited_text=text)
 
     def tie(self, *numbers: int) -> Exchange:
         """These candidates (default: all) are equally good; the scorers' choice is said."""
         tied = sorted({self.place(n) for n in numbers}) or list(range(len(self.last.candidates)))
         if len(tied) < 2:
             raise InputError("a tie is between two candidates or more: %tie 1 3, or %tie for all")
-        return self._decide(human_pick="tie", edited_text=None, tied=tied)
+        return self._decide("tie", tied=tied)
 
     def reject(self) -> Exchange:
         """None of the candidates is good; the scorers' choice stands until %retry or %write."""
-        return self._decide(human_pick="rejected", edited_text=None, tied=[])
+        return self._decide("rejected")
 
     def place(self, number: int) -> int:
         """The index of a candidate of the turn at hand. Raises InputError where there is none."""
@@ -175,11 +175,10 @@ class ChatSession:
             raise InputError(f"there is no reply {number}; needed: 1 to {len(self.last.candidates)}")
         return number - 1
 
-    def _decide(self, **decision: Any) -> Exchange:
+    def _decide(self, pick: int | str, edited_text: str | None = None, tied: Sequence[int] = ()) -> Exchange:
         exchange = self._own(self.last)
         exchange.scores_visible = not exchange.is_open  # who picks anew has seen them by now
-        for name, value in decision.items():
-            setattr(exchange, name, value)
+        exchange.human_pick, exchange.edited_text, exchange.tied = pick, edited_text, list(tied)
         self._choose(exchange)
         return self._keep(exchange)
 
@@ -256,7 +255,7 @@ class ChatSession:
             raise InputError(f"no reply: {type(error).__name__}: {error}; nothing was added, try again") from error
         if dropped:
             notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
-        return [Candidate(c.text.strip(), c.tokens, c.finish_reason, seed) for c in found], dropped, notes
+        return [Candidate(readable(c.text), c.tokens, c.finish_reason, seed) for c in found], dropped, notes
 
     def _judge(self, exchange: Exchange, hides: bool) -> None:
         """Asks every scorer about every candidate, and selects, or hides all that and shuffles."""

@@ -3,7 +3,10 @@
 import contextlib
 import sys
 
+from rich.text import Text
+
 from reward_models.evaluation.actions import Talk
+from reward_models.evaluation.cleaning import clean, clean_line
 from reward_models.evaluation.commands import LEAVE, complete, respond
 from reward_models.evaluation.progress import progress_on
 from reward_models.evaluation.screen import make_console, show
@@ -46,10 +49,6 @@ def answer(console, talk: Talk, line: str) -> None:
 
 def greet(console, talk: Talk) -> None:
     """How it works, who is there, and what the bot says first."""
-    from rich.text import Text
-
-    from reward_models.evaluation.cleaning import clean, clean_line
-
     session = talk.session
     console.print(Text(GREETING))
     console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects."))

@@ -287,6 +287,12 @@ def test_a_line_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> No
     assert len(load(session.path).exchanges) == 2
 
 
+def test_a_reply_with_half_a_character_is_judged_like_any_other(make) -> None:
+    exchange = make(InTurn("half \udc9b of one "), {"lots": Lots()}, "lots").say("hello")
+    assert exchange.failed == {}
+    assert exchange.reply == "half ? of one"
+
+
 @pytest.mark.parametrize("n", [0, -1, 1_000_000])
 def test_an_absurd_number_of_replies_is_refused(make, n: int) -> None:
     with pytest.raises(InputError, match=r"needed 1 to 1,024"):

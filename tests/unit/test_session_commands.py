@@ -147,6 +147,10 @@ def test_blind_hides_scores_from_every_command_until_the_person_has_decided(talk
     assert does(talk, "%pick 2").is_turn, "its replies come to light now"
     assert not does(talk, "%pick 1").is_turn
     assert "change" in does(talk, "%why 1").text
+    does(talk, "once more")
+    revealed = does(talk, "%blind off")
+    assert revealed.is_turn, "a program is told too"
+    assert revealed.exchange.reply
 
 
 def test_views_agreement_and_why(talk: Talk) -> None:
