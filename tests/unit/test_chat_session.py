@@ -1,5 +1,6 @@
 """The session without a screen: turns, branches, what a person decides, and whatever may go wrong."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +230,9 @@ def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make)
     assert exchange.reply is None
     assert "123456" not in f"{session.history}{exchange.candidates}{exchange.df.to_string()}"
     assert set(exchange.df.columns) == {"text", "tokens", "finish_reason"}
+    kept = json.loads(session.path.read_text().splitlines()[-1])
+    assert [c["text"] for c in kept["candidates"]] == shown
+    assert (kept["selected"], kept["selected_by"], kept["reply"], kept["human_pick"]) == (None, "", None, None)
     with pytest.raises(InputError, match="not decided"):
         session.say("next")
     with pytest.raises(InputError, match="not decided"):
