@@ -21,6 +21,7 @@ LINES = (
     "%blind off", "%best_of {b}", "%select fails", "%select low", "%blend high={a} low={b}", "%table ranks", "%table z",
     "%why", "%why {a}", "%agree", "%status", "%persona {step}", "%save {folder}/s.jsonl", "%load {folder}/s.jsonl",
     "%export prefs {folder}/p.jsonl", "%set temperature=.5", "%nothing", "", " %said",
+    *("hello", "%back {a}", "%pick {b}") * 3,
 )  # fmt: skip
 
 
@@ -36,14 +37,14 @@ class Fails:
         return self.works.score(conversations, replies)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_session_stays_sound(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     generator = ScriptedGenerator(["a", "b", "same", "same", "", "long " * 50, "\x1b[31m", "half \udc9b"])
     judges = {"high": Lots(), "low": Lots(1), "fails": Fails(draw)}
     opening = draw.choice(["", "hi"])
     talk = Talk(ChatSession(generator, judges, "high", 4, folder=tmp_path / "sessions", first_message=opening))
-    for step in range(80):
+    for step in range(100):
         words = {"step": step, "a": draw.randint(-1, 8), "b": draw.randint(-1, 3), "folder": tmp_path}
         line = draw.choice(LINES).format(**words)
         shown = respond(talk, line)
@@ -60,6 +61,12 @@ def is_sound(session: ChatSession, shown: Shown, line: str) -> None:
     for exchange in session.exchanges.values():
         before = session.exchanges[exchange.parent].conversation.turns if exchange.parent else session.opening
         assert exchange.prompt.turns[:-1] == before, line
+    if (
+        shown.exchange is not None
+        and session.blind
+        and line.startswith(("hello", "a line", " %said", "%retry", "%edit"))
+    ):
+        assert shown.exchange.is_open, line
     if shown.exchange is not None and shown.exchange.is_open:
         said = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
         scores = [score for column in shown.exchange.columns.values() for score in column if score is not None]
