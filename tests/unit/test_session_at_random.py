@@ -25,6 +25,9 @@ LINES = (
 )  # fmt: skip
 
 
+NEW = ("hello", "a line", " %said", "%retry", "%edit")
+
+
 class Fails:
     """A scorer that raises now and then."""
 
@@ -61,11 +64,7 @@ def is_sound(session: ChatSession, shown: Shown, line: str) -> None:
     for exchange in session.exchanges.values():
         before = session.exchanges[exchange.parent].conversation.turns if exchange.parent else session.opening
         assert exchange.prompt.turns[:-1] == before, line
-    if (
-        shown.exchange is not None
-        and session.blind
-        and line.startswith(("hello", "a line", " %said", "%retry", "%edit"))
-    ):
+    if shown.exchange is not None and session.blind and line.startswith(NEW):
         assert shown.exchange.is_open, line
     if shown.exchange is not None and shown.exchange.is_open:
         said = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
