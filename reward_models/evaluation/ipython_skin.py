@@ -5,6 +5,7 @@ words like any other. Our own commands go the same way: IPython would expand `{x
 mark at its end for help. Cells that a running cell runs (`%timeit f()`, `%run x.ipy`) are nobody's turns.
 """
 
+import builtins
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +23,12 @@ def take_over(shell: Any, talk: Talk) -> None:
     console = make_console()
 
     def say(line: str) -> None:
+        shell.user_ns.setdefault("session", talk.session)  # %reset takes all names away
         with contextlib.suppress(KeyboardInterrupt):
             answer(console, talk, line)
 
-    shell.user_ns |= {"session": talk.session, SAY: say}
+    shell.user_ns["session"] = talk.session
+    setattr(builtins, SAY, say)
     manager, cells = shell.input_transformer_manager, Cells()
     shell.events.register("pre_run_cell", cells.begin)
     shell.events.register("post_run_cell", cells.end)

@@ -319,6 +319,7 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     ipython.expect("turns 1 > ")
     ipython.sendline("%timeit -n 2 -r 1 sum([])")
     ipython.expect("loops each")
+    ipython.sendline("%reset -f")
     ipython.send("%select r\t")
     ipython.expect("random_c")
     ipython.sendline("\x15\x1b[200~exit now\n%pick 1\n\x1b[201~")
