@@ -262,7 +262,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 
     child = Terminal(
         sys.executable, arguments, cwd=str(home), env=env, encoding="utf-8", codec_errors="surrogateescape",
-        timeout=15, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
+        timeout=60, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     child.logfile_read = io.StringIO()
     return child
