@@ -18,6 +18,7 @@ from typing import Any
 from lmgym.errors import InputError
 from lmgym.generation import Generator, Progress, Sampling
 from lmgym.text import Conversation, Turn, messages
+from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
 from reward_models.evaluation.fitting import reply_within
 from reward_models.evaluation.judging import Judge, ask, choose, described
@@ -252,7 +253,8 @@ class ChatSession:
             self._append(self._row("failure", user=prompt.turns[-1].text, error=f"{type(error).__name__}: {error}"))
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"no reply: {type(error).__name__}: {error}; nothing was added, try again") from error
+            why = clean(f"{type(error).__name__}: {error}")  # IPython shows it as it is where Python code asked
+            raise InputError(f"no reply: {why}; nothing was added, try again") from error
         if dropped:
             notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
         return [Candidate(readable(c.text), c.tokens, c.finish_reason, seed) for c in found], dropped, notes

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from reward_models.evaluation.named_scorers import load_scorers
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
 from lmgym.errors import InputError
