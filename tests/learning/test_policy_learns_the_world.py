@@ -18,8 +18,8 @@ from lmgym.text import Conversation, from_transcript
 REPLIES = 500
 # as in benchmarks/world_policy.py and the README
 TRAIN = {
-    "max_length": 128, "global_batch": 32, "micro_batch": 32, "learning_rate": "5e-3", "adam_beta2": 0.99,
-    "weight_decay": 0.1, "epochs": 2, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
+    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "5e-3", "adam_beta2": 0.99,
+    "weight_decay": 0.1, "epochs": 6, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
     "save_updates": -1, "eval_size": 200,
 }  # fmt: skip
 
