@@ -33,7 +33,7 @@ from sft.tokenization import Example, tokenize_chats
 
 ROOT = Path(__file__).resolve().parent.parent
 UPDATES, UPDATE_ROWS, MICRO_BATCH, MAX_LENGTH = 2, 64, 16, 512
-LAYERS, WIDTH = 4, 256
+LAYERS, WIDTH = 4, 128
 
 
 def padded_loss(model, rows: list[Example], pad_id: int) -> torch.Tensor:

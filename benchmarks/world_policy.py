@@ -4,7 +4,8 @@
 
 Two tokenizers of one world, words as whole tokens and pieces of words, each with a model of the same size trained by
 `sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled at
-temperature 1 and judged by lmgym/environments/checker.py. CPU seconds are those of the training's process.
+temperature 1, whole and within top-p, and judged by lmgym/environments/checker.py. CPU seconds are those of the
+training's process.
 """
 
 import argparse
@@ -31,9 +32,10 @@ from lmgym.text import Conversation, from_transcript
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500
+TOP_P = (1.0, 0.95)
 TRAIN = {
-    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "3e-3", "adam_beta2": 0.99,
-    "weight_decay": 0.1, "epochs": 3, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
+    "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "5e-3", "adam_beta2": 0.99,
+    "weight_decay": 0.1, "epochs": 6, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
     "save_updates": -1, "eval_size": 200, "resume": "never",
 }  # fmt: skip
 
@@ -84,24 +86,26 @@ def train(start: Path, output: Path, data: Path, seed: int) -> float:
 
 
 def judge(model: Path, world: Path, seed: int) -> dict[str, float]:
-    """Of replies at temperature 1: the shares that are accepted and distinct, beside the bots' own, and wrong ones."""
+    """Of replies at temperature 1: the shares that are accepted and distinct, beside those of the bots' own."""
     texts = pq.read_table(world / "gold_eval.parquet", columns=["text"])["text"].to_pylist()[:REPLIES]
     conversations = [without_reply(from_transcript(text)) for text in texts]
     tokenizer = load_tokenizer(str(model))
     generator = LocalGenerator(load_policy(str(model), tokenizer), tokenizer)
-    replies = [r[0] for r in generator.reply(conversations, 1, Sampling(96, seed=seed))]
-    said = [reply.text.strip() for reply in replies]
     grammar = World(seed).grammar
-    wrong = [text for text in said if faults(grammar, text)]
     logged = [from_transcript(text).turns[-1].text for text in texts]
-    return {
-        "accepted": 1 - len(wrong) / len(said),
-        "distinct": len(set(said)) / len(said),
-        "ended": sum(reply.finish_reason == "eos" for reply in replies) / len(replies),
+    found: dict[str, float] = {
         "accepted_of_the_worlds_own_bots": sum(not faults(grammar, text) for text in logged) / len(logged),
         "distinct_of_the_worlds_own_bots": len(set(logged)) / len(logged),
-        "wrong": wrong[:5],
     }
+    for top_p in TOP_P:
+        replies = [r[0] for r in generator.reply(conversations, 1, Sampling(96, top_p=top_p, seed=seed))]
+        said = [reply.text.strip() for reply in replies]
+        found |= {
+            f"accepted at top_p {top_p}": sum(not faults(grammar, text) for text in said) / len(said),
+            f"distinct at top_p {top_p}": len(set(said)) / len(said),
+            f"ended at top_p {top_p}": sum(reply.finish_reason == "eos" for reply in replies) / len(replies),
+        }
+    return found
 
 
 def without_reply(conversation: Conversation) -> Conversation:

@@ -66,7 +66,7 @@ def make_untrained_policy(
     folder: str | Path,
     texts: Sequence[str],
     layers: int = 2,
-    width: int = 128,
+    width: int = 64,
     heads: int = 4,
     pieces: int | None = None,
     max_length: int = 512,

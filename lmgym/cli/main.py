@@ -48,7 +48,7 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
 @click.option("--world", "folder", required=True, help="folder of a world")
 @click.option("--output", required=True, help="folder of the model")
 @click.option("--layers", default=2, show_default=True)
-@click.option("--width", default=128, show_default=True)
+@click.option("--width", default=64, show_default=True)
 @click.option("--pieces", default=None, type=int, help="cut words into so many pieces; else each word is a token")
 @click.option("--seed", default=0, show_default=True, help="of the weights")
 def world_policy(folder: str, output: str, layers: int, width: int, pieces: int | None, seed: int) -> None:

@@ -30,7 +30,7 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
 
 
 def make_world_policy(
-    world: str, output: str, layers: int = 2, width: int = 128, pieces: int | None = None, seed: int = 0
+    world: str, output: str, layers: int = 2, width: int = 64, pieces: int | None = None, seed: int = 0
 ) -> None:
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
     from lmgym.pretraining import make_untrained_policy
