@@ -13,7 +13,6 @@ from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
 from lmgym.models import load_tokenizer
-from lmgym.named_scorers import load_scorers
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
 from reward_models.evaluation.any_model import PlainGenerator, load_causal
