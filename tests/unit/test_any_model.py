@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reward_models.evaluation.named_scorers import load_scorers
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
 from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
 from lmgym.models import load_tokenizer
+from lmgym.named_scorers import load_scorers
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
 from reward_models.evaluation.any_model import PlainGenerator, load_causal
