@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/world_policy.py        # writes benchmarks/results/world_policy.json
 
 Two tokenizers of one world, words as whole tokens and pieces of words, each with a model of the same size trained by
-`sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled at
-temperature 1, whole and within top-p, and judged by lmgym/environments/checker.py. CPU seconds are those of the
+`sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled in
+several ways and judged by lmgym/environments/checker.py. CPU seconds are those of the
 training's process.
 """
 
@@ -32,7 +32,7 @@ from lmgym.text import Conversation, from_transcript
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500
-TOP_P = (1.0, 0.95)
+SAMPLINGS = ((1.0, 1.0), (1.0, 0.95), (0.8, 0.95))  # temperature, top-p
 TRAIN = {
     "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "5e-3", "adam_beta2": 0.99,
     "weight_decay": 0.1, "epochs": 6, "precision": "fp32", "tracking": "none", "sample_prompts": 0,
@@ -69,7 +69,7 @@ def main() -> None:
         print(json.dumps({name: found[name]}, indent=2), flush=True)
     record = {
         "date": datetime.date.today().isoformat(), "machine": machine, "rows": given.rows, "seed": given.seed,
-        "training": TRAIN, "sampling": {"temperature": 1.0, "replies": REPLIES}, "by_tokens": found,
+        "training": TRAIN, "replies": REPLIES, "by_tokens": found,
     }  # fmt: skip
     Path(given.output).write_text(json.dumps(record, indent=2) + "\n")
 
@@ -97,13 +97,15 @@ def judge(model: Path, world: Path, seed: int) -> dict[str, float]:
         "accepted_of_the_worlds_own_bots": sum(not faults(grammar, text) for text in logged) / len(logged),
         "distinct_of_the_worlds_own_bots": len(set(logged)) / len(logged),
     }
-    for top_p in TOP_P:
-        replies = [r[0] for r in generator.reply(conversations, 1, Sampling(96, top_p=top_p, seed=seed))]
+    for temperature, top_p in SAMPLINGS:
+        sampling = Sampling(96, temperature, top_p=top_p, seed=seed)
+        replies = [r[0] for r in generator.reply(conversations, 1, sampling)]
+        how = f"at temperature {temperature}, top-p {top_p}"
         said = [reply.text.strip() for reply in replies]
         found |= {
-            f"accepted at top_p {top_p}": sum(not faults(grammar, text) for text in said) / len(said),
-            f"distinct at top_p {top_p}": len(set(said)) / len(said),
-            f"ended at top_p {top_p}": sum(reply.finish_reason == "eos" for reply in replies) / len(replies),
+            f"accepted {how}": sum(not faults(grammar, text) for text in said) / len(said),
+            f"distinct {how}": len(set(said)) / len(said),
+            f"ended {how}": sum(reply.finish_reason == "eos" for reply in replies) / len(replies),
         }
     return found
 

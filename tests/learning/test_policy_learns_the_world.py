@@ -16,7 +16,7 @@ from lmgym.policies import load_policy
 from lmgym.text import Conversation, from_transcript
 
 REPLIES = 500
-SAMPLING = Sampling(96, temperature=1.0, top_p=0.95)  # two in a hundred of what the bots say is garbled on purpose
+SAMPLING = Sampling(96, temperature=0.8, top_p=0.95)  # at 1 and 1 it repeats what bots garble on purpose, too
 # as in benchmarks/world_policy.py and the README
 TRAIN = {
     "max_length": 128, "global_batch": 16, "micro_batch": 16, "learning_rate": "5e-3", "adam_beta2": 0.99,
