@@ -25,7 +25,9 @@ test: $(VENV)/.installed-dev  ## what CI runs
 	$(BIN)/python -m pytest -m "not slow"
 
 test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
-	$(BIN)/python -m pytest -rap --durations=15 > docs/test_full.txt; status=$$?; tail -n 3 docs/test_full.txt; exit $$status
+	{ date -u; uname -srm; nproc; $(BIN)/python -m pytest -rap --durations=15 -m "not slow"; } > docs/test_full.txt 2>&1; \
+	quick=$$?; $(BIN)/python -m pytest -rap --durations=15 -m slow >> docs/test_full.txt 2>&1; slow=$$?; \
+	grep -E " in [0-9.]+s" docs/test_full.txt; exit $$((quick + slow))
 
 lint: $(VENV)/.installed-dev  ## style, types
 	$(BIN)/ruff check .
