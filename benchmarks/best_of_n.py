@@ -186,7 +186,7 @@ def best_batch(theirs: Theirs, chat: Conversation) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--n", type=int, nargs="*", default=[4, 16, 64])
     parser.add_argument("--sessions", type=int, nargs="*", default=[4, 16], help="N of the sessions")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data/hh-rlhf-harmless")
@@ -218,6 +218,9 @@ def main() -> None:
             "context": CONTEXT, "new_tokens": NEW, "scoring_batch": ways["transformers"].batch,
             "turn": {}, "session": {},
         }  # fmt: skip
+        if arguments.output.exists():  # turns and sessions may be measured one after the other
+            before = json.loads(arguments.output.read_text())
+            record |= {kind: before[kind] for kind in ("turn", "session")}
         print(f"{'':16} {'original':>10} {'transformers':>12} {'ours':>8}   ratios   (CPU seconds, medians)")
         for kind, ns, work in (
             ("turn", arguments.n, lambda way, n: turn(way, chat, n)),

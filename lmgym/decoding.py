@@ -14,14 +14,14 @@ from lmgym.prefixes import Prefix
 class Cache:
     """Keys and values of P prompts, and of the n replies to each as they grow: R = P * n rows.
 
-    `prompt_*` are a list over layers of [P, key heads, longest, D], filled from the left; `reply_*` of
-    [R, key heads, room, D], of which `length` are filled.
+    `prompt_*` are a list over layers of [P * key heads, longest, D], filled from the left; `reply_*` of
+    [P, key heads, n, room, D], of which `length` are filled: so all replies of a prompt and key head are one matrix.
     """
 
     prompt_keys: list[torch.Tensor]
     prompt_values: list[torch.Tensor]
-    prompt_mask: torch.Tensor
-    """[P, 1, 1, longest]: 0 where there is a token, minus infinity elsewhere"""
+    prompt_mask: torch.Tensor | None
+    """[P, 1, 1, longest]: 0 where there is a token, minus infinity elsewhere; None where all are of one length"""
     prompt_lengths: torch.Tensor
     reply_keys: list[torch.Tensor]
     reply_values: list[torch.Tensor]
@@ -30,24 +30,32 @@ class Cache:
     @property
     def replies(self) -> int:
         """To each prompt."""
-        return len(self.reply_keys[0]) // len(self.prompt_lengths)
+        return self.reply_keys[0].shape[2]
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return len(self.prompt_lengths) * self.replies
 
     @torch.inference_mode()
     def clear(self) -> None:
         """Zeros where no token stands yet."""
         for layer in (*self.reply_keys, *self.reply_values):
-            layer[:, :, self.length :] = 0
+            layer[..., self.length :, :] = 0
 
     def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
         """Only these prompts and rows, in this order; each prompt with as many rows."""
-        if len(prompts) != len(self.prompt_lengths):
-            self.prompt_lengths = self.prompt_lengths[prompts]
-            longest = int(self.prompt_lengths.max())
-            self.prompt_mask = self.prompt_mask[prompts][..., :longest]
-            for part in (self.prompt_keys, self.prompt_values):
-                part[:] = [layer[prompts][:, :, :longest] for layer in part]
         for part in (self.reply_keys, self.reply_values):
-            part[:] = [layer[rows] for layer in part]
+            for layer, states in enumerate(part):
+                kept = states.transpose(1, 2).flatten(0, 1)[rows].unflatten(0, (len(prompts), -1))
+                part[layer] = kept.transpose(1, 2).contiguous()
+        if len(prompts) != len(self.prompt_lengths):
+            before, self.prompt_lengths = len(self.prompt_lengths), self.prompt_lengths[prompts]
+            longest = int(self.prompt_lengths.max())
+            if self.prompt_mask is not None:
+                self.prompt_mask = self.prompt_mask[prompts][..., :longest]
+            for part in (self.prompt_keys, self.prompt_values):
+                part[:] = [layer.unflatten(0, (before, -1))[prompts][:, :, :longest].flatten(0, 1) for layer in part]
 
 
 @torch.inference_mode()
@@ -70,9 +78,11 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
             ends = lengths.cumsum(0).to(device) - 1
             attended, hidden = attended[ends], hidden[ends]
         hidden = family.finish(layer, hidden, attended)
-        keys.append(k)
-        values.append(v)
-    mask = torch.zeros(real.shape, dtype=hidden.dtype, device=device).masked_fill_(~real, -torch.inf)
+        keys.append(k.flatten(0, 1))
+        values.append(v.flatten(0, 1))
+    mask = None
+    if int(lengths.min()) < real.shape[1]:
+        mask = torch.zeros(real.shape, dtype=hidden.dtype, device=device).masked_fill_(~real, -torch.inf)[:, None, None]
     return family.head(hidden), _with_room(keys, values, mask, lengths, n, room)
 
 
@@ -81,18 +91,21 @@ def prefill_from(prefix: Prefix, prompt: list[int], n: int, room: int) -> tuple[
     """The same for one prompt, of which what the prefix does not hold yet is computed. The cache reads its keys."""
     hidden = prefix.reach(prompt, last=True)
     assert hidden is not None
-    keys, values = ([layer[None, :, : len(prompt)] for layer in part] for part in (prefix.keys, prefix.values))
-    mask = hidden.new_zeros(1, len(prompt))
-    return prefix.family.head(hidden), _with_room(keys, values, mask, torch.tensor([len(prompt)]), n, room)
+    keys, values = ([layer[:, : len(prompt)] for layer in part] for part in (prefix.keys, prefix.values))
+    return prefix.family.head(hidden), _with_room(keys, values, None, torch.tensor([len(prompt)]), n, room)
 
 
 def _with_room(
-    keys: list[torch.Tensor], values: list[torch.Tensor], mask: torch.Tensor, lengths: torch.Tensor, n: int, room: int
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
+    mask: torch.Tensor | None,
+    lengths: torch.Tensor,
+    n: int,
+    room: int,
 ) -> Cache:
-    prompts, key_heads, _, width = keys[0].shape
-    empty = [k.new_empty(prompts * n, key_heads, room, width) for k in keys]
-    lengths, mask = lengths.to(mask.device), mask[:, None, None]
-    return Cache(keys, values, mask, lengths, empty, [torch.empty_like(e) for e in empty])
+    prompts, width = len(lengths), keys[0].shape[2]
+    empty = [k.new_empty(prompts, len(k) // prompts, n, room, width) for k in keys]
+    return Cache(keys, values, mask, lengths.to(keys[0].device), empty, [torch.empty_like(e) for e in empty])
 
 
 def _side_by_side(tokens: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -105,16 +118,22 @@ def _side_by_side(tokens: torch.Tensor, places: torch.Tensor, shape: torch.Size)
 @torch.inference_mode()
 def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
     """Logits [R, vocabulary] after one more token a row, which the cache then holds."""
-    n, at = cache.replies, cache.length
-    hidden = family.embed(ids, (cache.prompt_lengths + at).repeat_interleave(n))
+    at = cache.length
+    hidden = family.embed(ids, (cache.prompt_lengths + at).repeat_interleave(cache.replies))
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
-        cache.reply_keys[layer][:, :, at] = k
-        cache.reply_values[layer][:, :, at] = v
-        own = (part[layer][:, :, : at + 1] for part in (cache.reply_keys, cache.reply_values))
-        hidden = family.finish(layer, hidden, _attend(q * family.scaling, cache, layer, *own))
+        own = (cache.reply_keys[layer], cache.reply_values[layer])
+        for kept, new in zip(own, (k, v), strict=True):
+            kept[:, :, :, at] = _by_prompt(new, cache)
+        keys, values = (kept[..., : at + 1, :] for kept in own)
+        hidden = family.finish(layer, hidden, _attend(q * family.scaling, cache, layer, keys, values))
     cache.length += 1
     return family.head(hidden)
+
+
+def _by_prompt(states: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """[R, key heads, D] as [P, key heads, n, D]."""
+    return states.unflatten(0, (-1, cache.replies)).transpose(1, 2)
 
 
 @torch.inference_mode()
@@ -123,14 +142,14 @@ def static_step(family: Family, ids: torch.Tensor, at: torch.Tensor, cache: Cach
 
     The cache must hold no garbage (`Cache.clear`): what lies behind `at` gets weight 0, and 0 times NaN is NaN.
     """
-    n, room = cache.replies, cache.reply_keys[0].shape[2]
+    n, room = cache.replies, cache.reply_keys[0].shape[3]
     hidden = family.embed(ids, (cache.prompt_lengths + at)[:, None].expand(-1, n).reshape(-1))
     mask = torch.where(torch.arange(room, device=at.device) <= at, 0.0, -torch.inf).to(hidden.dtype)
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):
-            kept.index_copy_(2, at, new[:, :, None])
+            kept.index_copy_(3, at, _by_prompt(new, cache)[:, :, :, None])
         hidden = family.finish(layer, hidden, _attend(q * family.scaling, cache, layer, *own, mask))
     return family.head(hidden)
 
@@ -145,7 +164,7 @@ class GraphedStep:
     def __init__(self, family: Family, cache: Cache) -> None:
         self.cache, device = cache, family.device
         cache.clear()
-        self.ids = torch.zeros(len(cache.reply_keys[0]), dtype=torch.int64, device=device)
+        self.ids = torch.zeros(cache.rows, dtype=torch.int64, device=device)
         self.at = torch.full((1,), cache.length, dtype=torch.int64, device=device)
         # what a capture runs for the first time would be captured with its one-time work; it writes where the first
         # replay will write over it
@@ -174,21 +193,23 @@ def _attend(
 ) -> torch.Tensor:
     """[R, heads * D]: each row's scaled queries over its prompt, read once for all its replies, and its own tokens.
 
-    keys, values: [R, key heads, own, D]; mask: [own], added to what a row makes of its own tokens.
+    keys, values: [P, key heads, n, own, D]; mask: [own], added to what a row makes of its own tokens.
     """
-    rows, heads, width = queries.shape
     prompt_keys, prompt_values = cache.prompt_keys[layer], cache.prompt_values[layer]
-    prompts, key_heads, longest, _ = prompt_keys.shape
-    n, own, group = rows // prompts, keys.shape[2], heads // key_heads
-    # [P, key heads, n * group, D] and [R, key heads, group, D]: queries of one key head together
-    per_row = queries.view(rows, key_heads, group, width)
-    per_prompt = per_row.view(prompts, n, key_heads, group, width).transpose(1, 2).flatten(2, 3)
-    on_prompt = torch.matmul(per_prompt, prompt_keys.transpose(2, 3)) + cache.prompt_mask
-    on_own = torch.matmul(per_row, keys.transpose(2, 3))
-    on_own = on_own if mask is None else on_own + mask
-    on_own = on_own.view(prompts, n, key_heads, group, own).transpose(1, 2).flatten(2, 3)
-    weights = torch.cat((on_prompt, on_own), -1).softmax(-1)
-    found = torch.matmul(weights[..., :longest], prompt_values).view(prompts, key_heads, n, group, width)
-    own_weights = weights[..., longest:].view(prompts, key_heads, n, group, own).transpose(1, 2).flatten(0, 1)
-    from_own = torch.matmul(own_weights, values)
-    return (found.transpose(1, 2).reshape(rows, key_heads, group, width) + from_own).flatten(1)
+    (prompts, key_heads, n, own, width), longest = keys.shape, prompt_keys.shape[1]
+    group = queries.shape[1] // key_heads
+    # queries of one prompt and key head together
+    together = queries.reshape(prompts, n, key_heads, group, width).transpose(1, 2).reshape(-1, n * group, width)
+    weights = queries.new_empty(len(together), n * group, longest + own)
+    # two views of the same weights: a prompt's rows on the prompt, and each row on its own tokens
+    on_prompt, on_own = weights[..., :longest], weights.view(-1, group, longest + own)[..., longest:]
+    torch.bmm(together, prompt_keys.transpose(1, 2), out=on_prompt)
+    torch.bmm(together.reshape(-1, group, width), keys.flatten(0, 2).transpose(1, 2), out=on_own)
+    if cache.prompt_mask is not None:
+        on_prompt.unflatten(0, (prompts, key_heads)).add_(cache.prompt_mask)
+    if mask is not None:
+        on_own.add_(mask)
+    torch.softmax(weights, -1, out=weights)
+    found = torch.bmm(on_prompt, prompt_values).view(-1, group, width)
+    found = found.baddbmm_(on_own, values.flatten(0, 2))
+    return found.reshape(prompts, key_heads, n, group * width).transpose(1, 2).reshape(len(queries), -1)

@@ -141,7 +141,7 @@ class LocalGenerator:
         logits = logits.float()
         weakened = logits if rows.seen is None else penalise(logits, rows.seen, sampling.repetition_penalty)
         chosen = choose(weakened, sampling, torch.from_numpy(uniforms(rows.seeds, position)).to(logits.device))
-        scaled = logits / (sampling.temperature or 1.0)
+        scaled = logits if sampling.temperature in (0, 1) else logits / sampling.temperature
         logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(-1)
         if rows.seen is not None:
             rows.seen.scatter_(1, chosen[:, None], True)

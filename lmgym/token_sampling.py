@@ -43,7 +43,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, noise: torch.Tensor) -> tor
     """[rows] token ids out of logits[rows, vocabulary] (after the penalty) and noise[rows], uniform in [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    scaled = logits / sampling.temperature
+    scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
     if sampling.top_k == 0 and sampling.top_p == 1:
         return _draw(scaled.double().softmax(-1), noise)
     values, ids = _likeliest(scaled, sampling)
