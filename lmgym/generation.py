@@ -37,7 +37,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
     """a reply ends before the first of these"""
     ends_at_eos: bool = True
-    seed: int = 0
+    seed: int | tuple[int, ...] = 0
+    """of the request's first prompt, one more for each that follows; or one for each"""
 
     def __post_init__(self) -> None:
         for name, fits, needed in (
@@ -97,8 +98,15 @@ class Generator(Protocol):
 
 
 def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
-    """The seed of each prompt of a request: prompt i alone with seed + i gives the same replies."""
-    return [sampling.seed + i for i in range(prompts)]
+    """The seed of each prompt of a request: prompt i alone with seed + i, or with its own, gives the same replies.
+
+    Raises InputError where there are several seeds and another number of prompts.
+    """
+    if isinstance(sampling.seed, int):
+        return [sampling.seed + i for i in range(prompts)]
+    if len(sampling.seed) != prompts:
+        raise InputError(f"{len(sampling.seed)} seeds for {prompts} prompts; needed: one, or one for each")
+    return list(sampling.seed)
 
 
 @dataclass(frozen=True)

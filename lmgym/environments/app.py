@@ -21,7 +21,7 @@ from lmgym.environments.users import Floats, Reaction
 from lmgym.environments.vocabulary import ADULT_TOPIC
 from lmgym.environments.world import Chat, World, open_chat, say
 from lmgym.errors import InputError
-from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 
 DAYS, MOST_DAYS = 31, 100  # retention on day 30 needs the first; a conversation's id has room for the second
@@ -62,6 +62,7 @@ class _Conversations:
 
     def __init__(self, world: World, population: Population, policy: Generator, sampling: Sampling) -> None:
         self.world, self.population, self.policy, self.sampling = world, population, OneLine(policy), sampling
+        [self.chance] = seeds_of(sampling, 1)
         self.open_chats: dict[int, Chat] = {}
         self.chats: list[Chat] = []
         self.replies: dict[int, str] = {}
@@ -103,25 +104,9 @@ class _Conversations:
             chat.turns.append(Turn("bot", self.replies[user]))
             say(self.world, self.population.words(user, day, message), self.population.users, chat)
 
-    def _seeds(self, at: Moment) -> "EachOwn":
-        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.sampling.seed)
-        return EachOwn.of((chance.random(len(at.who)) * 2.0**53).astype(np.int64).tolist())
-
-
-class EachOwn(int):
-    """The seed of a request whose i-th conversation has a seed of its own: what `seed + i` is (`seeds_of`)."""
-
-    seeds: list[int]
-
-    @classmethod
-    def of(cls, seeds: list[int]) -> "EachOwn":
-        """A seed for each conversation of a request."""
-        made = cls(seeds[0])
-        made.seeds = seeds
-        return made
-
-    def __add__(self, other: int) -> int:
-        return self.seeds[other]
+    def _seeds(self, at: Moment) -> tuple[int, ...]:
+        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.chance)
+        return tuple((chance.random(len(at.who)) * 2.0**53).astype(np.int64).tolist())
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError
-from lmgym.generation import Generator, Progress, Sampling
+from lmgym.generation import Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn, messages
 from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
@@ -223,7 +223,7 @@ class ChatSession:
         self.conversation_id = loaded.conversation or self.conversation_id
         self.opening, self.persona = loaded.opening.turns, loaded.opening.persona
         used = [candidate.seed for exchange in self.exchanges.values() for candidate in exchange.candidates]
-        self.requests = max(0, max(used, default=-1) + 1 - self.sampling.seed)  # no seed twice
+        self.requests = max(0, max(used, default=-1) + 1 - self._first_seed)  # no seed twice
         self.path, self._unwritten = self.path.with_name(f"{self.path.stem}_{uuid.uuid4().hex[:4]}.jsonl"), []
         problem = self._go(self.head)
         broken = f"line(s) {', '.join(map(str, loaded.broken))} could not be read" if loaded.broken else ""
@@ -322,9 +322,13 @@ class ChatSession:
         models = {"models": self.about["models"]} if kind == "turn" and "models" in self.about else {}
         return {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields, **models}
 
+    @property
+    def _first_seed(self) -> int:
+        return seeds_of(self.sampling, 1)[0]
+
     def _next_seed(self) -> int:
         self.requests += 1
-        return self.sampling.seed + self.requests - 1
+        return self._first_seed + self.requests - 1
 
 
 def readable(text: str) -> str:

@@ -1,6 +1,7 @@
 """Our sampler against transformers' generate, a full forward, and the exact distribution."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +248,15 @@ def test_a_step_of_constant_shapes_is_the_step(family: str, generators) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
         tokens = expected.topk(3).indices[torch.arange(12), torch.arange(12) % 3]
     assert expected.std(0).mean() > 0.05
+
+
+def test_a_request_may_give_each_prompt_a_seed(generators) -> None:
+    generator, prompts = generators["llama"], prompts_of(3)
+    sampling = Sampling(max_new_tokens=6, seed=(7, 100, 3))
+    together = generator.generate(prompts, 2, sampling)
+    alone = [
+        generator.generate([p], 2, replace(sampling, seed=s))[0] for p, s in zip(prompts, (7, 100, 3), strict=True)
+    ]
+    assert [[c.ids for c in replies] for replies in together] == [[c.ids for c in replies] for replies in alone]
+    with pytest.raises(InputError, match="3 seeds for 2 prompts; needed: one, or one for each"):
+        generator.generate(prompts[:2], 2, sampling)
