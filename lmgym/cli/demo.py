@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-ROWS, HELD_OUT, STEPS, USERS = 50_000, 3000, 500, 600
+ROWS, HELD_OUT, STEPS, USERS = 50_000, 3000, 500, 150
 BEST_OF = 4
 
 
