@@ -72,7 +72,8 @@ def test_a_margin_that_fp32_cannot_hold_is_named_by_its_row(dropping: Path, few_
 def test_a_stall_names_the_ranks_that_wait_and_ends_the_run(engine: str, words: Words, tmp_path: Path) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
     planted = {"LMGYM_TEST_FAULT": "stall", "LMGYM_TEST_AT": "5", "LMGYM_TEST_RANK": str(rank)}
-    done = run(words(engine, folder, stall_timeout=8), **planted)
+    # on a busy machine ZeRO-3 takes ten seconds to set itself up: that is no stall
+    done = run(words(engine, folder, stall_timeout=30 if engine == "zero3" else 8), **planted)
     assert done.returncode == CODES.get(engine, 70), done.stderr[-3000:]
     assert outcome(folder) == ("stalled", 70)
     said = " ".join(done.stderr.split())
