@@ -207,7 +207,7 @@ def test_resharding_lets_ranks_and_the_batches_of_each_differ_and_nothing_else(t
 def test_other_ranks_under_zero_3_are_refused_also_with_reshard(tmp_path: Path) -> None:
     checkpoint: Any = SimpleNamespace(path=tmp_path / "step-00000010", facts=FACTS | {"engine": "ZeRO 3"})
     refuse_difference(tmp_path, checkpoint, FACTS | {"engine": "ZeRO 3"}, reshard=True)
-    with pytest.raises(InputError, match="by 2 rank.* under ZeRO 3, this run has 1; needed: 2 .*not exact"):
+    with pytest.raises(InputError, match=r"by 2 rank.* under ZeRO 3, this run has 1; needed: 2 .*not exact"):
         refuse_difference(tmp_path, checkpoint, FACTS | {"engine": "ZeRO 3", "ranks": 1}, reshard=True)
 
 
