@@ -124,7 +124,8 @@ def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str =
         count += len(groups[key])
     if count == len(pairs) and wanted:
         raise InputError(
-            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any"
+            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any; "
+            "add rows of other prompts, or evaluate on others by --eval_dataset"
         )
     return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
 

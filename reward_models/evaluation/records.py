@@ -113,7 +113,10 @@ class Exported:
 
 
 def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any]]:
-    """A row a pair: what a person picked or wrote against every other candidate with another text."""
+    """A row a pair: what a person picked or wrote against every other candidate with another text.
+
+    Of two decisions on the same two replies to the same prompt, as on two branches, the later one holds.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for exchange in exchanges:
         if exchange.human_pick is None or exchange.human_pick in ("tie", "rejected"):
@@ -131,7 +134,7 @@ def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any
                 "turn": exchange.id,
                 "scores_visible": exchange.scores_visible,
             }
-            rows.setdefault(json.dumps([row["prompt"], chosen, rejected]), row)
+            rows[json.dumps([row["prompt"], *sorted((chosen, rejected))])] = row
     return list(rows.values())
 
 

@@ -237,6 +237,19 @@ def test_identical_and_empty_candidates_are_no_pair(make) -> None:
         export_preferences([session.last], "g", session.path.with_name("prefs.jsonl"))
 
 
+def test_who_goes_back_and_picks_another_reply_exports_the_later_pick_and_nothing_that_contradicts_it(make) -> None:
+    session = make()
+    session.say("one")
+    first = [candidate.text for candidate in session.pick(2).candidates]
+    session.say("two")  # from here on a new pick of turn 1 is a branch beside
+    session.back(1)
+    session.pick(3)
+    rows = preferences(list(session.exchanges.values()), "g")
+    found = {(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows}
+    kept = {(first[1], first[0]), (first[1], first[3])}
+    assert found == kept | {(first[2], first[i]) for i in (0, 1, 3)}
+
+
 def test_exported_preferences_are_rows_that_hh_pairwise_takes_without_a_rejection(make, tmp_path: Path) -> None:
     session = make()
     for line in ("one", "two", "three"):

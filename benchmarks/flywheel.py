@@ -1,0 +1,278 @@
+"""The loop closes: 30 picks of a person make a scorer that agrees with that person more often than the one before.
+
+    .venv/bin/python benchmarks/flywheel.py        # five seeds; writes benchmarks/results/flywheel.json
+
+A seed is a world of its own words, an old scorer of what everybody agrees on, and a person with hidden tastes
+(`scripted_person.py`). The person types lines into a session and picks 30 times among six replies, `%export prefs`
+writes the picks, `hh_pairwise` trains a new scorer from the old one on them, and a session with both judges 300 pairs
+of replies to other lines. Beside that, scorers that were trained on picks made by lot in sessions of the same lines.
+SEEDS and the criterion (`judge`) were fixed before any of these seeds was run; settings were chosen on seeds from 100.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from machine import describe_machine
+from scipy.stats import binomtest
+from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
+
+from lmgym.environments.world import World
+from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.text import Conversation, Turn, messages, to_transcript
+from reward_models.evaluation.actions import Shown, Talk
+from reward_models.evaluation.commands import respond
+from reward_models.evaluation.judging import Judge
+from reward_models.evaluation.session import ChatSession
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = (1, 2, 3, 4, 5)
+PICKS, TURNS_A_CHAT, BEST_OF, UNSEEN, LOTS = 30, 2, 6, 300, 3
+P_GAIN, MOST_GAIN_BY_LOT = 0.01, 0.02
+OLD_PAIRS, ANNOTATOR_NOISE = 3000, 0.4
+MODEL = {"layers": 1, "width": 64, "vocab_size": 512, "max_length": 256}
+COMMON = ("--precision", "fp32", "--max_length", "128", "--save_updates", "-1", "--tracking", "none")
+OLD_FLAGS = (*COMMON, "--learning_rate", "3e-3", "--epochs", "2", "--global_batch", "32", "--micro_batch", "32")
+NEW_FLAGS = (*COMMON, "--learning_rate", "5e-4", "--epochs", "10", "--global_batch", "16", "--micro_batch", "16")
+Choose = Callable[[Conversation, Sequence[str]], int]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A new scorer beside the old one on the same pairs: how often each agrees with the person, and McNemar's test.
+
+    `gained` pairs are right with the new scorer alone, `lost` ones with the old alone; p is the exact two-sided one of
+    their binomial (McNemar 1947).
+    """
+
+    old: float
+    new: float
+    gained: int
+    lost: int
+    p: float
+
+    @property
+    def change(self) -> float:
+        """In agreement."""
+        return self.new - self.old
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one seed. `ceiling` is how often the person's own worth, without noise, agrees with the choice."""
+
+    seed: int
+    loves: str
+    hates: str
+    preferences: int
+    picks: Comparison
+    by_lot: tuple[Comparison, ...]
+    ceiling: float
+    cpu_seconds: float
+
+
+def compare(old: Sequence[bool], new: Sequence[bool]) -> Comparison:
+    """Of two scorers that were right or wrong on the same pairs."""
+    before, after = np.asarray(old, dtype=bool), np.asarray(new, dtype=bool)
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    return Comparison(float(before.mean()), float(after.mean()), gained, lost, p)
+
+
+def judge(outcomes: Sequence[Outcome]) -> list[str]:
+    """What of the criterion is not met; empty where the loop closes.
+
+    In each seed the person's picks gain with p < P_GAIN, and more than picks by lot do; over all seeds, picks by lot
+    change agreement by at most MOST_GAIN_BY_LOT on average. (By lot a single scorer may drift towards a taste: the
+    mean over many may not.)
+    """
+    faults = []
+    for outcome in outcomes:
+        picks, lots = outcome.picks, [comparison.change for comparison in outcome.by_lot]
+        if not (picks.gained > picks.lost and picks.p < P_GAIN):
+            faults.append(f"seed {outcome.seed}: {picks.gained} gained, {picks.lost} lost, p = {picks.p:.3g}")
+        if lots and max(lots) >= picks.change:
+            faults.append(f"seed {outcome.seed}: picks by lot gain {max(lots):.3f}, the person's {picks.change:.3f}")
+    changes = [comparison.change for outcome in outcomes for comparison in outcome.by_lot]
+    if len(outcomes) == len(SEEDS) and mean(changes) > MOST_GAIN_BY_LOT:
+        faults.append(f"picks by lot gain {mean(changes):.3f} on average")
+    return faults
+
+
+def make_old_scorer(world: World, folder: Path) -> Path:
+    """A small scorer from scratch, of pairs that people judged by what everybody agrees on."""
+    from lmgym.small_models import make_small_model
+
+    words, rng = random.Random(f"old {world.seed}"), np.random.default_rng([world.seed, 1])
+    conversations: list[Conversation] = []
+    for _ in range(OLD_PAIRS):
+        turns: tuple[Turn, ...] = ()
+        for line in lines_of_a_chat(world, words, words.randint(1, TURNS_A_CHAT)):
+            spoken = (Turn("bot", bot_reply(world, Conversation(turns), rng)),) if turns else ()
+            turns = (*turns, *spoken, Turn("user", line))
+        conversations += [Conversation(turns)] * 2
+    replies = [bot_reply(world, conversation, rng) for conversation in conversations]
+    worth = agreed_worth(world, conversations, replies) + rng.gumbel(scale=ANNOTATOR_NOISE, size=len(replies))
+    rows = []
+    for i in range(0, len(replies), 2):
+        better, other = (i, i + 1) if worth[i] > worth[i + 1] else (i + 1, i)
+        sides = [[{"role": "assistant", "content": replies[place]}] for place in (better, other)]
+        rows.append({"prompt": messages(conversations[i]), "chosen": sides[0], "rejected": sides[1]})
+    (folder / "agreed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [to_transcript(conversation, reply) for conversation, reply in zip(conversations, replies, strict=True)]
+    make_small_model(folder / "small", "llama", texts, seed=world.seed, **MODEL)
+    return train(folder / "small", folder / "agreed.jsonl", folder / "old", OLD_FLAGS)
+
+
+def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Path:
+    """The scorer that hh_pairwise makes of a model by these flags, its words kept in `output`.log; in this process."""
+    from lmgym.override import override
+    from reward_models.experiments.hh_pairwise import CONFIG
+    from reward_models.train import train_pairwise
+
+    places = ("--model", str(model), "--dataset", str(dataset), "--output", str(output))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        train_pairwise(override(CONFIG, [*places, *flags]))
+    output.with_suffix(".log").write_text(said.getvalue())
+    return output / "model"
+
+
+def load_judges(**folders: Path) -> dict[str, Judge]:
+    """Scorers by name, as `--scorers name=PATH,...` of the experiment `hh` loads them."""
+    from reward_models.evaluation.any_model import load_scorers
+
+    return load_scorers(",".join(f"{name}={path}" for name, path in folders.items()))
+
+
+def open_session(world: World, judges: dict[str, Judge], select: str, best_of: int, folder: Path, seed: int) -> Talk:
+    """A session with the world's bot; replies differ with the seed."""
+    bot = ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
+    return Talk(ChatSession(bot, judges, select, best_of, Sampling(seed=seed), folder=folder / "sessions"))
+
+
+def enter(talk: Talk, line: str) -> Shown:
+    """Types a line. Raises RuntimeError where the session answers with an error."""
+    shown = respond(talk, line)
+    if not shown.ok:
+        raise RuntimeError(f"{line!r}: {shown.text}")
+    return shown
+
+
+def pick_and_train(world: World, old: Path, choose: Choose, folder: Path) -> tuple[Path, set[Conversation], int]:
+    """PICKS picks in a session with the old scorer, exported and trained on; (new scorer, prompts, preferences)."""
+    folder.mkdir()
+    talk = open_session(world, load_judges(old=old), "old", BEST_OF, folder, seed=0)
+    words = random.Random(f"lines {world.seed}")
+    for _ in range(PICKS // TURNS_A_CHAT):
+        for line in lines_of_a_chat(world, words, TURNS_A_CHAT):
+            exchange = enter(talk, line).exchange
+            assert exchange is not None
+            place = choose(exchange.prompt, [candidate.text for candidate in exchange.candidates])
+            enter(talk, f"%pick {place + 1}")
+        enter(talk, "%back 0")
+    enter(talk, f"%export prefs {folder / 'prefs.jsonl'}")
+    prompts = {exchange.prompt for exchange in talk.session.exchanges.values()}
+    preferences = len((folder / "prefs.jsonl").read_text().splitlines())
+    return train(old, folder / "prefs.jsonl", folder / "new", NEW_FLAGS), prompts, preferences
+
+
+def agreement_on_unseen(talk: Talk, person: Person, seen: set[Conversation]) -> tuple[dict[str, list[bool]], float]:
+    """By scorer, whether it agrees with the person on each of UNSEEN pairs; and the ceiling of agreement.
+
+    The person picks in a session of best of 2, among different replies to lines that are not among those `seen`.
+    """
+    words, world = random.Random(f"unseen {person.seed}"), person.world
+    right: dict[str, list[bool]] = {name: [] for name in talk.session.judges}
+    ceiling: list[float] = []
+    while len(ceiling) < UNSEEN:
+        for line in lines_of_a_chat(world, words, TURNS_A_CHAT):
+            exchange = enter(talk, line).exchange
+            assert exchange is not None
+            replies = [candidate.text for candidate in exchange.candidates]
+            if replies[0] == replies[1] or exchange.prompt in seen or len(ceiling) == UNSEEN:
+                continue
+            place = person.choose(exchange.prompt, replies)
+            enter(talk, f"%pick {place + 1}")
+            worth = person.worth(exchange.prompt, replies)
+            ceiling.append(float(worth[place] > worth[1 - place]) + 0.5 * float(worth[0] == worth[1]))
+            for name, column in exchange.columns.items():
+                right[name].append(column[place] > column[1 - place])  # type: ignore[operator]
+        enter(talk, "%back 0")
+    return right, mean(ceiling)
+
+
+def run_seed(seed: int, folder: Path, lots: int = LOTS) -> Outcome:
+    """The whole loop in a folder, once with the person's picks and `lots` times with picks by lot."""
+    began = time.process_time()
+    world = World(seed)
+    person = Person(world, seed)
+    old = make_old_scorer(world, folder)
+    new, seen, preferences = pick_and_train(world, old, person.choose, folder / "picks")
+    folders = {"old": old, "new": new}
+    for number in range(1, lots + 1):
+        draw = random.Random(f"lot {number} {seed}")
+        scorer, also_seen, _ = pick_and_train(
+            world, old, lambda _, replies, draw=draw: draw.randrange(len(replies)), folder / f"lot_{number}"
+        )
+        folders[f"lot_{number}"] = scorer
+        seen |= also_seen
+    talk = open_session(world, load_judges(**folders), "new", 2, folder, seed=1_000_000)
+    right, ceiling = agreement_on_unseen(talk, person, seen)
+    by_lot = tuple(compare(right["old"], right[f"lot_{number}"]) for number in range(1, lots + 1))
+    picks, seconds = compare(right["old"], right["new"]), time.process_time() - began
+    return Outcome(seed, person.loves, person.hates, preferences, picks, by_lot, ceiling, seconds)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Markdown."""
+    lines = [
+        "| seed | loves, hates | agrees: old | new | gained, lost | p | by lot | ceiling |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for o in outcomes:
+        by_lot = " ".join(f"{comparison.new:.3f}" for comparison in o.by_lot)
+        lines.append(
+            f"| {o.seed} | {o.loves}, {o.hates} | {o.picks.old:.3f} | {o.picks.new:.3f} "
+            f"| {o.picks.gained}, {o.picks.lost} | {o.picks.p:.1e} | {by_lot} | {o.ceiling:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/flywheel.json")
+    arguments = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    outcomes: list[Outcome] = []
+    for seed in arguments.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(run_seed(seed, Path(folder)))
+        print(table(outcomes[-1:]).splitlines()[-1], f"{outcomes[-1].cpu_seconds:.0f} CPU s", flush=True)
+    changes = [comparison.change for outcome in outcomes for comparison in outcome.by_lot]
+    record = {
+        "settings": {"picks": PICKS, "best_of": BEST_OF, "unseen": UNSEEN, "old": OLD_FLAGS, "new": NEW_FLAGS},
+        "machine": describe_machine(),
+        "faults": judge(outcomes),
+        "mean_change_by_lot": mean(changes),
+        "seeds": [asdict(outcome) for outcome in outcomes],
+    }
+    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    print(table(outcomes), f"picks by lot change agreement by {mean(changes):+.3f} on average", sep="\n\n")
+    print("\n".join(record["faults"]) or "the loop closes: the criterion is met in every seed")
+
+
+if __name__ == "__main__":
+    main()
