@@ -149,7 +149,7 @@ def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Pat
 
 def load_judges(**folders: Path) -> dict[str, Judge]:
     """Scorers by name, as `--scorers name=PATH,...` of the experiment `hh` loads them."""
-    from reward_models.evaluation.any_model import load_scorers
+    from lmgym.named_scorers import load_scorers
 
     return load_scorers(",".join(f"{name}={path}" for name, path in folders.items()))
 
