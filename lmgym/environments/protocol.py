@@ -1,0 +1,91 @@
+"""Where episodes come from: what an environment shows, takes and gives back. Every source of reward trains through it.
+
+Design decisions:
+- An environment is plain synchronous Python, one episode an instance, text in and text out. It samples nothing and
+  scores nothing: what a scorer must judge is asked for (`ScoreRequest`), and whoever runs the episodes judges all
+  requests of a step at once (lmgym/episodes.py).
+- Agents with a pending observation act next: one, or several at once. An agent that is not trained has a generator.
+- A terminated episode is worth nothing more; a truncated one was merely stopped, so what it shows last is valued.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lmgym.generation import Completion
+from lmgym.text import Conversation
+
+Task = Mapping[str, Any]
+"""a row of data that an episode begins from"""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an agent sees before it speaks: a conversation, rendered by the policy's template, or a text as it is."""
+
+    prompt: Conversation | str
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """A reply to be judged; its score is added to the agent's reward of this step."""
+
+    agent: str
+    prompt: Conversation | str
+    reply: str
+    columns: Task = field(default_factory=dict)
+    """of the task, for rewards that compare with something"""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of the actions: the next observations by agent, and what each agent earned by acting."""
+
+    observations: Mapping[str, Observation] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+    """stopped from outside, as by a limit of time: `observations` show what would come next"""
+    info: Mapping[str, float] = field(default_factory=dict)
+    """numbers for the log, of the last step"""
+    score_requests: Sequence[ScoreRequest] = ()
+
+
+class Environment(Protocol):
+    """One episode."""
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        """Begins; all its chance is a function of (task, seed)."""
+        ...
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        """Takes the words of every agent that had an observation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request with what was sampled: what a judge may look at."""
+
+    request: ScoreRequest
+    prompt_text: str
+    """as the policy saw it"""
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A reward a reply, or one a sampled token; None where it could not be had, and `trouble` says why."""
+
+    reward: float | tuple[float, ...] | None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """each scorer's own opinion, for the table of samples"""
+    trouble: str = ""
+
+
+class Judge(Protocol):
+    """Who rewards replies."""
+
+    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+        """One judgement a sample, in their order. Raises RunStopped where too many fail."""
+        ...
