@@ -17,6 +17,7 @@ from lmgym.text import Conversation
 
 Task = Mapping[str, Any]
 """a row of data that an episode begins from"""
+POLICY = "policy"  # what environments with one agent call it
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """One episode."""
+    """One episode.
+
+    One with an attribute `blocking = True` waits for something outside of it (a server, a person, a subprocess): its
+    `reset` and `step` run in a thread, beside those of the other episodes.
+    """
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
         """Begins; all its chance is a function of (task, seed)."""
