@@ -92,5 +92,5 @@ class Judge(Protocol):
     """Who rewards replies."""
 
     def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
-        """One judgement a sample, in their order. Raises RunStopped where too many fail."""
+        """One judgement a sample, in their order. It waits for no other rank: who asks decides when too many fail."""
         ...
