@@ -1,6 +1,7 @@
 """The environments: one judged reply, the app's conversation, Blackjack, two prisoners."""
 
 import re
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -199,6 +200,20 @@ def test_blackjack_is_truncated_after_so_many_moves() -> None:
     # a hand that ends with the last move is over, and not stopped
     results, _ = play(Blackjack(max_moves=1), {}, 0, lambda seen: "stick")
     assert (results[-1].terminated, results[-1].truncated) == (True, False)
+
+
+def test_blackjack_without_gymnasium_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(InputError, match=r"needs gymnasium, which is not here: pip install 'lmgym\[gym\]'"):
+        Blackjack()
+
+
+@pytest.mark.parametrize(
+    "make", [Blackjack, PrisonersDilemma, lambda n: AppConversation(WORLD, deployed().population, n)]
+)
+def test_an_episode_of_no_step_is_refused(make) -> None:
+    with pytest.raises(InputError, match="=0; needed: 1 or more"):
+        make(0)
 
 
 def test_two_prisoners_move_at_once_and_each_sees_the_game_from_its_side() -> None:
