@@ -234,8 +234,21 @@ class Engine:
         """The wrapped module's forward."""
         return self.engine(*args, **kwargs)
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """The model itself."""
+        return self.engine.module
+
+    def set_rate(self, learning_rate: float) -> None:
+        """Of the updates to come."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
-        """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller."""
+        """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller.
+
+        Gradients are averaged over ranks, so a share of a sum over all of them is scaled by their number.
+        """
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss, scale_wrt_gas=False)
 
@@ -252,3 +265,9 @@ class Engine:
     def save(self, folder: str | Path) -> None:
         """DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""
         self.engine.save_checkpoint(str(folder))
+        if rank() == 0:
+            (Path(folder) / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, and nobody's state
+
+    def load(self, folder: str | Path) -> None:
+        """What `save` wrote. DeepSpeed's shards are pickles: only of a checkpoint whose manifest verifies."""
+        self.engine.load_checkpoint(str(folder))

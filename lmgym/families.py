@@ -26,6 +26,8 @@ class Family(Protocol):
 
     layers: int
     scaling: float
+    output: "Joined"
+    """the head"""
 
     @property
     def device(self) -> torch.device:
@@ -52,8 +54,16 @@ class Family(Protocol):
         """[N, W] after the layer, from the hidden states before it and what its heads attended to, [N, heads * D]."""
         ...
 
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, W] as the head reads it."""
+        ...
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """[N, vocabulary], or [N, labels] of a classifier, of what `norm` gave."""
+        ...
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [N, vocabulary], or [N, labels] of a classifier."""
+        """Both."""
         ...
 
 
@@ -111,7 +121,7 @@ class LlamaFamily:
         self.outputs = [Joined(b.self_attn.o_proj) for b in blocks]
         self.gates = [Joined(b.mlp.gate_proj, b.mlp.up_proj) for b in blocks]
         self.downs = [Joined(b.mlp.down_proj) for b in blocks]
-        self.logits = Joined(head)
+        self.output = Joined(head)
         self.cos = self.sin = torch.empty(0)
 
     @property
@@ -121,11 +131,11 @@ class LlamaFamily:
 
     def weights(self) -> Iterator[torch.Tensor]:
         """Of the trunk and the head."""
-        yield from (*self.trunk.parameters(), *self.logits.parameters())
+        yield from (*self.trunk.parameters(), *self.output.parameters())
 
     def refresh(self) -> None:
         """Takes over weights that have changed."""
-        for joined in (*self.inputs, *self.outputs, *self.gates, *self.downs, self.logits):
+        for joined in (*self.inputs, *self.outputs, *self.gates, *self.downs, self.output):
             joined.refresh()
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -157,9 +167,17 @@ class LlamaFamily:
         gate, up = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden)).chunk(2, -1)
         return hidden + self.downs[layer](block.mlp.act_fn(gate) * up)
 
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last norm."""
+        return _rms_norm(self.trunk.norm, hidden)
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """By the head."""
+        return self.output(normed)
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """After the last norm."""
-        return self.logits(_rms_norm(self.trunk.norm, hidden))
+        return self.output(self.norm(hidden))
 
 
 class GPT2Family:
@@ -169,7 +187,7 @@ class GPT2Family:
         self.trunk = trunk
         attention = self.trunk.h[0].attn
         self.layers, self.scaling, self.width = len(self.trunk.h), attention.scaling, attention.head_dim
-        self.logits = Joined(head)
+        self.output = Joined(head)
 
     @property
     def device(self) -> torch.device:
@@ -178,11 +196,11 @@ class GPT2Family:
 
     def weights(self) -> Iterator[torch.Tensor]:
         """Of the trunk and the head."""
-        yield from (*self.trunk.parameters(), *self.logits.parameters())
+        yield from (*self.trunk.parameters(), *self.output.parameters())
 
     def refresh(self) -> None:
         """Takes over weights that have changed; its layers keep theirs transposed anyway."""
-        self.logits.refresh()
+        self.output.refresh()
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Learned positions."""
@@ -200,9 +218,17 @@ class GPT2Family:
         hidden = hidden + block.attn.c_proj(attended)
         return hidden + block.mlp(block.ln_2(hidden))
 
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last norm."""
+        return self.trunk.ln_f(hidden)
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """By the head."""
+        return self.output(normed)
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """After the last norm."""
-        return self.logits(self.trunk.ln_f(hidden))
+        return self.output(self.norm(hidden))
 
 
 def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
@@ -211,6 +237,8 @@ def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+    if hasattr(norm.weight, "ds_id"):  # ZeRO-3 gathers a weight when its module is called
+        return norm(hidden)
     return F.rms_norm(hidden, (hidden.shape[-1],), norm.weight, norm.variance_epsilon)
 
 

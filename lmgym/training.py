@@ -2,9 +2,9 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,9 +19,8 @@ from lmgym.preflight import checkpoint_bytes, refuse_small_disk, stale_build_loc
 from lmgym.reporting import show_notes
 from lmgym.resharding import fit_to_ranks
 from lmgym.resuming import describe, find_start
-from lmgym.rows import write_rejections
+from lmgym.rows import Rejection, write_rejections
 from lmgym.run import Run
-from lmgym.task_data import TaskData
 
 EVALUATIONS = 5
 # what may differ between a run and its resumption: nothing of the training depends on it
@@ -54,9 +53,28 @@ def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
         raise InputError(f"--max_length {max_length} exceeds what {model.model} reads: {limit} tokens")
 
 
+class Rows(Protocol):
+    """What a run's folder records of its data."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all rows in their order."""
+        ...
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many are used, and how many not."""
+        ...
+
+    @property
+    def rejections(self) -> Sequence[Rejection]:
+        """Rows that cannot be used."""
+        ...
+
+
 @contextlib.contextmanager
 def kept_run(
-    config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData
+    config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows
 ) -> Iterator[tuple[Run, Keeper, Path | None]]:
     """The run's folder, locked; its keeper; and the checkpoint to go on from, of a former launch of this command."""
     facts = _facts(config, deepspeed, accumulation, data)
@@ -79,7 +97,7 @@ def kept_run(
         yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
 
 
-def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: TaskData) -> dict[str, Any]:
+def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows) -> dict[str, Any]:
     """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
     settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
     engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank

@@ -1,0 +1,170 @@
+"""What a PPO run is made of: one frozen config in groups, every field a flag. trlx's names where they exist."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.errors import InputError
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """What the policy is asked, and how it answers."""
+
+    prompts: str = "outputs/world/sft.parquet"
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out"""
+    eval_prompts: str | None = None
+    """prompts to evaluate on; None: a part of the prompts"""
+    eval_size: float = 64
+    """without eval_prompts: a share below 1, or a number of prompts"""
+    num_rollouts: int = 128
+    """episodes an iteration, over all ranks"""
+    max_new_tokens: int = 48
+    """most tokens of a reply"""
+    temperature: float = 1.0
+    """of the sampling; log-probabilities are taken at it everywhere"""
+    top_k: int = 0
+    """only the k likeliest tokens, 0: all; biases the ratio, as top_p and repetition_penalty do"""
+    top_p: float = 1.0
+    """only the fewest likeliest tokens whose probabilities sum to p"""
+    repetition_penalty: float = 1.0
+    """logits of tokens that the text holds are weakened by it"""
+    max_prompt: int = 0
+    """most tokens of a prompt; 0: what the context leaves beside the reply"""
+    long_prompts: Literal["cut", "refuse"] = "cut"
+    """cut longer prompts on the left, counted, or refuse them"""
+    batch_rows: int = 256
+    """replies that are sampled together"""
+    cache_gb: float = 2.0
+    """of the frozen layers' states that are kept for an iteration (num_layers_unfrozen), GiB a rank"""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Where rewards come from and what becomes of them."""
+
+    scorers: str | None = None
+    """name=PATH, more of them behind commas"""
+    weights: str | None = None
+    """name=NUMBER, more of them behind commas; None: 1 each"""
+    gold: str | None = None
+    """a scorer that is only watched: folder or hub id"""
+    normalize: bool = True
+    """shift and scale each scorer by its moments on replies of the policy before step 1"""
+    cliprange_reward: float = 10.0
+    """rewards beyond +- this are cut"""
+    missing_eos_penalty: float = 0.0
+    """taken off the score of a reply that did not end by itself"""
+    max_failed_rewards: float = 0.1
+    """share of an iteration's episodes whose reward may fail; above it the run stops"""
+    reward_retries: int = 2
+    """how often a reward that fails is asked again"""
+    reward_timeout: float = 120.0
+    """seconds after which a reward function counts as stalled"""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """The algorithm."""
+
+    ppo_epochs: int = 4
+    """passes over an iteration's rollouts"""
+    init_kl_coef: float = 0.05
+    """weight of the KL to the reference in the reward, at first"""
+    target: float | None = None
+    """KL a reply, in nats, that the weight is adapted to; None: it stays"""
+    horizon: float = 10000.0
+    """replies over which the weight adapts"""
+    gamma: float = 1.0
+    """discount a token"""
+    lam: float = 0.95
+    """of GAE"""
+    cliprange: float = 0.2
+    """of the policy's ratio"""
+    cliprange_value: float = 0.2
+    """of the change of a value"""
+    vf_coef: float = 1.0
+    """weight of the value loss"""
+    whiten: bool = True
+    """advantages to mean 0 and variance 1 over all ranks"""
+    stop_kl: float = 0.0
+    """end an iteration's epochs once the policy is so many nats a token from the one that sampled; 0: never"""
+    critic: str = "head"
+    """head: a value head on the policy's trunk; else the folder of a reward model that the critic starts from"""
+    critic_warmup: int = 0
+    """first iterations in which only the critic learns"""
+    num_layers_unfrozen: int = -1
+    """train only the top layers: what is below is frozen, and run once an iteration for all that needs it; -1: all"""
+    max_kl: float = 100.0
+    """nats a reply from the reference above which the run stops as collapsed; 0: never"""
+    min_reward: float | None = None
+    """mean reward below which the run stops as collapsed; None: never"""
+    min_length: float = 0.1
+    """mean reply length, as a share of the first iteration's, below which the run stops as collapsed; 0: never"""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """A PPO experiment."""
+
+    name: str
+    """of the experiment: names the output folder"""
+    policy: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def output(self) -> str:
+        """The folder of the results."""
+        return self.run.output or f"outputs/{self.name}"
+
+    @property
+    def updates_an_iteration(self) -> int:
+        """Optimizer updates between two rollout phases."""
+        return self.method.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
+
+
+def refuse_impossible(config: PPOConfig, ranks: int) -> None:
+    """Raises InputError, before anything is loaded, for numbers that do not go together."""
+    rollouts, batch, micro = config.rollout.num_rollouts, config.optimizer.global_batch, config.optimizer.micro_batch
+    if batch < 1 or micro < 1 or rollouts < 1:
+        raise InputError(f"num_rollouts={rollouts}, global_batch={batch}, micro_batch={micro}; needed: 1 or more each")
+    if batch % ranks:
+        raise InputError(f"global_batch={batch} cannot be shared by {ranks} ranks; use {_near(batch, ranks)}")
+    if rollouts % batch:
+        raise InputError(
+            f"num_rollouts={rollouts} is not a multiple of global_batch={batch}; use {_near(rollouts, batch)}: every "
+            "update of an iteration sees as many rollouts"
+        )
+    for name, value, fits, needed in (
+        ("ppo_epochs", config.method.ppo_epochs, config.method.ppo_epochs >= 1, "1 or more"),
+        ("temperature", config.rollout.temperature, config.rollout.temperature > 0, "above 0: a policy must explore"),
+        ("gamma", config.method.gamma, 0 <= config.method.gamma <= 1, "0 to 1"),
+        ("lam", config.method.lam, 0 <= config.method.lam <= 1, "0 to 1"),
+        ("cliprange", config.method.cliprange, config.method.cliprange > 0, "above 0"),
+        ("init_kl_coef", config.method.init_kl_coef, config.method.init_kl_coef >= 0, "0 or more"),
+        (
+            "num_layers_unfrozen",
+            config.method.num_layers_unfrozen,
+            config.method.num_layers_unfrozen != 0,
+            "-1 or more",
+        ),
+        ("max_failed_rewards", config.reward.max_failed_rewards, 0 <= config.reward.max_failed_rewards <= 1, "0 to 1"),
+    ):
+        if not fits:
+            raise InputError(f"{name}={value}; needed: {needed}")
+    if config.method.num_layers_unfrozen > 0 and config.policy.lora_rank:
+        raise InputError(
+            f"num_layers_unfrozen={config.method.num_layers_unfrozen} and lora_rank={config.policy.lora_rank}: each is "
+            "a way to train a part of the policy; choose one"
+        )
+    if config.method.target is not None and config.method.init_kl_coef <= 0:
+        raise InputError("target needs init_kl_coef above 0: an adaptive weight of 0 stays 0")
+
+
+def _near(number: int, factor: int) -> str:
+    low, high = number // factor * factor, -(-number // factor) * factor
+    return f"{low} or {high}" if low else str(high)

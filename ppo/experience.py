@@ -1,0 +1,167 @@
+"""What a rollout is worth: log-probabilities, the reference's, values, rewards and advantages, before any update.
+
+Design decisions:
+- A policy that sampled in fp32 knows its log-probabilities: a first batch is computed again and compared, and where the
+  gap is below GAP the sampler's own serve for the rest. Elsewhere all are computed again.
+- Frozen layers run once: their states serve policy, values, reference and every epoch.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lmgym.causal_rows import CausalRows, lay
+from lmgym.engine import sum_over_ranks, world_size
+from lmgym.plain_engine import Trained
+from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
+from ppo.config import PPOConfig
+from ppo.models import ActorCritic, Reference, without_adapters
+from ppo.rollouts import Rollouts, similar_batches
+
+GAP = 1e-4  # nats between sampler and trainer
+ROWS_AT_ONCE = 4  # times a micro-batch: nothing is kept for a backward
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far the sampler's log-probabilities are from the policy's own, over what was compared."""
+
+    mean: float
+    largest: float
+    tokens: int
+
+
+@final
+class Experience:
+    """Computes what updates need of rollouts. All calls are collective."""
+
+    def __init__(self, config: PPOConfig, engine: Trained, reference: Reference | None, device: torch.device) -> None:
+        self.config, self.engine, self.reference, self.device = config, engine, reference, device
+        self.actor: ActorCritic = engine.module  # type: ignore[assignment]
+        self.size = ROWS_AT_ONCE * config.optimizer.micro_batch
+        self.trusts_sampler = config.policy.precision == "fp32" and _samples_freely(config)
+
+    @torch.no_grad()
+    def measure(self, rollouts: Rollouts) -> Gap:
+        """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states."""
+        found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
+        found["logprobs"].copy_(rollouts.sampler_logprobs)
+        rollouts.states = [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
+        gap = Gap(0.0, 0.0, 0)
+        lengths = [len(row) for row in rollouts.rows]
+        for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
+            again = number == 0 or not self.trusts_sampler or gap.largest > GAP
+            batch = _Batch.of(rollouts, rows, self.device)
+            states = self._trunk(batch)
+            logprobs, values = self.engine(batch.rows, batch.targets if again else None, states)
+            reference = self._reference(batch, states)
+            if logprobs is not None:
+                gap = _widened(gap, logprobs.cpu(), rollouts.sampler_logprobs[batch.places], len(rows))
+                if len(rows):
+                    found["logprobs"][batch.places] = logprobs.cpu()
+            if len(rows):
+                found["reference"][batch.places], found["values"][batch.places] = reference.cpu(), values.cpu()
+                if rollouts.states is not None and states is not None:
+                    for i, own in zip(rows, states.split([lengths[i] for i in rows]), strict=True):
+                        rollouts.states[i] = own.clone()
+        rollouts.logprobs, rollouts.reference_logprobs = found["logprobs"], found["reference"]
+        rollouts.values, rollouts.bootstrap = found["values"], self._bootstraps(rollouts)
+        return gap
+
+    def _trunk(self, batch: "_Batch") -> torch.Tensor | None:
+        return self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
+
+    def _reference(self, batch: "_Batch", states: torch.Tensor | None) -> torch.Tensor:
+        if self.reference is None:
+            with without_adapters(self.actor):
+                return self.engine(batch.rows, batch.targets, states, values=False)[0]
+        bf16 = self.config.policy.precision == "bf16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
+            return self.reference.logprobs(batch.rows, batch.targets, states)
+
+    def _bootstraps(self, rollouts: Rollouts) -> torch.Tensor:
+        """[E] values at the end of what truncated episodes would have shown next."""
+        found = torch.zeros(rollouts.episodes)
+        rows = rollouts.final_rows
+        batches = most_batches(len(rows), self.size)
+        for chosen in similar_batches([len(row) for row in rows], self.size, batches):
+            laid = lay([rows[i] for i in chosen] or [rollouts.rows[0]], [1] * max(1, len(chosen)), skip=0)
+            _, values = self.engine(laid.to(self.device))
+            if len(chosen):
+                found[torch.from_numpy(rollouts.final_episodes[chosen])] = values.cpu()
+        return found
+
+    def _keeps_states(self, rollouts: Rollouts) -> bool:
+        needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4
+        return self.actor.frozen_layers > 0 and needed <= self.config.rollout.cache_gb * GIB
+
+    def why_no_cache(self, rollouts: Rollouts) -> str:
+        """One line where frozen layers are run again at every use; empty where they are not."""
+        if not self.actor.frozen_layers or rollouts.states is not None:
+            return ""
+        needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
+        return (
+            f"the frozen layers run again in every epoch: their states take {needed:.2f} GiB an iteration, --cache_gb "
+            f"is {self.config.rollout.cache_gb:g}"
+        )
+
+
+def _samples_freely(config: PPOConfig) -> bool:
+    """Whether the sampler draws from the policy's own distribution."""
+    r = config.rollout
+    return r.top_k == 0 and r.top_p == 1 and r.repetition_penalty == 1
+
+
+def _widened(gap: Gap, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int) -> Gap:
+    """The gap with one more batch, over all ranks; fillers count nothing."""
+    off = (logprobs - sampled).abs().double() if rows else torch.zeros(0, dtype=torch.float64)
+    sums = sum_over_ranks(torch.tensor([off.sum().item(), float(len(off))], dtype=torch.float64))
+    largest = torch.tensor(off.max().item() if len(off) else 0.0, dtype=torch.float64)
+    if world_size() > 1:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    tokens = gap.tokens + int(sums[1])
+    mean = (gap.mean * gap.tokens + sums[0].item()) / max(1, tokens)
+    return Gap(mean, max(gap.largest, largest.item()), tokens)
+
+
+def most_batches(rows: int, size: int) -> int:
+    """The batches of the rank that has most."""
+    own = torch.tensor(-(-rows // size))
+    if world_size() > 1:
+        dist.all_reduce(own, op=dist.ReduceOp.MAX)
+    return int(own)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some rows on the device. Without any, the first row stands in, and nothing of it is used."""
+
+    rows: CausalRows
+    targets: torch.Tensor
+    places: torch.Tensor
+
+    @staticmethod
+    def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "_Batch":
+        chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
+        laid = lay([rollouts.rows[i] for i in chosen], [int(rollouts.counts[i]) for i in chosen])
+        return _Batch(laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
+
+
+def reward_and_advance(rollouts: Rollouts, config: PPOConfig, kl_coef: float) -> torch.Tensor:
+    """Fills in advantages and returns; the rewards [M], KL included."""
+    method, mask = config.method, rollouts.mask
+    logprobs, reference = rollouts.padded(rollouts.logprobs), rollouts.padded(rollouts.reference_logprobs)
+    rewards = kl_rewards(logprobs, reference, rollouts.padded(rollouts.scores), mask, kl_coef)
+    advantages, returns = gae(
+        rewards, rollouts.padded(rollouts.values), mask, method.gamma, method.lam, rollouts.bootstrap
+    )
+    if method.whiten:
+        trained = mask & torch.from_numpy(rollouts.kept)[:, None]
+        sums = sum_over_ranks(masked_sums(advantages, trained))
+        advantages = whiten(advantages, mask, moments=moments_of(sums) if sums[2] else (0.0, 1.0))
+    rollouts.advantages, rollouts.returns = rollouts.flat(advantages), rollouts.flat(returns)
+    return rollouts.flat(rewards)

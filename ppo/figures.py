@@ -1,0 +1,114 @@
+"""Figures of an iteration, over all ranks, under trlx's names where it has them."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from lmgym.engine import sum_over_ranks
+from lmgym.episodes import Episode
+from ppo.experience import Gap
+from ppo.learner import Learned
+from ppo.rollouts import Rollouts
+
+Sums = dict[str, tuple[float, float]]
+"""a sum and the number that it is of"""
+
+
+def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """The mean of each over all ranks; NaN where nothing was counted anywhere. Collective: the same names on all."""
+    flat = sum_over_ranks(torch.tensor([x for pair in sums.values() for x in pair], dtype=torch.float64)).view(-1, 2)
+    return {
+        name: total / count if count else math.nan for name, (total, count) in zip(sums, flat.tolist(), strict=True)
+    }
+
+
+def total_reward(episode: Episode) -> float | None:
+    """What an agent earned in an episode; None where a part of it could not be had."""
+    rewards = [step.reward for step in episode.steps]
+    if any(reward is None for reward in rewards):
+        return None
+    return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
+
+
+def of_episodes(episodes: Sequence[Episode]) -> Sums:
+    """Rewards, lengths and how replies ended."""
+    earned = [reward for episode in episodes if (reward := total_reward(episode)) is not None]
+    steps = [step for episode in episodes for step in episode.steps]
+    tokens = [len(step.completion.ids) for step in steps]
+    sums: Sums = {
+        "reward/mean": _pair(earned),
+        "reward/squares": _pair([x * x for x in earned]),
+        "rollout/reply_tokens": _pair(tokens),
+        "rollout/turns": (len(steps), len(episodes)),
+        "rollout/unended": _pair([step.completion.finish_reason == "length" for step in steps]),
+        "rollout/cut_prompts": _pair([step.cut > 0 for step in steps]),
+        "rollout/failed_rewards": (len(episodes) - len(earned), len(episodes)),
+        "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
+    }
+    names = sorted({name for step in steps for name in step.scores})
+    sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}
+    names = sorted({name for episode in episodes for name in episode.info})
+    return sums | {f"episode/{n}": _pair([float(e.info[n]) for e in episodes if n in e.info]) for n in names}
+
+
+def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:
+    """KL to the reference (k1 and k3), entropy, values and returns, over the tokens that have loss."""
+    kept = rollouts.trained
+    x = (rollouts.logprobs - rollouts.reference_logprobs)[kept].double()
+    values, returns = rollouts.values[kept].double(), rollouts.returns[kept].double()
+    off = returns - values
+    replies = float(rollouts.kept.sum())
+    tokens = float(kept.sum())
+
+    def mean_of(numbers: torch.Tensor) -> tuple[float, float]:
+        return numbers.sum().item(), tokens
+
+    return {
+        "policy/kl": (x.sum().item(), replies),
+        "policy/kl_per_token": mean_of(x),
+        "policy/kl_k3": mean_of(torch.expm1((-x).clamp(max=80)) + x),
+        # of tokens that were sampled freely the mean of -log p is the entropy of what they were drawn from
+        "policy/entropy": mean_of(-rollouts.sampler_logprobs[kept].double()),
+        "values/mean": mean_of(values),
+        "values/squares": mean_of(values**2),
+        "returns/mean": mean_of(returns),
+        "returns/squares": mean_of(returns**2),
+        "values/off": mean_of(off),
+        "values/off_squares": mean_of(off**2),
+        "rewards/kl_part": (kl_coef * x.sum().item(), replies),
+        "rewards/sum": (rewards[kept].double().sum().item(), replies),
+        "rollout/trained_tokens": (tokens, 1.0),
+    }
+
+
+def finished(means: dict[str, float], learned: Learned, gap: Gap, running: tuple[float, float], vf_coef: float):
+    """The line of an iteration, out of reduced means."""
+    m = dict(means)
+    variance = m.pop("returns/squares") - m["returns/mean"] ** 2
+    residual = m.pop("values/off_squares") - m.pop("values/off") ** 2
+    m["values/explained_variance"] = 1 - residual / variance if variance > 1e-12 else math.nan
+    m["values/std"] = _std(m.pop("values/squares"), m["values/mean"])
+    m["returns/std"] = _std(variance + m["returns/mean"] ** 2, m["returns/mean"])
+    m["rollout_scores/mean"], m["rollout_scores/std"] = (
+        m["reward/mean"],
+        _std(m.pop("reward/squares"), m["reward/mean"]),
+    )
+    m["rollout_scores/running_mean"], m["rollout_scores/running_std"] = running
+    m["policy/sqrt_kl"] = math.sqrt(max(0.0, m["policy/kl"]))
+    m["policy/approx_kl"], m["policy/clipfrac"] = learned.means["approx_kl"], learned.means["clipfrac"]
+    m["ratio"] = learned.means["ratio"]
+    m["losses/policy_loss"], m["losses/value_loss"] = learned.means["policy_loss"], learned.means["value_loss"]
+    m["losses/total_loss"] = learned.means["policy_loss"] + vf_coef * learned.means["value_loss"]
+    m["policy/sampler_gap"], m["policy/sampler_gap_max"] = gap.mean, gap.largest
+    m["policy/stopped_early"] = float(learned.stopped_early)
+    return m
+
+
+def _pair(numbers: Sequence[float]) -> tuple[float, float]:
+    return float(np.sum(numbers)) if len(numbers) else 0.0, float(len(numbers))
+
+
+def _std(squares: float, mean: float) -> float:
+    return math.sqrt(max(0.0, squares - mean * mean))

@@ -1,0 +1,129 @@
+"""What a policy trains in: tasks, environments, who rewards, and who is only watched. An experiment names one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lmgym.engine import share_objects, without_sharded_load
+from lmgym.environments.protocol import Environment, Judge, Task
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.errors import InputError
+from lmgym.generation import Generator
+from lmgym.named_scorers import load_scorers
+from lmgym.rows import Rejection
+from lmgym.scorers import Scorer
+from ppo.config import PPOConfig, RewardConfig
+from ppo.prompts import read_prompts
+from ppo.rewards import FunctionReward, ScorerReward
+
+Metric = Callable[..., Mapping[str, Any]]
+"""trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number each, or one a sample"""
+
+
+@dataclass(frozen=True)
+class Gym:
+    """Where episodes come from and what they are worth."""
+
+    tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+    environment: Callable[[], Environment]
+    judge: Judge | None
+    fingerprint: str
+    metric: Metric | None = None
+    """figures of the evaluation's episodes besides the reward"""
+    gold: Scorer | None = None
+    """is watched and never optimised"""
+    others: Mapping[str, Generator] = field(default_factory=dict)
+    """agents that are not trained"""
+    rejections: Sequence[Rejection] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is recorded."""
+        return {
+            "train_tasks": len(self.tasks),
+            "eval_tasks": len(self.eval_tasks),
+            "rejected_rows": len(self.rejections),
+        }
+
+
+class Prepare(Protocol):
+    """What an experiment hands to `train`."""
+
+    def __call__(self, config: PPOConfig, tokenizer: Any) -> Gym:
+        """The gym, on every rank. Raises InputError for what cannot be had."""
+        ...
+
+
+def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
+    """One reply to each prompt, judged by the scorers that the settings name, on the rank that sampled it."""
+    prompts = read_prompts(config.rollout, config.optimizer.seed)
+    judge, gold = load_judge(config.reward)
+    return Gym(
+        prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, gold=gold,
+        rejections=prompts.rejections,
+    )  # fmt: skip
+
+
+def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Scorer | None]:
+    """The scorers with their weights, not normalised yet, and the gold scorer. Collective.
+
+    Raises InputError, on every rank, where one does not load.
+    """
+    if not settings.scorers:
+        raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
+    weights = read_weights(settings.weights, settings.scorers)
+    words = settings.scorers if not settings.gold else f"{settings.scorers},gold of this run={settings.gold}"
+    trouble, found = None, {}
+    try:
+        with without_sharded_load():
+            found = load_scorers(words)
+    except InputError as error:
+        trouble = error
+    if refusal := next(filter(None, share_objects(trouble)), None):
+        raise refusal
+    gold = found.pop("gold of this run", None)
+    return ScorerReward(found, weights, clip=settings.cliprange_reward, retries=settings.reward_retries), gold
+
+
+def read_weights(words: str | None, scorers: str) -> dict[str, float]:
+    """A weight for each scorer. Raises InputError for anything but `name=NUMBER`."""
+    names = [part.partition("=")[0].strip() for part in scorers.split(",") if part.strip()]
+    given: dict[str, float] = {}
+    for part in (words or "").split(","):
+        if not part.strip():
+            continue
+        name, _, number = part.partition("=")
+        try:
+            given[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(
+                f"--weights {words!r}: {number!r} is no number; needed: name=NUMBER behind commas"
+            ) from None
+    if unknown := given.keys() - set(names):
+        raise InputError(f"--weights names {', '.join(sorted(unknown))}; the scorers are {', '.join(names)}")
+    return {name: given.get(name, 1.0) for name in names}
+
+
+def text_with_function(
+    function: Callable[..., Any], metric: Metric | None = None, tasks: Sequence[Task] | None = None,
+    eval_tasks: Sequence[Task] = (), as_text: bool = True,
+) -> Prepare:  # fmt: skip
+    """One reply to each prompt, rewarded by a function `(samples, prompts, outputs, tokenizer, **columns)`.
+
+    `tasks` come from the settings' prompts unless given.
+    """
+
+    def prepare(config: PPOConfig, tokenizer: Any) -> Gym:
+        timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
+        judge = FunctionReward(function, tokenizer, timeout, retries)
+        if tasks is not None:
+            return Gym(tasks, eval_tasks or tasks, ScoredChat, judge, str(len(tasks)), metric)
+        prompts = read_prompts(config.rollout, config.optimizer.seed, as_text)
+        judge.check({name for task in prompts.train for name in task if name != "prompt"})
+        return Gym(
+            prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, metric,
+            rejections=prompts.rejections,
+        )  # fmt: skip
+
+    return prepare

@@ -1,0 +1,136 @@
+"""Epochs of minibatches over an iteration's rollouts: PPO's updates."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from lmgym.causal_rows import lay
+from lmgym.engine import rank, sum_over_ranks, world_size
+from lmgym.plain_engine import Trained
+from ppo.config import PPOConfig
+from ppo.experience import most_batches
+from ppo.losses import MOST_LOG_RATIO, clip_fraction, policy_loss, value_loss
+from ppo.rollouts import Rollouts, minibatches, similar_batches
+
+SUMS = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "ratio", "tokens")
+
+NonFinite = Callable[[int, str, list[str]], None]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Means a token over the updates of an iteration, all ranks; `curve` has (policy loss, value loss) an update."""
+
+    means: dict[str, float]
+    curve: list[tuple[float, float]]
+    stopped_early: bool
+
+
+@final
+class Learner:
+    """Makes updates. `rate(update)` is the learning rate of each; `non_finite` ends the run, and names the rows."""
+
+    def __init__(
+        self, config: PPOConfig, engine: Trained, rate: Callable[[int], float], device: torch.device,
+        non_finite: NonFinite, beat: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.config, self.engine, self.rate, self.device = config, engine, rate, device
+        self.non_finite, self.beat = non_finite, beat
+
+    def learn(self, rollouts: Rollouts, iteration: int, update: int) -> Learned:
+        """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective."""
+        method, batch = self.config.method, self.config.optimizer.global_batch
+        sums: list[torch.Tensor] = []
+        stopped = False
+        for epoch in range(method.ppo_epochs):
+            chance = (self.config.optimizer.seed, iteration, epoch)
+            for episodes in minibatches(rollouts.episodes, batch, rank(), world_size(), chance):
+                self.beat(f"update {update + 1}")
+                sums.append(self._update(rollouts, episodes, update, critic_only=iteration < method.critic_warmup))
+                update += 1
+                kl, tokens = sums[-1][SUMS.index("approx_kl")], sums[-1][SUMS.index("tokens")]
+                if 0 < method.stop_kl < kl / tokens.clamp(min=1):
+                    stopped = True
+                    break
+            if stopped:
+                break
+        each = torch.stack(sums)
+        tokens = each[:, SUMS.index("tokens")].clamp(min=1)
+        total = each.sum(0) / tokens.sum()
+        curve = [(p, v) for p, v in (each[:, :2] / tokens[:, None]).tolist()]
+        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped)
+
+    def _update(self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool) -> torch.Tensor:
+        """One optimizer update over a minibatch; its sums [len(SUMS)] in float64 over all ranks."""
+        rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
+        size = self.config.optimizer.micro_batch
+        batches = similar_batches([len(rollouts.rows[i]) for i in rows], size, most_batches(len(rows), size))
+        trained = rollouts.trained[rollouts.places(rows)]
+        count = sum_over_ranks(trained.sum().double()).item()
+        self.engine.set_rate(self.rate(update))
+        sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        for number, batch in enumerate(batches):
+            sums += self._accumulate(
+                rollouts, rows[batch], count, update, critic_only, last=number == len(batches) - 1
+            )  # fmt: skip
+        if not self.engine.step():
+            self.non_finite(update, "a gradient that is not finite", _names(rollouts, rows))
+        return sum_over_ranks(sums)
+
+    def _accumulate(
+        self, rollouts: Rollouts, rows: np.ndarray, count: float, update: int, critic_only: bool, last: bool
+    ) -> torch.Tensor:
+        """Forward and backward of a micro-batch. Without rows the first one stands in, and counts nothing."""
+        method = self.config.method
+        chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
+        places, targets = rollouts.places(chosen), rollouts.targets(chosen).to(self.device)
+        laid = lay([rollouts.rows[i] for i in chosen], [int(rollouts.counts[i]) for i in chosen]).to(self.device)
+        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in chosen])
+        logprobs, values = self.engine(laid, targets, states)
+        old, advantages, old_values, returns, mask = (
+            one[places].to(self.device)[None]
+            for one in (rollouts.logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.trained)
+        )
+        mask = mask & bool(len(rows))
+        logprobs, values = logprobs[None], values[None]
+        policy, _ = policy_loss(logprobs, old, advantages, mask, method.cliprange)
+        value, _ = value_loss(values, old_values, returns, mask, method.cliprange_value)
+        # gradients are averaged over ranks, and the loss is a mean over the tokens of all
+        share = world_size() / max(count, 1.0)
+        loss = ((0.0 if critic_only else 1.0) * policy + method.vf_coef * value) * share
+        total = sum_over_ranks(loss.detach().double().clone()).item()
+        if not math.isfinite(total):
+            own = loss.item()
+            self.non_finite(update, "" if math.isfinite(own) else f"a loss of {own}", _names(rollouts, chosen))
+        self.engine.backward(loss, last)
+        with torch.no_grad():
+            log_ratio = torch.where(mask, logprobs - old, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+            clipped, tokens = clip_fraction(logprobs, old, advantages, mask, method.cliprange)
+            drift = (log_ratio.expm1() - log_ratio).sum()  # k3 of the policy that sampled to the one that learns
+            ratio = (log_ratio.exp() * mask).sum()
+            return torch.stack([x.double().cpu() for x in (policy, value, drift, clipped, ratio, tokens)])
+
+
+def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:
+    return [f"episode {rollouts.episode_of_row[i]} of this rank, {len(rollouts.rows[i])} tokens" for i in rows]
+
+
+def learning_rate(peak: float, schedule: str, warmup: float, updates: int) -> Callable[[int], float]:
+    """The rate of each update: a linear warm-up, then a straight line or half a cosine to 0, or the peak."""
+    first = math.ceil(warmup * updates) if warmup < 1 else int(warmup)
+
+    def rate(update: int) -> float:
+        if update < first:
+            return peak * (update + 1) / first
+        done = (update - first) / max(1, updates - first)
+        if schedule == "linear":
+            return peak * max(0.0, 1 - done)
+        if schedule == "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return peak
+
+    return rate

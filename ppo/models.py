@@ -1,0 +1,220 @@
+"""The policy with its critic as one module with one forward, and the reference that it is held to.
+
+Design decisions:
+- One module, one engine, one backward: under ZeRO a trunk shared by policy and values must be one forward.
+- Logits exist for the policy's own tokens only, in fp32, at the sampling temperature.
+- With `frozen_layers` the embeddings, the layers below and a tied head are frozen. Their states are the same all
+  through an iteration, so they are computed once (`trunk`), and serve policy, values, reference and every epoch.
+- The reference of a policy with adapters is the policy without them.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from lmgym.causal_rows import CausalRows, run_layers, token_logprobs
+from lmgym.engine import without_sharded_load
+from lmgym.errors import InputError
+from lmgym.families import Family, family_of
+from lmgym.models import add_lora, gathered, head_name, load_classifier
+from lmgym.policies import load_policy
+from lmgym.saving import is_adapted
+from ppo.config import PPOConfig
+
+
+class ValueHead(nn.Module):
+    """Linear(d, 2d), ReLU, Linear(2d, 1), as in trlx, in fp32; it says 0 until it has learned."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, 1)
+        generator = torch.Generator().manual_seed(seed)
+        with gathered([*self.parameters()], modifier_rank=0), torch.no_grad():
+            if self.inner.weight.numel():
+                drawn = torch.randn(self.inner.weight.shape, generator=generator) / width**0.5
+                self.inner.weight.copy_(drawn.to(self.inner.weight))
+                for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
+                    zero.zero_()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[M] of [M, W]."""
+        with torch.autocast(states.device.type, enabled=False):
+            inner = self.inner(states.to(self.inner.weight.dtype)).relu()
+            return self.outer(inner)[:, 0].float()
+
+
+@final
+class ActorCritic(nn.Module):
+    """A policy and its values. `critic` is a classifier with one output, or None for a head on the policy's trunk."""
+
+    def __init__(
+        self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0
+    ) -> None:
+        super().__init__()
+        self.policy, self.critic = policy, critic
+        self.family: Family = family_of(self.causal)
+        self.critic_family = None if critic is None else family_of(critic)
+        self.value_head = ValueHead(self.causal.config.hidden_size, seed) if critic is None else None
+        self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
+        if frozen_layers:
+            freeze_below(self.causal, frozen_layers)
+
+    @property
+    def causal(self):
+        """The transformers model itself, below any adapter."""
+        return self.policy.get_base_model() if is_adapted(self.policy) else self.policy
+
+    @property
+    def config(self):
+        """The policy's."""
+        return self.causal.config
+
+    def trunk(self, rows: CausalRows) -> torch.Tensor:
+        """States [N, W] of all tokens below the first layer that is trained."""
+        with torch.no_grad():
+            return run_layers(self.family, rows, None, 0, self.frozen_layers)
+
+    def forward(
+        self,
+        rows: CausalRows,
+        targets: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
+        values: bool = True,
+        trunk_only: bool = False,
+    ) -> Any:
+        """(log-probabilities [M] of the targets, or None; values [M], or None) at what `rows` read.
+
+        `states` are those of `trunk`; without them it runs here. With `trunk_only` it is all that runs.
+        """
+        if trunk_only:
+            return self.trunk(rows)
+        logprobs = found = None
+        if targets is not None or self.value_head is not None:
+            if states is None and self.frozen_layers:
+                states = self.trunk(rows)
+            hidden = run_layers(self.family, rows, states, self.frozen_layers, None, self.recompute)
+            normed = self.family.norm(hidden)
+            if targets is not None:
+                logprobs = token_logprobs(self.family, normed, targets, self.temperature)
+            if values and self.value_head is not None:
+                found = self.value_head(normed)
+        if values and self.critic_family is not None:
+            family = self.critic_family
+            found = family.head(run_layers(family, rows, None, 0, None, self.recompute))[:, 0].float()
+        return logprobs, found
+
+
+def freeze_below(causal, layers: int) -> None:
+    """Freezes the embeddings, the lowest `layers` and a tied head."""
+    for module in frozen_modules(causal, layers):
+        module.requires_grad_(False)
+
+
+def frozen_modules(causal, layers: int) -> list[nn.Module]:
+    """What `num_layers_unfrozen` leaves as it is."""
+    trunk = getattr(causal, causal.base_model_prefix)
+    blocks = trunk.h if hasattr(trunk, "h") else trunk.layers
+    head, words = causal.get_output_embeddings(), causal.get_input_embeddings()
+    tied = [head] if head.weight is words.weight else []
+    positions = [trunk.wpe] if hasattr(trunk, "wpe") else []
+    return [words, *positions, *blocks[:layers], *tied]
+
+
+@final
+class Reference:
+    """The policy as it was before step 1. Made by `of`, before the policy is wrapped."""
+
+    def __init__(self, model, frozen_layers: int, temperature: float) -> None:
+        self.model, self.frozen_layers, self.temperature = model, frozen_layers, temperature
+        self.family = family_of(model)
+
+    @classmethod
+    def of(cls, actor: ActorCritic) -> "Reference | None":
+        """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
+        if is_adapted(actor.policy):
+            return None
+        shared = frozen_modules(actor.causal, actor.frozen_layers) if actor.frozen_layers else []
+        model = copy.deepcopy(actor.causal, {id(module): module for module in shared})
+        model.requires_grad_(False)
+        return cls(model.eval(), actor.frozen_layers, actor.temperature)
+
+    def round(self, everything: bool) -> None:
+        """bf16 weights: of all modules as under DeepSpeed, or of linear layers, which autocast would round each time.
+
+        What the policy shares stays as it is.
+        """
+        if everything:
+            self.model.to(torch.bfloat16)
+            return
+        for module in own_linear_layers(self.model, self.frozen_layers):
+            module.to(torch.bfloat16)
+
+    @torch.no_grad()
+    def logprobs(self, rows: CausalRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
+        """[M] of the targets; `states` as `ActorCritic.trunk` gives them."""
+        hidden = run_layers(self.family, rows, states, self.frozen_layers)
+        return token_logprobs(self.family, self.family.norm(hidden), targets, self.temperature)
+
+
+def own_linear_layers(causal, frozen_layers: int) -> Iterator[nn.Module]:
+    """The linear layers that are not shared with the policy, but for a head that is tied to the embeddings."""
+    shared = {id(m) for top in frozen_modules(causal, frozen_layers) for m in top.modules()} if frozen_layers else set()
+    words = causal.get_input_embeddings().weight
+    for module in causal.modules():
+        weight = getattr(module, "weight", None)
+        linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        if linear and id(module) not in shared and weight is not words:
+            yield module
+
+
+@contextlib.contextmanager
+def without_adapters(actor: ActorCritic) -> Iterator[None]:
+    """The policy as its own reference, for the length of a `with`."""
+    with actor.policy.disable_adapter():
+        yield
+
+
+def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
+    """The policy with its critic, in fp32, and its reference. Raises InputError for models that cannot be had.
+
+    Call it once the ranks are joined: under ZeRO-3 models are loaded whole, and sharded by the engine.
+    """
+    settings, method = config.policy, config.method
+    with without_sharded_load():
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code)
+        critic = None if method.critic == "head" else load_critic(method.critic, tokenizer)
+    layers = policy.config.num_hidden_layers
+    if method.num_layers_unfrozen > layers:
+        raise InputError(f"num_layers_unfrozen={method.num_layers_unfrozen}; {settings.model} has {layers} layers")
+    frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
+    if settings.freeze_embeddings:
+        policy.get_input_embeddings().requires_grad_(False)
+    if settings.lora_rank:
+        policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
+    actor = ActorCritic(
+        policy, critic, frozen, config.rollout.temperature, settings.gradient_checkpointing, config.optimizer.seed
+    )
+    return actor, Reference.of(actor)
+
+
+def load_critic(name: str, tokenizer):
+    """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
+    other words to it.
+    """
+    from lmgym.models import load_tokenizer
+
+    own = load_tokenizer(name)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
+            "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
+        )
+    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
+    head = getattr(model, head_name(model))
+    if head.out_features != 1:
+        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
+    return model

@@ -1,0 +1,91 @@
+"""What the loop works with: models, the weights that sample, the engine, in the order in which they must be made."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lmgym.engine import Engine, resolve_config, world_size, zero_stage
+from lmgym.generation import Sampling
+from lmgym.keeping import Keeper
+from lmgym.plain_engine import PlainEngine, Trained
+from lmgym.run import Run
+from lmgym.training import room_for_checkpoints
+from ppo.config import PPOConfig
+from ppo.experience import Experience
+from ppo.gyms import Gym
+from ppo.learner import Learner, learning_rate
+from ppo.models import ActorCritic, build
+from ppo.sampling import SamplingPolicy
+
+ADAM_EPS = 1e-5
+
+
+@dataclass
+class Parts:
+    """What the loop works with."""
+
+    gym: Gym
+    tokenizer: Any
+    engine: Trained
+    sampler: SamplingPolicy
+    experience: Experience
+    learner: Learner
+    sampling: Sampling
+
+
+def set_up(
+    config: PPOConfig, gym: Gym, deepspeed: dict | None, tokenizer, run: Run, keeper: Keeper, iterations: int
+) -> Parts:
+    """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    actor, reference = build(config, tokenizer)
+    trainable = sum(x.numel() for x in actor.parameters() if x.requires_grad)
+    run.update(parameters=sum(x.numel() for x in actor.parameters()), trainable_parameters=trainable)
+    keeper.checkpoint_bytes = room_for_checkpoints(config, actor, run)
+    actor.to(device)
+    sampler = SamplingPolicy(
+        actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
+        config.rollout.batch_rows,
+    )  # fmt: skip
+    if reference is not None:
+        if config.policy.precision == "bf16":
+            reference.round(everything=deepspeed is not None)
+        reference.model.to(device)
+    engine = make_engine(config, actor, deepspeed)
+    r, o = config.rollout, config.optimizer
+    sampling = Sampling(r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=o.seed)
+    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * config.updates_an_iteration)
+    learner = Learner(config, engine, rate, device, keeper.leave_non_finite, keeper.beat)
+    return Parts(gym, tokenizer, engine, sampler, Experience(config, engine, reference, device), learner, sampling)
+
+
+def make_engine(config: PPOConfig, actor: ActorCritic, deepspeed: dict | None) -> Trained:
+    """The policy with AdamW, under DeepSpeed or without."""
+    o = config.optimizer
+    trained = [p for p in actor.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": o.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=ADAM_EPS,
+        fused=deepspeed is None,
+    )  # fmt: skip
+    if deepspeed is None:
+        return PlainEngine(actor, optimizer, config.policy.precision, o.max_grad_norm)
+    resolved = resolve_config(
+        deepspeed, o.micro_batch, max(1, o.global_batch // world_size() // o.micro_batch), world_size(),
+        config.policy.precision, o.max_grad_norm, actor.config.hidden_size,
+    )  # fmt: skip
+    resolved["zero_force_ds_cpu_optimizer"] = False  # ours is AdamW of torch, also where its state is offloaded
+    resolved.pop("optimizer", None)
+    resolved.pop("scheduler", None)
+    return Engine.prepare(actor, optimizer, resolved)
+
+
+def count_iterations(config: PPOConfig, tasks: int) -> int:
+    """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
+    if config.optimizer.max_updates > 0:
+        return -(-config.optimizer.max_updates // config.updates_an_iteration)
+    return max(1, round(config.optimizer.epochs * tasks / config.rollout.num_rollouts))

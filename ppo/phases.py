@@ -1,0 +1,53 @@
+"""Where the time of an iteration goes."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from lmgym.environments.protocol import Judgement, Sample
+from lmgym.keeping import Keeper
+
+
+@final
+class Clock:
+    """Seconds of each phase, on this rank; each is a sign of life."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper, self.now = keeper, ""
+        self.found: dict[str, float] = {}
+        self.began = self.since = time.perf_counter()
+
+    def phase(self, name: str) -> str:
+        """Begins a phase; the one before."""
+        before, now = self.now, time.perf_counter()
+        if before:
+            self.found[before] = self.found.get(before, 0.0) + now - self.since
+        self.now, self.since = name, now
+        self.keeper.beat(name)
+        return before
+
+    def seconds(self, tokens: float) -> dict[str, float]:
+        """time/ of each phase, and the tokens that were trained a second."""
+        self.phase("")
+        total = sum(self.found.values()) - self.found.get("evaluate", 0.0)
+        found = {f"time/{name}": value for name, value in self.found.items()}
+        generated = self.found.get("rollout_generate", 0.0)
+        found["time/rollout_time"] = generated + self.found.get("rollout_score", 0.0)
+        return found | {"time/iteration": total, "rollout/tokens_per_second": tokens / max(total, 1e-9)}
+
+
+@dataclass(frozen=True)
+class TimedJudge:
+    """A judge whose time is not that of the sampling."""
+
+    inner: Any
+    clock: Clock
+
+    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+        """The inner one's."""
+        before = self.clock.phase("rollout_score")
+        try:
+            return self.inner.judge(samples)
+        finally:
+            self.clock.phase(before)

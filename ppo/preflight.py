@@ -1,0 +1,88 @@
+"""What must hold before the first update, or nothing that follows means anything; a failure names the token."""
+
+from collections.abc import Sequence
+
+import torch
+
+from lmgym.episodes import Episode
+from lmgym.errors import InputError
+from ppo.config import PPOConfig
+from ppo.experience import Gap
+from ppo.rollouts import Rollouts
+
+MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
+"""nats between sampler and trainer: the largest in fp32, the mean in 16 bits"""
+
+
+def check_first_rollouts(
+    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts, gap: Gap
+) -> None:
+    """Raises InputError, with the token, where sampler and trainer differ, the reference is another model, a reply's
+    eos has no place in the loss, or a score stands on the wrong token. For the first iteration of a run.
+    """
+    precision = config.policy.precision
+    off = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
+    found = gap.largest if precision == "fp32" else gap.mean
+    if found > MOST_GAP[precision]:
+        where = _token(tokenizer, rollouts, int(off.argmax()))
+        raise InputError(
+            f"sampler and trainer differ by {found:.2g} nats a token ({precision} allows {MOST_GAP[precision]:g}), "
+            f"most at {where}: the ratio of the first update would not be 1; a defect of ours, or an untested family"
+        )
+    apart = (rollouts.logprobs - rollouts.reference_logprobs).abs()
+    if apart.mean() > MOST_GAP[precision]:
+        where = _token(tokenizer, rollouts, int(apart.argmax()))
+        raise InputError(
+            f"policy and reference have the same weights and differ by {float(apart.mean()):.2g} nats a token, most at "
+            f"{where}"
+        )
+    if tokenizer.pad_token_id in set(eos):
+        raise InputError(
+            f"pad and eos are one token ({tokenizer.pad_token!r}): needed: a pad token of its own in the tokenizer's "
+            "folder, or replies would never be seen to end"
+        )
+    _check_scores(config, tokenizer, set(eos), episodes, rollouts)
+
+
+def _check_scores(config: PPOConfig, tokenizer, eos: set[int], episodes: Sequence[Episode], rollouts: Rollouts) -> None:
+    last = torch.from_numpy(rollouts.firsts[1:] - 1)
+    elsewhere = rollouts.scores.clone()
+    elsewhere[last] = 0
+    steps = [step for episode in episodes for step in episode.steps]
+    dense = any(isinstance(step.reward, tuple) for step in steps)
+    if not dense and bool(elsewhere.any()):
+        raise InputError(
+            f"a score stands at {_token(tokenizer, rollouts, int(elsewhere.abs().argmax()))}, no reply's end"
+        )
+    for number, step in enumerate(steps):
+        ended_by_eos = step.completion.finish_reason == "eos"
+        final = rollouts.rows[number][-1]
+        if ended_by_eos != (final in eos) and step.completion.finish_reason != "stop":
+            raise InputError(
+                f"reply {number} ended by {step.completion.finish_reason}, and its last token is "
+                f"{_token(tokenizer, rollouts, int(last[number]))}: eos must be sampled, kept and rewarded"
+            )
+
+
+def _token(tokenizer, rollouts: Rollouts, place: int) -> str:
+    """A token in words: which of which reply."""
+    row = int(torch.searchsorted(torch.from_numpy(rollouts.firsts), place, right=True)) - 1
+    within = place - int(rollouts.firsts[row])
+    id_ = rollouts.rows[row][len(rollouts.rows[row]) - int(rollouts.counts[row]) + within]
+    return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
+
+
+def biases(config: PPOConfig) -> list[str]:
+    """A line where rollouts are drawn from another distribution than the policy's."""
+    r = config.rollout
+    found = [
+        f"{name}={getattr(r, name)}"
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("repetition_penalty", 1.0))
+        if getattr(r, name) != off
+    ]
+    if not found:
+        return []
+    return [
+        f"warning: {', '.join(found)} in rollouts: replies are drawn from another distribution than the policy's, so "
+        "the gradient is biased; PPO's own is temperature alone"
+    ]

@@ -1,0 +1,131 @@
+"""Prompts out of rows: tasks that episodes begin from, with the other columns. Nothing is dropped silently."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lmgym.environments.protocol import Task
+from lmgym.errors import InputError
+from lmgym.pairs import read_pair
+from lmgym.records import Record, read_records
+from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, split_by_prompt
+from lmgym.text import Conversation
+from ppo.config import RolloutConfig
+
+FORMS = ("prompt", "messages", "text", "input_text", "chosen")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What to train on and what to evaluate on."""
+
+    train: list[Task]
+    evaluation: list[Task]
+    rejections: list[Rejection]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the prompts in their order, columns included."""
+        digest = hashlib.sha256()
+        for side in (self.train, self.evaluation):
+            for task in side:
+                digest.update(json.dumps(task, default=repr, sort_keys=True).encode())
+            digest.update(b"\0")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A prompt with its columns."""
+
+    task: Task
+    file: str
+    line: int
+    prompt_key: str
+    answers: tuple = ()
+
+
+def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> Prompts:
+    """The prompts that the settings name, each once. Raises InputError where there are none.
+
+    With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
+    """
+    rows, rejections = _read(settings.prompts, as_text)
+    if settings.eval_prompts:
+        held_out, more = _read(settings.eval_prompts, as_text, "test")
+        rejections += more
+        keys = {row.prompt_key for row in held_out}
+        train = [row for row in rows if row.prompt_key not in keys]
+    else:
+        train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
+    if not train:
+        raise InputError(f"{settings.prompts} leaves 0 prompts to train on; needed: some that are not evaluated on")
+    return Prompts([row.task for row in train], [row.task for row in held_out], rejections)
+
+
+def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row], list[Rejection]]:
+    records = read_records(source, split)
+    if not records:
+        raise InputError(f"{source} holds 0 rows; needed: prompts")
+    if not any(name in record.fields for record in records for name in FORMS):
+        found = ", ".join(sorted({name for record in records[:100] for name in record.fields}))
+        raise InputError(f"{source} holds no prompts: found the columns {found}; needed: one of {', '.join(FORMS)}")
+    seen: set[str] = set()
+
+    def read(record: Record) -> _Row:
+        row = _read_row(record, as_text)
+        if row.prompt_key in seen:
+            raise RowError("prompt", "the same prompt as in an earlier row")
+        seen.add(row.prompt_key)
+        return row
+
+    return read_rows(records, read)
+
+
+def _read_row(record: Record, as_text: bool) -> _Row:
+    if record.fault:
+        raise RowError("(row)", record.fault)
+    name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
+    if name is None:
+        raise RowError("prompt", "missing or empty")
+    value = record.fields[name]
+    prompt: Conversation | str
+    if as_text and isinstance(value, str):
+        prompt, key = value, value
+    else:
+        prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_conversation(value, name))
+        if not prompt.turns:
+            raise RowError(name, "no turn to answer")
+        key = prompt_key(prompt)
+    columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
+    return _Row({"prompt": prompt, **columns}, record.file, record.line, key)
+
+
+def _unanswered(conversation: Conversation) -> Conversation:
+    """Without a last turn of the bot's: that is what the policy is to say."""
+    turns = conversation.turns
+    while turns and turns[-1].speaker == "bot":
+        turns = turns[:-1]
+    return Conversation(turns, conversation.persona)
+
+
+def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:
+    """Which tasks an iteration plays: the next `number` of an endless series of fresh permutations."""
+    first = iteration * number
+    found: list[int] = []
+    order = np.zeros(0, dtype=np.int64)
+    for place in range(first, first + number):
+        epoch, within = divmod(place, len(tasks))
+        if not found or within == 0:
+            order = np.random.default_rng([seed, epoch]).permutation(len(tasks))
+        found.append(int(order[within]))
+    return found
+
+
+def plain_columns(task: Task) -> Mapping[str, Any]:
+    """A task's columns without its prompt."""
+    return {name: value for name, value in task.items() if name != "prompt"}

@@ -1,0 +1,114 @@
+"""What a PPO run tells people and leaves behind: a line an iteration, replies to read, the policy's folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from lmgym.engine import engine_name, world_size
+from lmgym.plain_engine import Trained
+from lmgym.policies import save_policy
+from lmgym.reporting import CONSOLE
+from lmgym.run import Run
+from ppo.config import PPOConfig
+from ppo.gyms import Gym
+from ppo.models import ActorCritic
+
+SHOWN_SAMPLES = 4
+LINE = {
+    "reward/mean": "reward",
+    "eval/reward/mean": "eval",
+    "eval/gold": "gold",
+    "policy/kl": "KL",
+    "rollout/reply_tokens": "tokens",
+    "policy/clipfrac": "clipped",
+    "values/explained_variance": "explained",
+    "rollout/tokens_per_second": "tokens/s",
+}
+
+
+def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: int) -> None:
+    """How it will run."""
+    o, r = config.optimizer, config.rollout
+    CONSOLE.print(
+        f"{len(gym.tasks):,} tasks to train on, {len(gym.eval_tasks):,} to evaluate on, {len(gym.rejections):,} rows "
+        f"rejected; {iterations} iterations of {r.num_rollouts} episodes and {config.updates_an_iteration} updates of "
+        f"{o.global_batch}",
+        soft_wrap=True,
+    )
+    CONSOLE.print(
+        f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}",
+        soft_wrap=True,
+    )
+
+
+def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
+    """An iteration in one line."""
+    shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
+    CONSOLE.print(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}", soft_wrap=True)
+
+
+def show_samples(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Some replies with what was thought of them."""
+    table = Table(title="replies to held-out prompts", title_justify="left")
+    scorers = sorted({name for row in rows for name in row["scores"]})
+    for name in ("prompt", "reply"):
+        table.add_column(name, overflow="fold")
+    for name in ("tokens", "reward", *scorers, *(["gold"] if rows and "gold" in rows[0] else [])):
+        table.add_column(name, justify="right")
+    for row in rows[:SHOWN_SAMPLES]:
+        prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
+        reward = row["reward"] if not isinstance(row["reward"], tuple) else sum(row["reward"])
+        opinions = [f"{row['scores'][name]:.2f}" if name in row["scores"] else "" for name in scorers]
+        gold = [f"{row['gold']:.2f}"] if "gold" in row else []
+        earned = "failed" if reward is None else f"{reward:.2f}"
+        table.add_row(escape(prompt), escape(row["reply"].strip()), str(row["tokens"]), earned, *opinions, *gold)
+    CONSOLE.print(table)
+
+
+def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A file of replies, a row each, under samples/."""
+    if run.is_main and rows:
+        path = run.folder / "samples" / f"{name}-{update:06d}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        lines = [json.dumps({"update": update, **row}, ensure_ascii=False, default=str) for row in rows]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
+    """The policy as an ordinary folder, its value head beside it. The weights are gathered on all ranks."""
+    state = engine.gather()
+    if not run.is_main:
+        return run.folder
+    actor: ActorCritic = engine.module  # type: ignore[assignment]
+    own = {name.removeprefix("policy."): value for name, value in state.items() if name.startswith("policy.")}
+    folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True)
+    (folder / "README.md").write_text(_card(config, metrics), encoding="utf-8")
+    return folder
+
+
+def _card(config: PPOConfig, metrics: Mapping[str, float]) -> str:
+    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in sorted(metrics.items()))
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- lmgym
+- ppo
+---
+
+# {config.name}
+
+A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against
+`{config.reward.scorers or "a reward of its own"}`. Render a chat with the tokenizer's own chat template
+(`add_generation_prompt=True`) and tokenize it with `add_special_tokens=False`; a reply ends with an eos token.
+
+## Last evaluation and iteration
+
+| measure | value |
+|---|---|
+{figures}
+"""

@@ -1,0 +1,66 @@
+"""The weights that sample: the policy's own where they are whole and of the working type, else a copy kept in step.
+
+Under ZeRO-3 each rank has a part of every weight; gathered into a copy of its own, ranks sample freely, each at its own
+length. In bf16 without DeepSpeed the trained weights are fp32: a rounded copy reads half as much a token.
+"""
+
+import copy
+from typing import final
+
+import torch
+
+from lmgym.errors import InputError
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import gathered
+from lmgym.saving import is_adapted
+from ppo.models import ActorCritic
+
+GIB = 1 << 30
+
+
+@final
+class SamplingPolicy:
+    """A generator and the weights that it reads. Made before the policy is wrapped by an engine."""
+
+    def __init__(self, actor: ActorCritic, tokenizer, precision: str, sharded: bool, under_deepspeed: bool, rows: int):
+        self.actor = actor
+        rounds = precision == "bf16" and not under_deepspeed
+        self.copied = sharded or rounds
+        model = actor.policy
+        if self.copied:
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            _refuse_no_room(model, dtype)
+            model = copy.deepcopy(model).to(dtype).requires_grad_(False)
+        self.policy = model
+        causal = model.get_base_model() if is_adapted(model) else model
+        self.generator = LocalGenerator(causal, tokenizer, rows)
+        self._synced = False
+
+    def to(self, device: torch.device) -> None:
+        """Moves a copy to a device; the policy's own weights are moved by their owner."""
+        if self.copied:
+            self.policy.to(device)
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Brings a copy in step, weight by weight; frozen ones the first time only. Collective under ZeRO-3."""
+        if self.copied:
+            pairs = zip(self.actor.policy.named_parameters(), self.policy.parameters(), strict=True)
+            for (_, trained), own in pairs:
+                if trained.requires_grad or not self._synced:
+                    with gathered([trained]):
+                        own.copy_(trained)
+        self._synced = True
+
+
+def _refuse_no_room(model, dtype: torch.dtype) -> None:
+    """Raises InputError where a GPU has no room for a second, whole copy."""
+    if not torch.cuda.is_available():
+        return
+    needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    free, _ = torch.cuda.mem_get_info()
+    if needed > free:
+        raise InputError(
+            f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
+            "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
+        )

@@ -1,0 +1,87 @@
+"""What a checkpoint of PPO holds, and how it comes back exactly. Written between iterations: no rollouts are under way.
+
+    model.safetensors, optimizer.pt   plain and DDP; or global_step*/, DeepSpeed's shards of each rank
+    loop.json                         iteration, updates, KL coefficient, running moments, scorers' moments, alarm
+    rank-00000.pt                     of each rank: random numbers
+
+Prompts, seeds of rollouts and orders of minibatches are functions of (seed, iteration): they need no state.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from lmgym.engine import rank
+from lmgym.errors import InputError
+from lmgym.plain_engine import Trained
+from lmgym.random_state import random_state, restore_random_state
+from ppo.advantages import AdaptiveKL, RunningMoments
+from ppo.config import MethodConfig
+from ppo.safeguards import Alarm
+
+LOOP = "loop.json"
+
+
+@final
+@dataclass
+class LoopState:
+    """Where the loop stands, besides the weights."""
+
+    kl: AdaptiveKL
+    moments: RunningMoments = field(default_factory=RunningMoments)
+    """of rollout scores"""
+    scorer_moments: dict[str, tuple[float, float]] | None = None
+    alarm: Alarm = field(default_factory=Alarm)
+    iteration: int = 0
+    """that comes next"""
+    first_length: float = 0.0
+    """mean tokens of a reply in the first iteration"""
+
+    @classmethod
+    def fresh(cls, method: MethodConfig) -> "LoopState":
+        """Before the first iteration."""
+        return cls(AdaptiveKL(method.init_kl_coef, method.target, method.horizon))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {
+            "kl": self.kl.state_dict(),
+            "moments": self.moments.state_dict(),
+            "scorer_moments": self.scorer_moments,
+            "alarm": self.alarm.state_dict(),
+            "iteration": self.iteration,
+            "first_length": self.first_length,
+        }
+
+    def restore(self, said: dict[str, Any]) -> None:
+        """Goes on from there."""
+        self.kl.load_state_dict(said["kl"])
+        self.moments.load_state_dict(said["moments"])
+        self.alarm.load_state_dict(said["alarm"])
+        moments = said["scorer_moments"]
+        self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
+        self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
+
+
+def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
+    """Writes this rank's part. On every rank."""
+    engine.save(folder)
+    if rank() == 0:
+        (folder / LOOP).write_text(json.dumps(state.as_json()))
+    torch.save(random_state(), folder / f"rank-{rank():05d}.pt")
+
+
+def read_state(folder: Path, engine: Trained, state: LoopState) -> None:
+    """What `write_state` wrote. Raises InputError where this rank's random numbers are missing. On every rank."""
+    own = folder / f"rank-{rank():05d}.pt"
+    if not own.is_file():
+        raise InputError(
+            f"{own} is absent: without this rank's random numbers another run would go on; needed: the file, or "
+            "--resume never"
+        )
+    engine.load(folder)
+    state.restore(json.loads((folder / LOOP).read_text()))
+    restore_random_state(torch.load(own, map_location="cpu", weights_only=True))

@@ -1,0 +1,233 @@
+"""PPO in one straight line: from a config and a gym to a policy that earns more. The loop is `train`, step by step.
+
+Design decisions:
+- Prompts, seeds of episodes and orders of minibatches are functions of (seed, iteration, number of the episode), never
+  of the rank: the same episodes are played, and the same minibatches learned, however many ranks share them.
+- Between iterations there is nothing under way but what ppo/state.py writes: checkpoints are made there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmgym.engine import (
+    rank,
+    read_config,
+    share_objects,
+    start_distributed,
+    stop_distributed,
+    sum_over_ranks,
+    world_size,
+)
+from lmgym.environments.protocol import Judgement, Sample
+from lmgym.episodes import Episode
+from lmgym.keeping import Keeper
+from lmgym.models import load_tokenizer
+from lmgym.policies import refuse_no_eos
+from lmgym.reporting import show_notes
+from lmgym.run import Run
+from lmgym.tracking import adopt_original_token_names
+from lmgym.training import kept_run
+from ppo.advantages import masked_sums
+from ppo.config import PPOConfig, refuse_impossible
+from ppo.evaluation import evaluate, play, table_rows
+from ppo.experience import reward_and_advance
+from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
+from ppo.gyms import Gym, Prepare
+from ppo.parts import Parts, count_iterations, set_up
+from ppo.phases import Clock, TimedJudge
+from ppo.preflight import biases, check_first_rollouts
+from ppo.prompts import tasks_of_iteration
+from ppo.report import save_results, show_line, show_plan, show_samples, write_samples
+from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
+from ppo.rollouts import Rollouts, gather
+from ppo.safeguards import collapse, stop_collapsed
+from ppo.state import LoopState, read_state, write_state
+
+EVALUATIONS = 5  # in a run, unless asked otherwise
+SAMPLES = 8  # of an iteration that are kept to read
+
+
+def train(config: PPOConfig, prepare: Prepare) -> None:
+    """Optimises a policy in a gym, evaluates it and saves it. Raises InputError before step 1 for what cannot work."""
+    adopt_original_token_names()
+    refuse_impossible(config, world_size())
+    deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    start_distributed(use_deepspeed=deepspeed is not None)
+    tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
+    refuse_no_eos(config.policy.model, tokenizer)
+    gym = prepare(config, tokenizer)
+    iterations = count_iterations(config, len(gym.tasks))
+    if rank() == 0:
+        show_plan(config, gym, deepspeed, iterations)
+        show_notes(biases(config))
+    if config.run.dry_run:
+        stop_distributed()
+        return
+    with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
+        parts = set_up(config, gym, deepspeed, tokenizer, run, keeper, iterations)
+        state = LoopState.fresh(config.method)
+        if checkpoint:
+            read_state(checkpoint, parts.engine, state)
+        metrics = _loop(config, parts, state, run, keeper, iterations)
+        keeper.beat("saving the policy")
+        folder = save_results(config, parts.engine, tokenizer, run, metrics)
+        if run.is_main:
+            show_notes([f"the policy: {folder}"])
+    stop_distributed()
+
+
+def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper, iterations: int) -> dict[str, float]:
+    """All iterations that are left; the figures of the last one."""
+    metrics: dict[str, float] = {}
+    _normalise(config, p, state, keeper)
+    while state.iteration < iterations:
+        iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
+
+        # 1. the weights that sample are those that were trained
+        clock.phase("rollout_generate")
+        p.sampler.sync()
+
+        # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
+        tasks, seeds = _share(config, p.gym, iteration)
+        gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
+        episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
+        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+        _stop_where_rewards_fail(config, episodes)
+
+        # 3. log-probabilities of policy and reference, values
+        clock.phase("forward")
+        gap = p.experience.measure(rollouts)
+        if iteration == 0:
+            check_first_rollouts(config, p.tokenizer, p.sampler.generator.eos.tolist(), episodes, rollouts, gap)
+            show_notes([why] if run.is_main and (why := p.experience.why_no_cache(rollouts)) else [])
+
+        # 4. KL reward and advantages
+        rewards = reward_and_advance(rollouts, config, state.kl.value)
+
+        # 5. epochs of minibatches
+        clock.phase("backward")
+        learned = p.learner.learn(rollouts, iteration, update)
+
+        # 6. figures, and what follows from them: the KL coefficient, a collapse
+        clock.phase("log")
+        metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
+        metrics["policy/learning_rate"] = p.learner.rate(update)
+        state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
+        why = collapse(metrics, config.method, state.first_length)
+        state.iteration, update = iteration + 1, update + config.updates_an_iteration
+        write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], tasks))
+
+        # 7. evaluate
+        if _due(state.iteration, config.run.eval_updates, config, iterations):
+            clock.phase("evaluate")
+            p.sampler.sync()
+            metrics |= _evaluated(config, p, state, run, update)
+        metrics |= clock.seconds(metrics["rollout/trained_tokens"])
+        run.log(update, metrics)
+        if run.is_main:
+            show_line(iteration, iterations, metrics)
+        if why:
+            raise stop_collapsed(why, run)
+
+        # 8. save
+        leaving = sum_over_ranks(torch.tensor(float(keeper.asked_to_leave))).item() > 0
+        if leaving or _saves(config, state.iteration, iterations):
+            keeper.save(update, lambda folder: write_state(folder, p.engine, state))
+        if leaving:
+            keeper.leave(update)
+    return metrics
+
+
+def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
+    """This rank's tasks of an iteration, with the seed of each episode."""
+    number, seed = config.rollout.num_rollouts, config.optimizer.seed
+    chosen = tasks_of_iteration(gym.tasks, number, iteration, seed)
+    seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
+    own = slice(rank(), None, world_size())
+    return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+
+
+def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) -> None:
+    """Gives scorers mean 0 and std 1 on replies of the policy before step 1, where that is asked for. Collective."""
+    judge = p.gym.judge
+    if not isinstance(judge, ScorerReward) or not config.reward.normalize:
+        return
+    if state.scorer_moments is None:
+        keeper.beat("reference replies, to normalise scorers")
+        p.sampler.sync()
+        tasks, seeds = _share(config, p.gym, 0)
+        heard = Hearing()
+        play(p.gym, tasks, [seed ^ 1 for seed in seeds], p.sampler.generator, p.tokenizer, p.sampling, config, heard)
+        sums = reference_moments(judge, heard.samples)
+        state.scorer_moments = to_moments({name: sum_over_ranks(own) for name, own in sums.items()})
+    p.gym = replace(p.gym, judge=replace(judge, moments=state.scorer_moments))
+
+
+class Hearing:
+    """A judge that only listens."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+        """Keeps them."""
+        self.samples += samples
+        return [Judgement(0.0) for _ in samples]
+
+
+def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode]) -> None:
+    """Raises RunStopped, on all ranks, where more rewards failed than allowed."""
+    failed = [e for e in episodes if total_reward(e) is None]
+    trouble = next((step.trouble for e in failed for step in e.steps if step.trouble), "on another rank")
+    counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
+    stop_if_too_many_failed(int(counts[0]), int(counts[1]), config.reward.max_failed_rewards, trouble)
+
+
+def _alike(sums: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The same names on every rank."""
+    names = sorted(set().union(*share_objects(set(sums))))
+    return {name: sums.get(name, (0.0, 0.0)) for name in names}
+
+
+def figures(
+    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards, learned, gap
+):
+    """The line of an iteration; what a run goes on with (running moments, the first length) is noted. Collective."""
+    means = reduce_means({**_alike(of_episodes(episodes)), **of_rollouts(rollouts, rewards, state.kl.value)})
+    earned = torch.tensor([x for e in episodes if (x := total_reward(e)) is not None], dtype=torch.float64)
+    state.moments.merge(sum_over_ranks(masked_sums(earned, torch.ones_like(earned, dtype=torch.bool))))
+    state.first_length = state.first_length or means["rollout/reply_tokens"]
+    means["rollout/trained_tokens"] *= world_size()  # a sum, not a mean
+    metrics = finished(means, learned, gap, (state.moments.mean, state.moments.std), config.method.vf_coef)
+    return metrics | {"policy/kl_coef": state.kl.value}
+
+
+def _saves(config: PPOConfig, iteration: int, iterations: int) -> bool:
+    updates = config.run.save_updates
+    return updates >= 0 and _due(iteration, updates, config, iterations)
+
+
+def _due(iteration: int, updates: int, config: PPOConfig, iterations: int) -> bool:
+    """Whether something that happens every so many updates (0: five times in a run) happens after this iteration."""
+    every = max(1, round(updates / config.updates_an_iteration) if updates > 0 else -(-iterations // EVALUATIONS))
+    return iteration % every == 0 or iteration == iterations
+
+
+def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: int) -> dict[str, float]:
+    found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
+    write_samples(run, "evaluation", update, found.rows)
+    metrics = dict(found.metrics)
+    if "eval/gold" in metrics:
+        before = state.alarm.raised_at
+        reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
+        on = state.alarm.hear(update, reward, gold, error)
+        metrics["alarm/gold_falls"] = float(on)
+        if on and before < 0 and run.is_main:
+            show_notes([state.alarm.words(update, reward, gold)])
+    if run.is_main:
+        show_samples(found.rows)
+    return metrics

@@ -1,0 +1,103 @@
+"""Rows through a causal model at chosen places: log-probabilities, gradients and states of the plain forward."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from lmgym import causal_rows
+from lmgym.causal_rows import lay, run_layers, token_logprobs
+from lmgym.families import family_of
+
+SIZES = {
+    "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+    "llama": {"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+              "num_key_value_heads": 2},
+    "qwen3": {"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 8},
+}  # fmt: skip
+LENGTHS, READS = (9, 30, 31, 12, 7), (3, 10, 1, 0, 5)
+
+
+def make(family: str):
+    torch.manual_seed(0)
+    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=97, **ids, **SIZES[family]))
+    for weight in model.parameters():  # norms and biases that are not 1 and 0
+        weight.data += 0.1 * torch.randn_like(weight)
+    rng = np.random.default_rng(0)
+    return model, [rng.integers(0, 97, n).tolist() for n in LENGTHS]
+
+
+def targets_of(rows) -> torch.Tensor:
+    return torch.tensor([id_ for row, reads in zip(rows, READS, strict=True) for id_ in row[len(row) - reads :]])
+
+
+def plain_logprobs(model, rows, temperature: float) -> torch.Tensor:
+    """Row by row, by the library's own forward."""
+    found = []
+    for row, reads in zip(rows, READS, strict=True):
+        logprobs = torch.log_softmax(model(torch.tensor([row])).logits[0] / temperature, -1)
+        found += [logprobs[place, row[place + 1]] for place in range(len(row) - reads - 1, len(row) - 1)]
+    return torch.stack(found)
+
+
+def ours(model, rows, temperature: float, recompute: bool = False) -> torch.Tensor:
+    family = family_of(model)
+    states = run_layers(family, lay(rows, READS), recompute=recompute)
+    return token_logprobs(family, family.norm(states), targets_of(rows), temperature)
+
+
+def gradients(model, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_logprobs_and_gradients_are_those_of_the_plain_forward(family: str, recompute: bool) -> None:
+    model, rows = make(family)
+    found, expected = ours(model, rows, 0.7, recompute), plain_logprobs(model, rows, 0.7)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    mine, theirs = gradients(model, found), gradients(model, expected)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(mine[name], gradient, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_it_may_begin_above_the_lowest_layers(family: str) -> None:
+    model, rows = make(family)
+    functions, batch = family_of(model), lay(rows, READS)
+    states = run_layers(functions, batch, last=2)
+    assert states.shape == (sum(LENGTHS), 32)
+    torch.testing.assert_close(run_layers(functions, batch, states, 2), run_layers(functions, batch), atol=0, rtol=0)
+
+
+def test_the_last_places_themselves_can_be_read() -> None:
+    model, rows = make("llama")
+    functions = family_of(model)
+    logits = functions.head(run_layers(functions, lay(rows, [1] * len(rows), skip=0)))
+    for row, found in zip(rows, logits, strict=True):
+        torch.testing.assert_close(found, model(torch.tensor([row])).logits[0, -1], atol=2e-5, rtol=0)
+
+
+def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = make("llama")
+    whole = ours(model, rows, 1.0)
+    expected = gradients(model, whole)
+    monkeypatch.setattr(causal_rows, "CHUNK_LOGITS", 97 * 4)
+    chunked = ours(model, rows, 1.0)
+    torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=0)
+    for name, gradient in gradients(model, chunked).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_bf16_is_near_fp32(family: str) -> None:
+    model, rows = make(family)
+    exact = ours(model, rows, 1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = ours(model, rows, 1.0)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().mean() < 0.05
