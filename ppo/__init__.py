@@ -1,0 +1,1 @@
+"""Stage 2: a policy that earns reward, by PPO."""
