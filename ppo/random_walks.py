@@ -37,6 +37,11 @@ class RandomWalks:
         """The letters that a walk may start at: all but the goal."""
         return list(LETTERS[GOAL + 1 : len(self.edges)])
 
+    @property
+    def tasks(self) -> list[dict[str, str]]:
+        """The prompts as an environment takes them."""
+        return [{"prompt": letter} for letter in self.prompts]
+
     @cached_property
     def shortest(self) -> np.ndarray:
         """[nodes] int: nodes on the shortest walk from each to the goal, both counted; at most 10."""
@@ -52,7 +57,7 @@ class RandomWalks:
         nodes = self._nodes(walks)
         at_goal = nodes == GOAL
         arrival = np.where(at_goal.any(1), at_goal.argmax(1), MOST_NODES - 1)
-        is_step = self.edges[nodes[:, :-1], nodes[:, 1:]] & (nodes[:, :-1] != NO_NODE) & (nodes[:, 1:] != NO_NODE)
+        is_step = self.edges[nodes[:, :-1], nodes[:, 1:]] & (nodes[:, :-1] != NO_NODE)
         is_after = np.arange(1, MOST_NODES) > arrival[:, None]
         length = np.where((is_step | is_after).all(1), arrival + 1, MOST_NODES)
         most = MOST_NODES - self.shortest[nodes[:, 0]]

@@ -58,6 +58,8 @@ def test_walks_follow_the_steps_from_every_start_to_the_goal_or_ten_nodes(known:
         assert 2 <= len(walk) <= 10
         assert walk[-1] == "a" or len(walk) == 10
     assert sorted({walk[0] for walk in known.walks}) == known.prompts == list("bcdefghijklmnopqrstu")
+    assert known.tasks[:2] == [{"prompt": "b"}, {"prompt": "c"}]
+    assert len(known.tasks) == 20
 
 
 def test_a_seed_draws_the_same_walks_again_and_another_seed_others(known: RandomWalks) -> None:
@@ -85,7 +87,7 @@ def test_optimality_is_right_on_a_graph_reckoned_by_hand() -> None:
     assert SMALL.shortest.tolist() == [1, 2, 3, 4, 10, 10]
     worth = {
         "ba": 1, "bcba": 6 / 8, "cba": 1, "dcba": 1, "dcbcba": 4 / 6,
-        "bcbcbcba": 2 / 8, "bcbcbcbcba": 0, "bcbcbcbcbcba": 0,  # ten nodes, and twelve
+        "bcbcbcba": 2 / 8, "bcbcbcbcba": 0, "bcbcbcbcbcba": 0, "bcbcbcbcbcbaba": 0,  # ten nodes, and twelve
         "ca": 0, "dba": 0, "bcbda": 0,  # steps that are none
         "b": 0, "bc": 0, "": 0,  # never there
         "bax": 1, "bac": 1, "baca": 1, "a": 1,  # what follows the goal does not count
@@ -93,6 +95,12 @@ def test_optimality_is_right_on_a_graph_reckoned_by_hand() -> None:
         "efefefefef": 0, "ea": 0,  # from where no walk can be better
     }  # fmt: skip
     np.testing.assert_allclose(SMALL.optimality(list(worth)), list(worth.values()), rtol=0, atol=1e-12)
+
+
+def test_what_is_no_letter_of_the_graph_stands_for_no_node_of_it() -> None:
+    triangle = graph("aa", "ba", "bc", "cb", "ca", nodes=3)
+    assert triangle.optimality(["bca", "cba"]).tolist() == [7 / 8, 7 / 8]
+    assert not triangle.optimality(["bza", "zba", "za", "bz", "bdca"]).any()
 
 
 def test_no_walks_have_no_optimality() -> None:
