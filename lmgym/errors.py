@@ -1,7 +1,7 @@
 """How a run may end other than well: by a user's mistake, or by its own word."""
 
 # exit codes of sysexits.h, so that schedulers can tell what is worth another try
-NON_FINITE, STALLED, STORAGE_FULL, FOLDER_IN_USE, INTERRUPTED = 65, 70, 74, 73, 75
+NON_FINITE, REWARDS_FAILED, STALLED, STORAGE_FULL, FOLDER_IN_USE, INTERRUPTED = 65, 69, 70, 74, 73, 75
 
 
 class InputError(ValueError):

@@ -1,1 +1,1 @@
-"""Stage 2: a policy that earns reward, by PPO."""
+"""Stage 2: a chat policy optimised against reward models by PPO."""

@@ -131,4 +131,9 @@ class OneLine:
         if len(found) != len(conversations) or any(len(replies) != n for replies in found):
             given = [len(replies) for replies in found]
             raise ValueError(f"the policy gave {given[:8]} replies to {len(conversations)} conversations, not {n} each")
-        return [[replace(one, text=" ".join(one.text.split())) for one in replies] for replies in found]
+        return [[replace(one, text=one_line(one.text)) for one in replies] for replies in found]
+
+
+def one_line(reply: str) -> str:
+    """A reply as the app shows it."""
+    return " ".join(reply.split())

@@ -17,6 +17,7 @@ from lmgym.text import Conversation
 
 Task = Mapping[str, Any]
 """a row of data that an episode begins from"""
+POLICY = "policy"  # what environments with one agent call it
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """One episode."""
+    """One episode.
+
+    One with an attribute `blocking = True` waits for something outside of it (a server, a person, a subprocess): its
+    `reset` and `step` run in a thread, beside those of the other episodes.
+    """
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
         """Begins; all its chance is a function of (task, seed)."""
@@ -87,5 +92,5 @@ class Judge(Protocol):
     """Who rewards replies."""
 
     def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
-        """One judgement a sample, in their order. Raises RunStopped where too many fail."""
+        """One judgement a sample, in their order. It waits for no other rank: who asks decides when too many fail."""
         ...

@@ -1,0 +1,415 @@
+"""Judges: what a reward function is given, what may come back, and what becomes of every way to fail."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmgym.environments.protocol import Judge, Judgement, Sample, ScoreRequest
+from lmgym.errors import InputError, RunStopped
+from lmgym.generation import Completion
+from lmgym.scorers import FunctionScorer, RandomScorer
+from lmgym.text import Conversation, Turn
+from ppo.rewards import (
+    FunctionReward,
+    ScorerReward,
+    count_failed,
+    reference_moments,
+    stop_if_too_many_failed,
+    to_moments,
+)
+
+NAN, INF = float("nan"), float("inf")
+TOKENIZER = object()
+
+
+def sample(text: str, tokens: int = 2, prompt: Conversation | str = "Say: ", **columns: Any) -> Sample:
+    completion = Completion(text, "eos", tuple(range(tokens)), (0.0,) * tokens, tokens)
+    return Sample(ScoreRequest("policy", prompt, text, columns), "Say: ", completion)
+
+
+def chats(*texts: str) -> list[Sample]:
+    return [sample(text, prompt=Conversation((Turn("user", f"hi {i}"),))) for i, text in enumerate(texts)]
+
+
+THREE = [sample("a"), sample("bb", 3), sample("ccc", 4)]
+
+
+def judged(function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any) -> list[Judgement]:
+    settings = {"timeout": 20.0, "retries": 1, **settings}
+    return FunctionReward(function, TOKENIZER, **settings).judge(samples)
+
+
+def rewards_of(judgements: Sequence[Judgement]) -> list[Any]:
+    return [one.reward for one in judgements]
+
+
+def lengths(outputs: list[str], **_: Any) -> list[int]:
+    return [len(output) for output in outputs]
+
+
+def test_a_function_is_called_once_with_trlxs_arguments_and_the_tasks_columns() -> None:
+    calls = []
+
+    def reward_fn(samples, prompts, outputs, tokenizer, **columns):
+        calls.append((samples, prompts, outputs, tokenizer, columns))
+        return [1, 2.5]
+
+    batch = [sample("a", answer="x", level=3), sample("bb", answer="y")]
+    assert rewards_of(judged(reward_fn, batch)) == [1.0, 2.5]
+    columns = {"answer": ["x", "y"], "level": [3, None]}
+    assert calls == [(["Say: a", "Say: bb"], ["Say: ", "Say: "], ["a", "bb"], TOKENIZER, columns)]
+    judge: Judge = FunctionReward(lengths, TOKENIZER)
+    assert judge.judge([]) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [1, 2, 3],
+        (1.0, 2.0, 3.0),
+        np.array([1, 2, 3], dtype=np.float32),
+        torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+        [torch.tensor(1), np.float64(2), 3],
+        (n for n in (1, 2, 3)),
+        [True, 2, 3],
+    ],
+)
+def test_numbers_may_come_as_anything_in_order(answer: Any) -> None:
+    given = list(answer) if hasattr(answer, "__next__") else answer
+    found = judged(lambda **_: given)
+    assert rewards_of(found) == [1.0, 2.0, 3.0]
+    assert all(type(one.reward) is float and not one.trouble for one in found)
+
+
+def test_a_list_for_a_sample_is_a_reward_for_each_of_its_tokens() -> None:
+    found = judged(lambda **_: [[1, 2], torch.tensor([1.0, 2.0, 3.0]), 7])
+    assert rewards_of(found) == [(1.0, 2.0), (1.0, 2.0, 3.0), 7.0]
+
+
+def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
+    found = judged(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
+    assert rewards_of(found) == [None, None, (1.0, 2.0, 3.0, 4.0)]
+    assert "3 numbers for 2 sampled tokens" in found[0].trouble
+    assert "nan" in found[1].trouble
+    [empty] = judged(lambda **_: [[]], [sample("", tokens=0)])
+    assert empty.reward is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (NAN, "nan"),
+        (INF, "inf"),
+        (-INF, "-inf"),
+        (1e39, "finite"),
+        (10**400, "too large"),
+        (None, "NoneType"),
+        ("1", "str"),
+        ({}, "dict"),
+    ],
+)
+def test_what_is_no_number_is_asked_for_again_and_then_left_out_alone(bad: Any, named: str) -> None:
+    calls = []
+
+    def reward_fn(outputs, **_):
+        calls.append(len(outputs))
+        return [1.0, bad, 3.0]
+
+    found = judged(reward_fn, retries=2)
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert named in found[1].trouble
+    assert calls == [3, 3, 3]
+    assert count_failed(found) == 1
+
+
+def test_what_was_good_in_one_attempt_stays() -> None:
+    answers = iter([[1.0, NAN, NAN], [NAN, 20.0, NAN], [NAN, NAN, 300.0]])
+    assert rewards_of(judged(lambda **_: next(answers), retries=5)) == [1.0, 20.0, 300.0]
+    assert next(answers, "none left") == "none left"
+
+
+def test_a_function_that_raises_once_is_asked_again() -> None:
+    answers = iter([None, [1, 2, 3]])
+
+    def reward_fn(**_):
+        found = next(answers)
+        if found is None:
+            raise ConnectionError("busy")
+        return found
+
+    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+
+
+def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> None:
+    calls = []
+
+    def reward_fn(outputs, **_):
+        calls.append(list(outputs))
+        return [{"a": 1.0, "ccc": 3.0}[output] for output in outputs]
+
+    found = judged(reward_fn)
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "KeyError: 'bb'" in found[1].trouble
+    assert "test_ppo_rewards.py:" in found[1].trouble  # where, in the user's own file
+    assert calls == [["a", "bb", "ccc"]] * 2 + [["a"], ["bb"], ["ccc"]]
+
+
+@pytest.mark.parametrize("answer", [[1.0, 2.0], [1.0] * 4, [], np.ones(2), (1.0 for _ in range(9**9))])
+def test_another_count_is_never_dealt_out(answer: Any) -> None:
+    found = judged(lambda **_: answer, retries=0)
+    assert rewards_of(found) == [None] * 3
+    assert "one a sample" in found[0].trouble
+
+
+def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
+    def without_the_empty(outputs, **_):
+        return [float(len(output)) for output in outputs if output]
+
+    found = judged(without_the_empty, [sample("a"), sample(""), sample("ccc")])
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "gave 0 rewards for 1 samples" in found[1].trouble
+
+
+@pytest.mark.parametrize("answer", [1.0, None, "123", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, torch.tensor(1.0)])
+def test_what_is_no_list_fails_for_all(answer: Any) -> None:
+    found = judged(lambda **_: answer)
+    assert rewards_of(found) == [None] * 3
+    assert all(one.trouble for one in found)
+
+
+def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards() -> None:
+    release = threading.Event()
+
+    def reward_fn(outputs, **_):
+        if "bb" in outputs:
+            release.wait(60)
+        return [float(len(output)) for output in outputs]
+
+    found = judged(reward_fn, timeout=0.3)
+    left = [one for one in threading.enumerate() if one.name == "reward"]
+    release.set()
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "no answer within 0.3 s" in found[1].trouble
+    assert len(left) == 3  # two whole attempts, and the one alone
+    assert all(one.daemon for one in left)
+
+
+def test_a_function_that_always_stalls_is_given_up_after_a_bounded_time() -> None:
+    release, calls = threading.Event(), []
+
+    def reward_fn(outputs, **_):
+        calls.append(len(outputs))
+        release.wait(60)
+        return [0.0] * len(outputs)
+
+    found = judged(reward_fn, [sample("a")] * 50, timeout=0.1)
+    release.set()
+    assert rewards_of(found) == [None] * 50
+    assert calls == [50, 50, 1, 1]
+
+
+def test_a_function_that_leaves_the_program_has_failed_and_no_more() -> None:
+    found = judged(lambda **_: sys.exit(3))
+    assert rewards_of(found) == [None] * 3
+    assert "SystemExit(3)" in found[0].trouble
+
+
+def test_a_function_may_stop_the_run() -> None:
+    def reward_fn(**_):
+        raise RunStopped("out of credit", "stopped", 1)
+
+    with pytest.raises(RunStopped, match="out of credit"):
+        judged(reward_fn)
+
+
+def test_a_function_that_spoils_its_arguments_spoils_only_its_own() -> None:
+    def reward_fn(outputs, prompts, **_):
+        seen.append([*prompts, *outputs])
+        prompts.clear()
+        return [float(len(outputs.pop(0))) if len(seen) > 1 else NAN for _ in range(len(outputs))]
+
+    seen: list[list[str]] = []
+    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_no_gradient_is_recorded_in_a_reward_and_without_a_limit_there_is_no_thread(timeout: float | None) -> None:
+    seen = []
+
+    def reward_fn(outputs, **_):
+        seen.append((torch.is_grad_enabled(), threading.current_thread() is threading.main_thread()))
+        return [0.0] * len(outputs)
+
+    judged(reward_fn, timeout=timeout)
+    assert seen == [(False, timeout is None)]
+
+
+def test_a_long_message_is_kept_on_one_line_and_short() -> None:
+    def reward_fn(**_):
+        raise ValueError("x\ny " * 500)
+
+    trouble = judged(reward_fn)[0].trouble
+    assert len(trouble) <= 300
+    assert "\n" not in trouble
+
+
+def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() -> None:
+    async def later(samples, prompts, outputs, tokenizer):
+        return [0.0]
+
+    for wrong in (
+        "not a function",
+        lambda outputs: [0.0],
+        lambda samples, prompts, outputs, tokenizer, extra: [0.0],
+        later,
+    ):
+        with pytest.raises(InputError, match=r"needed: .*reward_fn\(samples, prompts, outputs, tokenizer"):
+            FunctionReward(wrong, TOKENIZER)  # type: ignore[arg-type]
+    narrow = FunctionReward(lambda samples, prompts, outputs, tokenizer: [0.0], TOKENIZER)
+    with pytest.raises(InputError, match="answer"):
+        narrow.check(["answer"])
+    with pytest.raises(InputError, match="rename"):
+        FunctionReward(lengths, TOKENIZER).check(["prompts"])
+    FunctionReward(lengths, TOKENIZER).check(["answer"])
+    with pytest.raises(InputError, match="timeout"):
+        FunctionReward(lengths, TOKENIZER, timeout=0)
+    with pytest.raises(InputError, match="retries"):
+        FunctionReward(lengths, TOKENIZER, retries=-1)
+
+
+LONG = FunctionScorer(lambda _, replies: [float(len(reply)) for reply in replies])
+MINUS = FunctionScorer(lambda _, replies: [-10.0 * len(reply) for reply in replies])
+
+
+def test_opinions_are_normalised_clipped_weighted_and_summed_by_hand() -> None:
+    judge = ScorerReward({"a": LONG, "b": MINUS}, {"a": 2.0, "b": 0.5}, {"a": (3.0, 2.0), "b": (-20.0, 10.0)}, clip=1.5)
+    found = judge.judge(chats("x", "xxxxxxxxx"))
+    # lengths 1 and 9: a is -1, then 3 -> 1.5; b is (-10 + 20) / 10 = 1, then (-90 + 20) / 10 = -7 -> -1.5
+    assert rewards_of(found) == [-1.5, 2.25]
+    assert [one.scores for one in found] == [{"a": 1.0, "b": -10.0}, {"a": 9.0, "b": -90.0}]
+    plain = ScorerReward({"a": LONG}, {"a": 2.0}, None, clip=None)
+    assert rewards_of(plain.judge(chats("x" * 50))) == [100.0]
+
+
+def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_the_app_shows_them() -> None:
+    calls = []
+
+    def score(conversations, replies):
+        calls.append((list(conversations), list(replies)))
+        return [0.0] * len(replies)
+
+    batch = chats("  hi\nthere \t you ", "ok")
+    ScorerReward({"a": FunctionScorer(score)}, {"a": 1.0}).judge(batch)
+    assert calls == [([one.request.prompt for one in batch], ["hi there you", "ok"])]
+
+
+def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_reward() -> None:
+    broken = FunctionScorer(lambda _, replies: [NAN] * len(replies))
+    weights = {"a": 1.0, "gold": 0.0}
+    [found] = ScorerReward({"a": LONG, "gold": MINUS}, weights).judge(chats("xx"))
+    assert (found.reward, found.scores) == (2.0, {"a": 2.0, "gold": -20.0})
+    [found] = ScorerReward({"a": LONG, "gold": broken}, weights).judge(chats("xx"))
+    assert (found.reward, found.scores) == (2.0, {"a": 2.0})
+    assert "gold: raised ValueError" in found.trouble
+
+
+def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have() -> None:
+    class Picky:
+        def score(self, conversations, replies):
+            if any(len(reply) == 2 for reply in replies):
+                raise RuntimeError("two letters")
+            return torch.tensor([0.5 if len(reply) < 3 else NAN for reply in replies])
+
+    found = ScorerReward({"a": LONG, "b": Picky()}, {"a": 1.0, "b": 1.0}).judge(chats("x", "xx", "xxx"))
+    assert rewards_of(found) == [1.5, None, None]
+    assert [one.scores for one in found] == [{"a": 1.0, "b": 0.5}, {"a": 2.0}, {"a": 3.0}]
+    assert found[1].trouble.startswith("b: raised RuntimeError: two letters")
+    assert "nan" in found[2].trouble
+
+
+def test_scores_of_a_wrong_count_or_shape_are_not_dealt_out() -> None:
+    for scores in (torch.zeros(2), torch.zeros(3, 1), torch.tensor(0.0)):
+
+        class Wrong:
+            def score(self, conversations, replies, scores=scores):
+                return scores
+
+        judge = ScorerReward({"a": Wrong()}, {"a": 1.0}, retries=0)
+        assert rewards_of(judge.judge(chats("x", "y", "z"))) == [None] * 3
+
+
+def test_a_served_scorer_that_stalls_is_left_behind() -> None:
+    class Slow:
+        def score(self, conversations, replies):
+            time.sleep(30)
+
+    [found] = ScorerReward({"a": Slow()}, {"a": 1.0}, timeout=0.1, retries=0).judge(chats("x"))
+    assert found.reward is None
+    assert "no answer within 0.1 s" in found.trouble
+
+
+def test_a_text_as_prompt_cannot_be_scored_and_is_refused_clearly() -> None:
+    with pytest.raises(InputError, match="needed: a conversation"):
+        ScorerReward({"a": LONG}, {"a": 1.0}).judge([sample("x")])
+
+
+def test_moments_over_reference_replies_add_up_over_ranks() -> None:
+    broken = FunctionScorer(
+        lambda _, replies: [1.0 if reply == "y" else len(reply) / (reply != "xx") for reply in replies]
+    )
+    judge = ScorerReward({"a": LONG, "b": broken}, {"a": 1.0, "b": 1.0}, retries=0)
+    parts = [reference_moments(judge, chats("x", "xxx")), reference_moments(judge, chats("xx", "xxxxxx", "y"))]
+    sums = {name: parts[0][name] + parts[1][name] for name in judge.scorers}
+    assert sums["a"].tolist() == [13.0, 51.0, 5.0]
+    assert sums["b"].tolist() == [11.0, 47.0, 4.0]  # "xx" divides by 0
+    assert to_moments(sums)["a"] == pytest.approx((2.6, (51 / 5 - 2.6**2) ** 0.5))
+
+
+def test_reference_replies_normalise_to_mean_0_and_std_1() -> None:
+    samples = chats(*(f"reply {i}" for i in range(200)))
+    scorers = {"a": RandomScorer(3)}
+    moments = to_moments(reference_moments(ScorerReward(scorers, {"a": 1.0}), samples))
+    rewards = torch.tensor(rewards_of(ScorerReward(scorers, {"a": 1.0}, moments).judge(samples)), dtype=torch.float64)
+    assert rewards.mean().item() == pytest.approx(0, abs=1e-6)
+    assert rewards.std(correction=0).item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("texts", [(), ("x",), ("x", "y", "z")])
+def test_a_scorer_without_an_opinion_cannot_be_normalised(texts: tuple[str, ...]) -> None:
+    sums = reference_moments(ScorerReward({"flat": LONG}, {"flat": 1.0}), chats(*texts))
+    with pytest.raises(InputError, match=f"scorer flat gave {len(texts)} reference replies"):
+        to_moments(sums)
+
+
+def test_scorers_weights_and_moments_that_do_not_fit_are_refused() -> None:
+    for weights, moments, clip, named in (
+        ({"b": 1.0}, None, 10.0, "weights for"),
+        ({"a": 0.0}, None, 10.0, "not all 0"),
+        ({"a": NAN}, None, 10.0, "finite"),
+        ({"a": 1.0}, {"b": (0.0, 1.0)}, 10.0, "moments for"),
+        ({"a": 1.0}, {"a": (0.0, 0.0)}, 10.0, "std above 0"),
+        ({"a": 1.0}, {"a": (NAN, 1.0)}, 10.0, "finite"),
+        ({"a": 1.0}, None, 0.0, "clip"),
+    ):
+        with pytest.raises(InputError, match=named):
+            ScorerReward({"a": LONG}, weights, moments, clip)
+    with pytest.raises(InputError, match="each of the scorers"):
+        ScorerReward({}, {})
+
+
+def test_the_run_stops_where_more_than_the_allowed_share_of_rewards_failed() -> None:
+    stop_if_too_many_failed(1, 10, 0.1, "x")
+    stop_if_too_many_failed(0, 10, 0.0, "x")
+    stop_if_too_many_failed(0, 0, 0.0, "x")
+    with pytest.raises(RunStopped, match=r"2 of 10 rewards could not be had.*one of them: gave nan") as stopped:
+        stop_if_too_many_failed(2, 10, 0.1, "gave nan")
+    assert (stopped.value.outcome, stopped.value.exit_code) == ("rewards_failed", 69)
+    with pytest.raises(RunStopped):
+        stop_if_too_many_failed(1, 1000, 0.0, "x")
