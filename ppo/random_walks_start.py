@@ -1,0 +1,96 @@
+"""What PPO starts from on random walks: a small GPT-2 that copies them, and a tokenizer of their letters."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lmgym.engine import without_sharded_load
+from lmgym.models import PAD_TOKEN
+from lmgym.policies import PolicyModel
+from lmgym.random_state import seeded
+from lmgym.saving import save_plain
+from lmgym.small_models import EOS_TOKEN, build_model, size_settings
+from ppo.random_walks import GOAL, LETTERS, draw_random_walks
+
+LAYERS, WIDTH, HEADS, CONTEXT = 6, 144, 12, 32
+# 14 CPU seconds: by then one letter in thirty is no step of the graph, and samples are as long as the walks
+STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 70, 100, 2e-3, 20
+# a walk goes on where the text before it ends
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def make_start(folder: str | Path, graph_seed: int = 1000, seed: int = 0, steps: int = STEPS) -> Path:
+    """An ordinary Hugging Face folder under `folder` with such a model; made on first use, reused after.
+
+    Several processes may ask at once: the first that is done is heard.
+    """
+    target = Path(folder) / f"graph{graph_seed}_seed{seed}_steps{steps}"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = train_start(graph_seed, seed, steps)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as aside:
+        whole = Path(aside) / "model"
+        save_plain(model, model.state_dict(), whole, tokenizer)
+        try:
+            whole.rename(target)
+        except OSError:  # another process has put its own there
+            if not target.is_dir():
+                raise
+    return target
+
+
+def train_start(graph_seed: int = 1000, seed: int = 0, steps: int = STEPS):
+    """(model, tokenizer): a GPT-2 in fp32, trained on the graph's walks by the cross entropy of next letters.
+
+    A walk that comes to the goal ends with eos; one of ten nodes that does not is left open. A function of the seeds.
+    """
+    tokenizer = build_letter_tokenizer()
+    with seeded(graph_seed, seed), without_sharded_load():
+        sizes = size_settings("gpt2", LAYERS, WIDTH, HEADS, CONTEXT)
+        model = build_model("gpt2", tokenizer, "causal", seed, **sizes)
+    rows = [_ids(walk, tokenizer.eos_token_id) for walk in draw_random_walks(graph_seed).walks]
+    _fit(PolicyModel(model), rows, tokenizer.pad_token_id, steps, np.random.default_rng([graph_seed, seed]))
+    return model.eval(), tokenizer
+
+
+def build_letter_tokenizer() -> PreTrainedTokenizerFast:
+    """A token a letter, eos and pad: 23 in all. Other text is refused: a walk that is read in part is another walk."""
+    vocabulary = {token: i for i, token in enumerate([*LETTERS, EOS_TOKEN, PAD_TOKEN])}
+    letters = Tokenizer(models.WordLevel(vocabulary))
+    letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    letters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=letters, padding_side="right", pad_token=PAD_TOKEN, eos_token=EOS_TOKEN,
+        model_max_length=CONTEXT, chat_template=TEMPLATE,
+    )  # fmt: skip
+
+
+def _ids(walk: str, eos: int) -> list[int]:
+    ids = [LETTERS.index(letter) for letter in walk]
+    return [*ids, eos] if ids[-1] == GOAL else ids
+
+
+def _fit(policy: PolicyModel, rows: list[list[int]], pad_id: int, steps: int, rng: np.random.Generator) -> None:
+    """Updates on `steps` batches, each epoch in an order of its own."""
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 1 - 0.9 * step / steps)
+    )
+    epochs = -(-steps * BATCH // len(rows))
+    order = np.concatenate([rng.permutation(len(rows)) for _ in range(epochs)])[: steps * BATCH]
+    policy.train()
+    for batch in order.reshape(steps, BATCH).tolist():
+        chosen = [rows[i] for i in batch]
+        logits = policy(**policy.collate(chosen, [range(len(row) - 1) for row in chosen], pad_id))
+        targets = torch.tensor([token for row in chosen for token in row[1:]])
+        F.cross_entropy(logits, targets).backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()

@@ -1,0 +1,29 @@
+"""The start of the random walks knows the graph, and no more about short ways than the walks that it copies."""
+
+from pathlib import Path
+
+from lmgym.generation import Sampling
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import load_tokenizer
+from lmgym.policies import load_policy
+from lmgym.text import tokenize_texts
+from ppo.random_walks import draw_random_walks
+from ppo.random_walks_start import make_start
+
+SAMPLES = 100  # from each of the 20 starts
+
+
+def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(tmp_path: Path) -> None:
+    known = draw_random_walks(1000)
+    folder = str(make_start(tmp_path, 1000, seed=0))
+    tokenizer = load_tokenizer(folder)
+    generator = LocalGenerator(load_policy(folder, tokenizer), tokenizer, batch_rows=500)
+    prompts = tokenize_texts(tokenizer, known.prompts)
+    replies = [one for group in generator.generate(prompts, SAMPLES, Sampling(9, seed=3)) for one in group]
+    starts = [prompt for prompt in known.prompts for _ in range(SAMPLES)]
+    walks = [start + reply.text for start, reply in zip(starts, replies, strict=True)]
+    assert 0.24 < known.optimality(walks).mean() < 0.38  # the walks themselves: .352
+    # who arrives stops, and nobody else
+    ended = [reply.finish_reason == "eos" for reply in replies]
+    arrived = ["a" in walk[:9] for walk in walks]
+    assert sum(e == a for e, a in zip(ended, arrived, strict=True)) >= 0.96 * len(walks)
