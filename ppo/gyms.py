@@ -14,6 +14,7 @@ from lmgym.rows import Rejection
 from lmgym.scorers import Scorer
 from ppo.config import PPOConfig, RewardConfig
 from ppo.prompts import read_prompts
+from ppo.random_walks import draw_random_walks
 from ppo.rewards import FunctionReward, ScorerReward
 
 Metric = Callable[..., Mapping[str, Any]]
@@ -127,3 +128,10 @@ def text_with_function(
         )  # fmt: skip
 
     return prepare
+
+
+def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> Gym:
+    """Walks in trlx's graph, worth their shortness; every start 50 times in an evaluation."""
+    known = draw_random_walks(graph_seed)
+    judge = FunctionReward(known.reward, tokenizer, None)
+    return Gym(known.tasks, 50 * known.tasks, ScoredChat, judge, f"random walks {graph_seed}", known.metric)
