@@ -148,8 +148,9 @@ class Clock:
     A timed function inside another one counts for the inner phase only.
     """
 
-    def __init__(self, spec: PPOSpec) -> None:
+    def __init__(self, spec: PPOSpec, profile: bool = False) -> None:
         self.spec, self.iteration, self.updates = spec, 0, 0
+        self.profiler = torch.profiler.profile() if profile else None
         self.cpu_seconds = self.wall_seconds = 0.0
         self.policy_losses: list[list[float]] = []
         self.value_losses: list[list[float]] = []
@@ -194,9 +195,14 @@ class Clock:
         if self.iteration == self.spec.warmup_iterations:
             self.start, self.updates_before = now, self.updates
             self.phases.clear()
+            if self.profiler:
+                self.profiler.start()
         if self.iteration == self.spec.iterations:
             self.cpu_seconds, self.wall_seconds = now[0] - self.start[0], now[1] - self.start[1]
             self.phases["rest"] = self.cpu_seconds - sum(self.phases.values())
+            if self.profiler:
+                self.profiler.stop()
+                print(self.profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=18))
 
 
 def write_result(
