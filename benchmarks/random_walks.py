@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/random_walks.py        # writes benchmarks/results/random_walks.json
 
-Graph seed 1000; the experiment as it is (`ppo/experiments/randomwalks.py`), launched as a user launches it, one rank and
-thread; its start is the same for all seeds. Settings were chosen on run seeds 101 to 103. Bars: sampled optimality at
-least .93 each and .95 on average, greedy at least .98, from a start below .40.
+Graph seed 1000; the experiment as it is (`ppo/experiments/randomwalks.py`), launched as a user launches it on one rank
+and thread; its start is the same for all seeds. Settings were chosen on run seeds 101 to 103. Bars: sampled optimality
+at least .93 each and .95 on average, greedy at least .98, from a start below .40.
 """
 
 import argparse
@@ -20,14 +20,16 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine
 
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
-from ppo.random_walks import draw_random_walks
-from ppo.random_walks_start import make_start
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
+
+from lmgym.generation import Sampling  # noqa: E402
+from lmgym.local_generation import LocalGenerator  # noqa: E402
+from lmgym.models import load_tokenizer  # noqa: E402
+from lmgym.policies import load_policy  # noqa: E402
+from ppo.random_walks import draw_random_walks  # noqa: E402
+from ppo.random_walks_start import make_start  # noqa: E402
+
 SEEDS = (0, 1, 2)
 SAMPLES = 100  # of each of the 20 starts
 
