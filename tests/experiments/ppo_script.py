@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.errors import RunStopped
 from lmgym.generation import Completion, Sampling, seeds_of
 from lmgym.launch import launch
 from lmgym.override import override
@@ -86,6 +87,8 @@ class Vowels:
             found = [x + random.random() + np.random.random() + torch.rand(()).item() for x in found]
         if fault == "raise":
             raise KeyError("planted")
+        if fault == "stop":
+            raise RunStopped("the judge's budget is spent", "failed", 69)
         if fault == "nan":
             found = [float("nan")] * len(found)
         if fault == "words":

@@ -254,6 +254,15 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
 
 
 @pytest.mark.slow
+def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path) -> None:
+    planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
+    done = run(asked("zero2", tmp_path / "run"), seconds=SECONDS, **planted)
+    assert done.returncode == 69
+    assert "error: the judge's budget is spent" in words(done.stderr)
+    assert outcome(tmp_path / "run") == ("failed", 69)
+
+
+@pytest.mark.slow
 def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     planted = {"LMGYM_TEST_FAULT": "half"}
