@@ -37,7 +37,7 @@ from ppo.evaluation import evaluate, play, table_rows
 from ppo.experience import reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
-from ppo.parts import Parts, count_iterations, set_up
+from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import biases, check_first_rollouts, check_gap
 from ppo.prompts import tasks_of_iteration
@@ -59,6 +59,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
+    refuse_excess_memory(config, deepspeed)
     gym = prepare(config, tokenizer)
     iterations = count_iterations(config, len(gym.tasks))
     if rank() == 0:
