@@ -13,6 +13,7 @@ from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.reporting import CONSOLE
 from lmgym.run import Run
+from lmgym.text import render, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.gyms import Gym
 from ppo.models import ActorCritic
@@ -43,6 +44,16 @@ def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: i
         f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}",
         soft_wrap=True,
     )
+
+
+def show_tasks(gym: Gym, tokenizer) -> None:
+    """What the policy will see first of three tasks."""
+    for task in gym.tasks[:3]:
+        for agent, seen in gym.environment().reset(task, 0).items():
+            text = seen.prompt if isinstance(seen.prompt, str) else render(tokenizer, seen.prompt)
+            [ids] = tokenize_texts(tokenizer, [text])
+            CONSOLE.rule(f"{agent}: {len(ids)} tokens", style="dim")
+            CONSOLE.print(escape(text), soft_wrap=True)
 
 
 def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:

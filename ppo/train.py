@@ -41,7 +41,7 @@ from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import biases, check_first_rollouts, check_gap
 from ppo.prompts import tasks_of_iteration
-from ppo.report import save_results, show_line, show_plan, show_samples, write_samples
+from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import collapse, stop_collapsed
@@ -66,6 +66,8 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         show_plan(config, gym, deepspeed, iterations)
         show_notes(biases(config))
     if config.run.dry_run:
+        if rank() == 0:
+            show_tasks(gym, tokenizer)
         stop_distributed()
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
