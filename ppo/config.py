@@ -48,7 +48,10 @@ class RewardConfig:
     weights: str | None = None
     """name=NUMBER, more of them behind commas; None: 1 each"""
     gold: str | None = None
-    """a scorer that is only watched: folder or hub id"""
+    """a scorer that is only watched: folder, hub id, or world:SEED, that world's hidden utility; an alarm tells when it
+    falls while the reward rises"""
+    watched: str | None = None
+    """more scorers that are only watched: name=PATH, more of them behind commas"""
     normalize: bool = True
     """shift and scale each scorer by its moments on replies of the policy before step 1"""
     cliprange_reward: float = 10.0
