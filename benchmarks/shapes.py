@@ -22,9 +22,18 @@ def make_shape(name: str, folder: str | Path, texts: Iterable[str], seed: int = 
 
     The vocabulary size is the shape's, also where the texts hold fewer merges.
     """
+    save_shape(name, folder, train_shape_tokenizer(name, texts), "classifier", seed)
+
+
+def train_shape_tokenizer(name: str, texts: Iterable[str]):
+    """A byte-level BPE with at most the shape's vocabulary."""
     shape = read_shape(name)
-    max_length = shape.get("max_position_embeddings") or shape["n_positions"]
-    tokenizer = train_tokenizer(texts, shape["vocab_size"], max_length)
+    return train_tokenizer(texts, shape["vocab_size"], shape.get("max_position_embeddings") or shape["n_positions"])
+
+
+def save_shape(name: str, folder: str | Path, tokenizer, head: str, seed: int) -> None:
+    """A seeded model of the shape with a head of `small_models`, beside its tokenizer."""
+    shape = read_shape(name)
     settings = {key: value for key, value in shape.items() if key != "family"}
-    build_model(shape["family"], tokenizer, seed=seed, **settings).save_pretrained(folder)
+    build_model(shape["family"], tokenizer, head, seed, **settings).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -38,8 +38,8 @@ class Family(Protocol):
         """All that the functions read."""
         ...
 
-    def refresh(self) -> None:
-        """To be called before sampling, since training changes weights."""
+    def refresh(self, renew: bool = False) -> None:
+        """To be called before sampling, since training changes weights; `renew` also where no trace tells of it."""
         ...
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -87,13 +87,16 @@ class Joined:
         for layer in self.layers:
             yield from layer.parameters()
 
-    def refresh(self) -> None:
-        """To be called before sampling: training changes weights in place."""
+    def refresh(self, renew: bool = False) -> None:
+        """To be called before sampling: training changes weights in place.
+
+        Fused optimizers and DeepSpeed change them without a trace in torch's version counters: `renew` tells.
+        """
         if not self.plain or self.layers[0].weight.device.type != "cpu":
             self.weight = None
             return
         now = versions(self.parameters())
-        if now == self.seen:
+        if now == self.seen and not renew:
             return
         with torch.no_grad():
             self.weight = torch.cat([layer.weight for layer in self.layers]).t().contiguous()
@@ -133,10 +136,10 @@ class LlamaFamily:
         """Of the trunk and the head."""
         yield from (*self.trunk.parameters(), *self.output.parameters())
 
-    def refresh(self) -> None:
+    def refresh(self, renew: bool = False) -> None:
         """Takes over weights that have changed."""
         for joined in (*self.inputs, *self.outputs, *self.gates, *self.downs, self.output):
-            joined.refresh()
+            joined.refresh(renew)
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotary angles are looked up once for all layers."""
@@ -198,9 +201,9 @@ class GPT2Family:
         """Of the trunk and the head."""
         yield from (*self.trunk.parameters(), *self.output.parameters())
 
-    def refresh(self) -> None:
+    def refresh(self, renew: bool = False) -> None:
         """Takes over weights that have changed; its layers keep theirs transposed anyway."""
-        self.output.refresh()
+        self.output.refresh(renew)
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Learned positions."""

@@ -48,6 +48,11 @@ class LocalGenerator:
         self.max_length = getattr(model.config, "max_position_embeddings", None) or 1 << 30
         self._ends_of_stops: dict[tuple[str, ...], torch.Tensor] = {}
 
+    def renew(self) -> None:
+        """To be called once weights have changed in a way that leaves no trace: by DeepSpeed, or a fused optimizer."""
+        self.family.refresh(renew=True)
+        self.prefix.forget()
+
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:

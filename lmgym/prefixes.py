@@ -37,6 +37,10 @@ class Prefix:
         self.computed = 0  # tokens, of all calls
         self._of: list[tuple[int, int]] = []
 
+    def forget(self) -> None:
+        """For changes of weights that leave no trace."""
+        self._of = []
+
     @torch.inference_mode()
     def reach(self, ids: Sequence[int], last: bool = False) -> torch.Tensor | None:
         """Holds exactly these ids from here on; with `last` the hidden state [1, W] of the last one, before the head.

@@ -99,15 +99,15 @@ class Experience:
         needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4
         return self.actor.frozen_layers > 0 and needed <= self.config.rollout.cache_gb * GIB
 
-    def why_no_cache(self, rollouts: Rollouts) -> str:
-        """One line where frozen layers are run again at every use; empty where they are not."""
+    def why_no_cache(self, rollouts: Rollouts) -> list[str]:
+        """A line where frozen layers are run again at every use."""
         if not self.actor.frozen_layers or rollouts.states is not None:
-            return ""
+            return []
         needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
-        return (
+        return [
             f"the frozen layers run again in every epoch: their states take {needed:.2f} GiB an iteration, --cache_gb "
             f"is {self.config.rollout.cache_gb:g}"
-        )
+        ]
 
 
 def _samples_freely(config: PPOConfig) -> bool:

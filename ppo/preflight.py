@@ -15,20 +15,12 @@ MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 
 
 def check_first_rollouts(
-    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts, gap: Gap
+    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts
 ) -> None:
-    """Raises InputError, with the token, where sampler and trainer differ, the reference is another model, a reply's
-    eos has no place in the loss, or a score stands on the wrong token. For the first iteration of a run.
+    """Raises InputError, with the token, where the reference is another model, a reply's eos has no place in the loss,
+    or a score stands on the wrong token. For the first iteration of a run.
     """
     precision = config.policy.precision
-    off = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
-    found = gap.largest if precision == "fp32" else gap.mean
-    if found > MOST_GAP[precision]:
-        where = _token(tokenizer, rollouts, int(off.argmax()))
-        raise InputError(
-            f"sampler and trainer differ by {found:.2g} nats a token ({precision} allows {MOST_GAP[precision]:g}), "
-            f"most at {where}: the ratio of the first update would not be 1; a defect of ours, or an untested family"
-        )
     apart = (rollouts.logprobs - rollouts.reference_logprobs).abs()
     if apart.mean() > MOST_GAP[precision]:
         where = _token(tokenizer, rollouts, int(apart.argmax()))
@@ -42,6 +34,19 @@ def check_first_rollouts(
             "folder, or replies would never be seen to end"
         )
     _check_scores(config, tokenizer, set(eos), episodes, rollouts)
+
+
+def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts, gap: Gap) -> None:
+    """Raises InputError where the weights that sampled are not those that learn. In every iteration."""
+    precision = config.policy.precision
+    found = gap.largest if precision == "fp32" else gap.mean
+    if found > MOST_GAP[precision]:
+        off = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
+        where = _token(tokenizer, rollouts, int(off.argmax()))
+        raise InputError(
+            f"sampler and trainer differ by {found:.2g} nats a token ({precision} allows {MOST_GAP[precision]:g}), "
+            f"most at {where}: the first update's ratio would not be 1; a defect of ours, or an untested family"
+        )
 
 
 def _check_scores(config: PPOConfig, tokenizer, eos: set[int], episodes: Sequence[Episode], rollouts: Rollouts) -> None:

@@ -46,8 +46,10 @@ def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: i
     )
 
 
-def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
-    """An iteration in one line."""
+def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
+    """An iteration in one line, by the main rank."""
+    if not run.is_main:
+        return
     shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
     CONSOLE.print(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}", soft_wrap=True)
 

@@ -43,7 +43,7 @@ class SamplingPolicy:
 
     @torch.no_grad()
     def sync(self) -> None:
-        """Brings a copy in step, weight by weight; frozen ones the first time only. Collective under ZeRO-3."""
+        """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3."""
         if self.copied:
             pairs = zip(self.actor.policy.named_parameters(), self.policy.parameters(), strict=True)
             for (_, trained), own in pairs:
@@ -51,6 +51,7 @@ class SamplingPolicy:
                     with gathered([trained]):
                         own.copy_(trained)
         self._synced = True
+        self.generator.renew()
 
 
 def _refuse_no_room(model, dtype: torch.dtype) -> None:

@@ -39,7 +39,7 @@ from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_
 from ppo.gyms import Gym, Prepare
 from ppo.parts import Parts, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
-from ppo.preflight import biases, check_first_rollouts
+from ppo.preflight import biases, check_first_rollouts, check_gap
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
@@ -100,15 +100,16 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         tasks, seeds = _share(config, p.gym, iteration)
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
-        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
         _stop_where_rewards_fail(config, episodes)
+        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         gap = p.experience.measure(rollouts)
+        check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
-            check_first_rollouts(config, p.tokenizer, p.sampler.generator.eos.tolist(), episodes, rollouts, gap)
-            show_notes([why] if run.is_main and (why := p.experience.why_no_cache(rollouts)) else [])
+            check_first_rollouts(config, p.tokenizer, p.sampler.generator.eos.tolist(), episodes, rollouts)
+            show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -129,12 +130,10 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 7. evaluate
         if _due(state.iteration, config.run.eval_updates, config, iterations):
             clock.phase("evaluate")
-            p.sampler.sync()
             metrics |= _evaluated(config, p, state, run, update)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         run.log(update, metrics)
-        if run.is_main:
-            show_line(iteration, iterations, metrics)
+        show_line(run, iteration, iterations, metrics)
         if why:
             raise stop_collapsed(why, run)
 
@@ -223,6 +222,7 @@ def _due(iteration: int, updates: int, config: PPOConfig, iterations: int) -> bo
 
 
 def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: int) -> dict[str, float]:
+    p.sampler.sync()
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
     metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)

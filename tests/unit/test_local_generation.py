@@ -260,3 +260,23 @@ def test_a_request_may_give_each_prompt_a_seed(generators) -> None:
     assert [[c.ids for c in replies] for replies in together] == [[c.ids for c in replies] for replies in alone]
     with pytest.raises(InputError, match="3 seeds for 2 prompts; needed: one, or one for each"):
         generator.generate(prompts[:2], 2, sampling)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_that_change_without_a_trace_are_taken_over_when_told(
+    family: str, small_models: dict[str, Path]
+) -> None:
+    """As fused optimizers and DeepSpeed change them: torch's version counters stay as they are."""
+    model = AutoModelForCausalLM.from_pretrained(small_models[family], dtype=torch.float32).eval()
+    generator = LocalGenerator(model, load_tokenizer(str(small_models[family])))
+    prompt, sampling = prompts_of(1)[0], Sampling(max_new_tokens=4)
+    generator.generate([prompt], 1, sampling)
+    for weight in model.parameters():
+        weight.data += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    generator.renew()
+    [[found]] = generator.generate([prompt], 1, sampling)
+    ids = torch.tensor([[*prompt, *found.ids]])
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], -1)
+    expected = logprobs.gather(1, ids[0, len(prompt) :, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
