@@ -86,7 +86,6 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     _normalise(config, p, state, keeper)
     if not state.before:
         keeper.beat("evaluating before step 1")
-        p.sampler.sync()
         state.before = _evaluated(config, p, state, run, 0)
         run.log(0, state.before)
     while state.iteration < iterations:
@@ -101,7 +100,8 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         _stop_where_rewards_fail(config, episodes)
-        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+        paid = config.reward
+        rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")

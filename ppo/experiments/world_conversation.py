@@ -6,14 +6,14 @@ deepspeed --num_gpus 2 ppo/experiments/world_conversation.py --deepspeed configs
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.launch import launch
 from lmgym.override import override
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 
 CONFIG = PPOConfig(
     name="world_conversation",
     policy=ModelConfig(model="outputs/chat/model", precision="fp32"),
     rollout=RolloutConfig(prompts="world:0", eval_size=128, num_rollouts=128),
-    # values are conversations' lengths: no limit of .2 to how fast they are learned
-    method=MethodConfig(init_kl_coef=0.05, gamma=0.97, cliprange_value=20.0, vf_coef=0.1),
+    reward=RewardConfig(scale=0.1),  # of lengths up to 30
+    method=MethodConfig(init_kl_coef=0.01),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=64, max_updates=160),
 )
 
