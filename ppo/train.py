@@ -33,7 +33,7 @@ from lmgym.tracking import adopt_original_token_names
 from lmgym.training import kept_run
 from ppo.advantages import masked_sums
 from ppo.config import PPOConfig, refuse_impossible
-from ppo.evaluation import evaluate, play, table_rows
+from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
@@ -87,6 +87,10 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
     _normalise(config, p, state, keeper)
+    if not state.before:
+        keeper.beat("evaluating before step 1")
+        state.before = _evaluated(config, p, state, run, 0)
+        run.log(0, state.before)
     while state.iteration < iterations:
         iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
 
@@ -99,7 +103,8 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         _stop_where_rewards_fail(config, episodes)
-        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+        paid = config.reward
+        rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
@@ -223,7 +228,7 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     p.sampler.sync()
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
-    metrics = dict(found.metrics)
+    metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
     if "eval/gold" in metrics:
         before = state.alarm.raised_at
         reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
