@@ -86,11 +86,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper, iterations: int) -> dict[str, float]:
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
-    _normalise(config, p, state, keeper)
-    if not state.before:
-        keeper.beat("evaluating before step 1")
-        state.before = _evaluated(config, p, state, run, 0)
-        run.log(0, state.before)
+    _begin(config, p, state, run, keeper)
     while state.iteration < iterations:
         iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
 
@@ -156,6 +152,15 @@ def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list
     seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
     own = slice(rank(), None, world_size())
     return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+
+
+def _begin(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper) -> None:
+    """What every figure is measured from: the scorers' moments, and an evaluation before step 1. Collective."""
+    _normalise(config, p, state, keeper)
+    if not state.before:
+        keeper.beat("evaluating before step 1")
+        state.before = _evaluated(config, p, state, run, 0)
+        run.log(0, state.before)
 
 
 def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) -> None:

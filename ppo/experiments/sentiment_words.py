@@ -8,7 +8,6 @@ from lmgym.launch import launch
 from lmgym.override import override
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 
-WORDS = dict.fromkeys(("lovely", "thank", "glad", "love"), 1) | dict.fromkeys(("hate", "boring", "stupid", "alone"), -1)
 CONFIG = PPOConfig(
     name="sentiment_words",
     policy=ModelConfig(model="outputs/chat/model", precision="fp32"),
@@ -19,7 +18,8 @@ CONFIG = PPOConfig(
 
 
 def sentiment(samples, prompts, outputs, tokenizer, **columns):  # trlx's signature; columns are those of the data
-    return [sum(WORDS.get(word.strip(".,!?"), 0) for word in reply.lower().split()) for reply in outputs]
+    worth = {"lovely": 1, "thank": 1, "glad": 1, "love": 1, "hate": -1, "boring": -1, "stupid": -1, "alone": -1}
+    return [sum(worth.get(word.strip(".,!?"), 0) for word in reply.lower().split()) for reply in outputs]
 
 
 if __name__ == "__main__":

@@ -6,22 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from acting import TOKENIZER, Judges, Scripted
 
 from lmgym.environments.app import deploy
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
+from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation import Completion, Sampling, ScriptedGenerator
 from lmgym.named_scorers import load_scorer, read_world
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, play
+from ppo.figures import of_rollouts
 from ppo.gyms import FIRST_USER, USERS, Gym, app_conversations, chat_with_scorers, load_judge, read_weights
 from ppo.prompts import read_prompts, tasks_of_iteration
 from ppo.rewards import ScorerReward
+from ppo.rollouts import gather
 
 HELLO = Conversation((Turn("user", "hello"),))
 ASKED = Conversation((Turn("user", "hi"), Turn("bot", "yes?"), Turn("user", "hello")), "Ann is kind.")
@@ -233,3 +237,24 @@ def test_watched_scorers_have_mean_error_and_gain_each() -> None:
     assert [row["watched"] for row in found.rows] == [{"gold": 1.0, "b": 4.0}, {"gold": 3.0, "b": 4.0}]
     before = {"eval/gold": 1.5, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 0.0}
     assert gains(metrics, before, gym.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
+
+
+def turn(ids: list[int], logprobs: list[float], reward: float, reason: str = "eos") -> Step:
+    completion = Completion("a", reason, tuple(ids), tuple(logprobs), len(ids))  # type: ignore[arg-type]
+    return Step([5], "p", completion, reward)
+
+
+def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() -> None:
+    steps = [turn([6, 1], [-1.0, -2.0], 9.0), turn([7, 8, 9], [-1.0, -1.0, -1.0], 1.0, "length")]
+    episodes = [
+        Episode(0, "policy", steps, True, False, None, {}),
+        Episode(1, "policy", [turn([1], [-3.0], -2.0)], True, False, None, {}),
+    ]
+    rollouts = gather(episodes, missing_eos_penalty=0.5, clip=4.0, scale=0.1)
+    torch.testing.assert_close(rollouts.scores, torch.tensor([0, 0.4, 0, 0, 0.05, -0.2]))
+    zeros = torch.zeros(6)
+    rollouts.logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
+    rollouts.values = rollouts.returns = zeros
+    sums = of_rollouts(rollouts, rewards=zeros, kl_coef=0.1)
+    assert sums["policy/kl"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
+    assert sums["rewards/kl_part"] == pytest.approx((0.15, 2.0))
