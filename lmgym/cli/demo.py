@@ -21,7 +21,7 @@ BEST_OF = 4
 NEXT = """
 Talk to it:
     {bin}/python -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh --model {policy} \\
-        --scorers demo={scorer} --best_of 4
+        --scorers demo={scorer} --select_model demo --best_of 4
 Train on your own data (conversations; README goes on to scorers and PPO):
     {bin}/deepspeed sft/experiments/chat.py \\
         --deepspeed configs/zero2.json --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
