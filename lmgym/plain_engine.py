@@ -109,10 +109,11 @@ class PlainEngine:
         return finite
 
     def gather(self) -> dict[str, torch.Tensor]:
-        """The weights on rank 0."""
+        """The weights on rank 0; of tied ones the first name alone, as under DeepSpeed."""
         if rank() != 0:
             return {}
-        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        names = {name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
+        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items() if name in names}
 
     def save(self, folder: str | Path) -> None:
         """Rank 0's weights and optimizer: those of the others are equal."""
