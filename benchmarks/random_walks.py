@@ -58,7 +58,7 @@ def run(seed: int, output: Path, start: Path) -> dict[str, float]:
     subprocess.run(words, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    curve = {str(line["step"]): line["reward/mean"] for line in lines}
+    curve = {str(line["step"]): line["reward/mean"] for line in lines if "reward/mean" in line}
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"seed": seed, **optimality(output / "model"), "updates": lines[-1]["step"], "cpu_seconds": seconds} | {
         "rollouts_before_update": curve  # type: ignore[dict-item]

@@ -94,9 +94,23 @@ def _import_deepspeed():
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """The elementwise sum of a tensor over all ranks (itself where there is one)."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(values)
+    """The elementwise sum of a tensor over all ranks, in place (itself where there is one)."""
+    return _reduced(values, dist.ReduceOp.SUM)
+
+
+def max_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The elementwise maximum of a tensor over all ranks, in place (itself where there is one)."""
+    return _reduced(values, dist.ReduceOp.MAX)
+
+
+def _reduced(values: torch.Tensor, operation) -> torch.Tensor:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return values
+    if dist.get_backend() == "nccl" and not values.is_cuda:  # which reduces on GPUs alone
+        shared = values.cuda()
+        dist.all_reduce(shared, op=operation)
+        return values.copy_(shared)
+    dist.all_reduce(values, op=operation)
     return values
 
 

@@ -40,6 +40,8 @@ class LoopState:
     """that comes next"""
     first_length: float = 0.0
     """mean tokens of a reply in the first iteration"""
+    before: dict[str, float] = field(default_factory=dict)
+    """figures of the evaluation before step 1"""
 
     @classmethod
     def fresh(cls, method: MethodConfig) -> "LoopState":
@@ -55,6 +57,7 @@ class LoopState:
             "alarm": self.alarm.state_dict(),
             "iteration": self.iteration,
             "first_length": self.first_length,
+            "before": self.before,
         }
 
     def restore(self, said: dict[str, Any]) -> None:
@@ -65,6 +68,7 @@ class LoopState:
         moments = said["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
+        self.before = said["before"]
 
 
 def write_state(folder: Path, engine: Trained, state: LoopState) -> None:

@@ -35,15 +35,15 @@ from lmgym.tracking import adopt_original_token_names
 from lmgym.training import kept_run
 from ppo.advantages import masked_sums
 from ppo.config import PPOConfig, refuse_impossible
-from ppo.evaluation import evaluate, play, table_rows
+from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
-from ppo.parts import Parts, count_iterations, set_up
+from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
 from ppo.prompts import tasks_of_iteration
-from ppo.report import save_results, show_line, show_plan, show_samples, write_samples
+from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import collapse, stop_collapsed
@@ -61,6 +61,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
+    refuse_excess_memory(config, deepspeed)
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
     iterations = count_iterations(config, len(gym.tasks))
@@ -68,6 +69,8 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         show_plan(config, gym, deepspeed, iterations)
         show_notes(biases(config))
     if config.run.dry_run:
+        if rank() == 0:
+            show_tasks(gym, tokenizer)
         stop_distributed()
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
@@ -88,7 +91,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper, iterations: int) -> dict[str, float]:
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
-    _normalise(config, p, state, keeper)
+    _begin(config, p, state, run, keeper)
     while state.iteration < iterations:
         iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
 
@@ -101,7 +104,8 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         _stop_where_rewards_fail(config, episodes)
-        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+        paid = config.reward
+        rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
@@ -154,6 +158,15 @@ def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list
     seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
     own = slice(rank(), None, world_size())
     return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+
+
+def _begin(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper) -> None:
+    """What every figure is measured from: the scorers' moments, and an evaluation before step 1. Collective."""
+    _normalise(config, p, state, keeper)
+    if not state.before:
+        keeper.beat("evaluating before step 1")
+        state.before = _evaluated(config, p, state, run, 0)
+        run.log(0, state.before)
 
 
 def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) -> None:
@@ -226,7 +239,7 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     p.sampler.sync()
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
-    metrics = dict(found.metrics)
+    metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
     if "eval/gold" in metrics:
         before = state.alarm.raised_at
         reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
