@@ -141,7 +141,7 @@ def test_scorers_are_normalised_weighted_watched_and_logged(go: Go, scorer_folde
     assert {"scores/a", "scores/b", "eval/gold", "eval/gold_error", "alarm/gold_falls"} <= metrics.keys()
     rows = read_lines(folder / "samples/evaluation-000008.jsonl")
     assert len(rows) == 6
-    assert all({"a", "b"} == row["scores"].keys() and "gold" in row for row in rows)
+    assert all({"a", "b"} == row["scores"].keys() and "gold" in row["watched"] for row in rows)
     # a linear function of the one scorer that has a weight
     (x, y), (u, v), (s, t) = [(row["scores"]["a"], row["reward"]) for row in rows[:3]]
     assert (y - v) * (x - s) == pytest.approx((y - t) * (x - u), rel=1e-3, abs=1e-6)

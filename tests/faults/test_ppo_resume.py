@@ -240,9 +240,8 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     engine: str, fault: str, trouble: str, asked: Words, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    # on a rank of two, or on the only one; from the second iteration on, with no evaluation before
-    rank = "0"
-    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "1", "LMGYM_TEST_RANK": rank}
+    # on the first rank of two, or on the only one; from the second iteration on
+    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "2", "LMGYM_TEST_RANK": "0"}
     done = run(asked(engine, folder, eval_updates=UPDATES), seconds=SECONDS, **planted)
     assert done.returncode == 69, done.stderr[-3000:]
     assert outcome(folder) == ("rewards_failed", 69)
@@ -268,7 +267,7 @@ def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Pat
     planted = {"LMGYM_TEST_FAULT": "half"}
     done = run(asked("plain", folder, max_failed_rewards=0.6), seconds=SECONDS, **planted)
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = read_lines(folder / "metrics.jsonl")
+    lines = [line for line in read_lines(folder / "metrics.jsonl") if line["step"]]
     assert [line["rollout/failed_rewards"] for line in lines] == [0.5] * 6
     rows = read_lines(sorted((folder / "samples").glob("rollouts-*"))[0])
     assert [row["reward"] is None for row in rows] == [True, False] * 4
