@@ -126,7 +126,6 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        metrics["policy/learning_rate"] = p.learner.rate(update)
         state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
         why = collapse(metrics, config.method, state.first_length)
         state.iteration, update = iteration + 1, update + config.updates_an_iteration
@@ -136,7 +135,10 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if _due(state.iteration, config.run.eval_updates, config, iterations):
             clock.phase("evaluate")
             metrics |= _evaluated(config, p, state, run, update)
-        metrics |= clock.seconds(metrics["rollout/trained_tokens"])
+        metrics |= {
+            "policy/learning_rate": p.learner.rate(update - 1),
+            **clock.seconds(metrics["rollout/trained_tokens"]),
+        }
         run.log(update, metrics)
         show_line(run, iteration, iterations, metrics)
         if why:
