@@ -112,9 +112,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gap = p.experience.measure(rollouts)
         check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
-            eos = p.sampler.generator.eos.tolist()
-            agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))  # noqa: B023  called here
-            show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+            _check_first(config, p, episodes, rollouts, run)
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -151,6 +149,13 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if leaving:
             keeper.leave(update)
     return metrics
+
+
+def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
+    """What must hold before the first update; all ranks stop alike."""
+    eos = p.sampler.generator.eos.tolist()
+    agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
+    show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
 
 
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
