@@ -112,9 +112,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gap = p.experience.measure(rollouts)
         check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
-            eos = p.sampler.generator.eos.tolist()
-            agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))  # noqa: B023  called here
-            show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+            _check_first(config, p, episodes, rollouts, run)
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -126,7 +124,6 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        metrics["policy/learning_rate"] = p.learner.rate(update)
         state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
         why = collapse(metrics, config.method, state.first_length)
         state.iteration, update = iteration + 1, update + config.updates_an_iteration
@@ -136,7 +133,10 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if _due(state.iteration, config.run.eval_updates, config, iterations):
             clock.phase("evaluate")
             metrics |= _evaluated(config, p, state, run, update)
-        metrics |= clock.seconds(metrics["rollout/trained_tokens"])
+        metrics |= {
+            "policy/learning_rate": p.learner.rate(update - 1),
+            **clock.seconds(metrics["rollout/trained_tokens"]),
+        }
         run.log(update, metrics)
         show_line(run, iteration, iterations, metrics)
         if why:
@@ -149,6 +149,13 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if leaving:
             keeper.leave(update)
     return metrics
+
+
+def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
+    """What must hold before the first update; all ranks stop alike."""
+    eos = p.sampler.generator.eos.tolist()
+    agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
+    show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
 
 
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:

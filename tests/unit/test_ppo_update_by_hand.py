@@ -18,7 +18,7 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learned, Learner
 from ppo.models import ActorCritic, build
-from ppo.parts import ADAM_EPS, make_engine
+from ppo.parts import ADAM_EPSILON, make_engine
 from ppo.rollouts import gather
 
 RATE, EPOCHS, TEMPERATURE = 1e-3, 3, 0.7
@@ -172,7 +172,7 @@ def learned_by_hand(model: ByHand, reference, episodes: list[Episode]) -> list[t
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.01},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=ADAM_EPS)
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=ADAM_EPSILON)
     curve = []
     for _ in range(EPOCHS):
         policy_losses, value_losses = [], []
