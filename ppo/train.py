@@ -133,10 +133,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if _due(state.iteration, config.run.eval_updates, config, iterations):
             clock.phase("evaluate")
             metrics |= _evaluated(config, p, state, run, update)
-        metrics |= {
-            "policy/learning_rate": p.learner.rate(update - 1),
-            **clock.seconds(metrics["rollout/trained_tokens"]),
-        }
+        metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         run.log(update, metrics)
         show_line(run, iteration, iterations, metrics)
         if why:
@@ -228,7 +225,7 @@ def figures(
     state.first_length = state.first_length or means["rollout/reply_tokens"]
     means["rollout/trained_tokens"] *= world_size()  # a sum, not a mean
     metrics = finished(means, learned, gap, (state.moments.mean, state.moments.std), config.method.vf_coef)
-    return metrics | {"policy/kl_coef": state.kl.value}
+    return metrics | {"policy/kl_coef": state.kl.value, "policy/learning_rate": learned.rate}
 
 
 def _saves(config: PPOConfig, iteration: int, iterations: int) -> bool:
