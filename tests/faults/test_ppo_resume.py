@@ -143,7 +143,6 @@ def test_sigterm_saves_at_the_iterations_end_and_leaves(engine: str, asked: Word
     assert ended.returncode == TORCHRUN.get(engine, 75), ended.stderr[-2000:]
     assert outcome(folder) == ("interrupted", 75)
     assert steps(folder)[-1] % AN_ITERATION == 0
-    assert "saving a checkpoint" in words(ended.stderr)
     assert not (folder / "model").exists()
     done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
