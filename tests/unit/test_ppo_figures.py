@@ -63,8 +63,8 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     line = finished(
         {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)}, learned, Gap(1e-6, 2e-6, 5), (0, 1), 0.5
     )
-    assert line["policy/kl"] == pytest.approx(9 * 0.5 / 2), "nats a reply"
-    assert line["policy/sqrt_kl"] == pytest.approx(1.5)
+    assert line["policy/kl"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
+    assert line["policy/sqrt_kl"] == pytest.approx(math.sqrt(1.5))
     assert line["policy/kl_per_token"] == pytest.approx(0.5)
     assert line["policy/kl_k3"] == pytest.approx(math.exp(-0.5) - 1 + 0.5)
     assert line["policy/entropy"] == pytest.approx(0.5)
