@@ -22,7 +22,7 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
 
@@ -129,11 +129,12 @@ def share_objects(value: Any) -> list[Any]:
 
 
 def agreed(work: Callable[[], T]) -> T:
-    """What `work` gives; an InputError that one rank meets is raised on all, so that it is told. Collective."""
-    found, trouble = None, None
+    """What `work` gives; an InputError or RunStopped of one rank is raised on all, so that it is told. Collective."""
+    found: T | None = None
+    trouble: InputError | RunStopped | None = None
     try:
         found = work()
-    except InputError as error:
+    except (InputError, RunStopped) as error:
         trouble = error
     if refusal := next(filter(None, share_objects(trouble)), None):
         raise refusal

@@ -2,7 +2,8 @@
 
 RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
 share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
-numpy's and torch's generators to rewards. FAULT happens in the rewards of iteration AT on rank RANK, or on all.
+numpy's and torch's generators to rewards. FAULT happens on rank RANK, or on all: in rewards from call AT on (0 is the
+evaluation before step 1, 1 the first iteration), or in forward AT of the values.
 """
 
 import json
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.errors import RunStopped
 from lmgym.generation import Completion, Sampling, seeds_of
 from lmgym.launch import launch
 from lmgym.override import override
@@ -78,7 +80,6 @@ class Vowels:
 
     def __call__(self, samples, prompts, outputs, tokenizer) -> list[Any]:
         time.sleep(float(PLANT.get("SLEEP", 0)))
-        # an evaluation asks too: tests that plant a fault have none before it
         fault = PLANT.get("FAULT", "") if self.calls >= int(PLANT.get("AT", 0)) and MINE else ""
         self.calls += 1
         found: list[Any] = [sum(text.count(x) for x in "aeiou") / max(1, len(text)) for text in outputs]
@@ -86,6 +87,8 @@ class Vowels:
             found = [x + random.random() + np.random.random() + torch.rand(()).item() for x in found]
         if fault == "raise":
             raise KeyError("planted")
+        if fault == "stop":
+            raise RunStopped("the judge's budget is spent", "failed", 69)
         if fault == "nan":
             found = [float("nan")] * len(found)
         if fault == "words":

@@ -240,9 +240,8 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     engine: str, fault: str, trouble: str, asked: Words, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    # on a rank of two, or on the only one; from the second iteration on, with no evaluation before
-    rank = "0"
-    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "1", "LMGYM_TEST_RANK": rank}
+    # on the first rank of two, or on the only one; from the second iteration on
+    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "2", "LMGYM_TEST_RANK": "0"}
     done = run(asked(engine, folder, eval_updates=UPDATES), seconds=SECONDS, **planted)
     assert done.returncode == 69, done.stderr[-3000:]
     assert outcome(folder) == ("rewards_failed", 69)
@@ -254,12 +253,21 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
 
 
 @pytest.mark.slow
+def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path) -> None:
+    planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
+    done = run(asked("zero2", tmp_path / "run"), seconds=SECONDS, **planted)
+    assert done.returncode == 69
+    assert "error: the judge's budget is spent" in words(done.stderr)
+    assert outcome(tmp_path / "run") == ("failed", 69)
+
+
+@pytest.mark.slow
 def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     planted = {"LMGYM_TEST_FAULT": "half"}
     done = run(asked("plain", folder, max_failed_rewards=0.6), seconds=SECONDS, **planted)
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = read_lines(folder / "metrics.jsonl")
+    lines = [line for line in read_lines(folder / "metrics.jsonl") if line["step"]]
     assert [line["rollout/failed_rewards"] for line in lines] == [0.5] * 6
     rows = read_lines(sorted((folder / "samples").glob("rollouts-*"))[0])
     assert [row["reward"] is None for row in rows] == [True, False] * 4

@@ -15,8 +15,8 @@ from ppo.experiments.randomwalks import CONFIG
 from ppo.gyms import random_walks
 from ppo.random_walks_start import make_start
 
-UPDATES = 40
-BAR = 0.7
+UPDATES = 24
+BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69
 
 
 @pytest.fixture(scope="session")
