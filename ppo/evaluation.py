@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.engine import rank, share_objects, world_size
+from lmgym.engine import agreed, rank, share_objects, world_size
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Sampling
@@ -33,11 +33,13 @@ def play(
     gym: Gym, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer, sampling: Sampling,
     config: PPOConfig, judge: Any = None,
 ) -> list[Episode]:  # fmt: skip
-    """Episodes of these tasks."""
+    """Episodes of these tasks. Collective: what a rank must refuse, all refuse."""
     environments, longest = [gym.environment() for _ in tasks], config.rollout.max_prompt or None
-    return run_episodes(
-        environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
-        config.rollout.long_prompts,
+    return agreed(
+        lambda: run_episodes(
+            environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
+            config.rollout.long_prompts,
+        )
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Epochs of minibatches over an iteration's rollouts: PPO's updates."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +19,8 @@ from ppo.rollouts import Rollouts, minibatches, similar_batches
 SUMS = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "ratio", "tokens")
 
 NonFinite = Callable[[int, str, list[str]], None]
+Split = Callable[[int, int, int, int, Sequence[int]], list[np.ndarray]]
+"""an epoch's minibatches, as `ppo.rollouts.minibatches` makes them; chance is (seed, iteration, epoch)"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Learned:
     means: dict[str, float]
     curve: list[tuple[float, float]]
     stopped_early: bool
+    rate: float
+    """the last learning rate"""
 
 
 @final
@@ -36,10 +40,10 @@ class Learner:
 
     def __init__(
         self, config: PPOConfig, engine: Trained, rate: Callable[[int], float], device: torch.device,
-        non_finite: NonFinite, beat: Callable[[str], None] = lambda _: None,
+        non_finite: NonFinite, beat: Callable[[str], None] = lambda _: None, split: Split = minibatches,
     ) -> None:  # fmt: skip
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
-        self.non_finite, self.beat = non_finite, beat
+        self.non_finite, self.beat, self.split = non_finite, beat, split
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int) -> Learned:
         """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective."""
@@ -48,7 +52,7 @@ class Learner:
         stopped = False
         for epoch in range(method.ppo_epochs):
             chance = (self.config.optimizer.seed, iteration, epoch)
-            for episodes in minibatches(rollouts.episodes, batch, rank(), world_size(), chance):
+            for episodes in self.split(rollouts.episodes, batch, rank(), world_size(), chance):
                 self.beat(f"update {update + 1}")
                 sums.append(self._update(rollouts, episodes, update, critic_only=iteration < method.critic_warmup))
                 update += 1
@@ -62,7 +66,7 @@ class Learner:
         tokens = each[:, SUMS.index("tokens")].clamp(min=1)
         total = each.sum(0) / tokens.sum()
         curve = [(p, v) for p, v in (each[:, :2] / tokens[:, None]).tolist()]
-        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped)
+        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped, self.rate(update - 1))
 
     def _update(self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool) -> torch.Tensor:
         """One optimizer update over a minibatch; its sums [len(SUMS)] in float64 over all ranks."""

@@ -20,7 +20,7 @@ from ppo.learner import Learner, learning_rate
 from ppo.models import ActorCritic, build
 from ppo.sampling import SamplingPolicy
 
-ADAM_EPS = 1e-5
+ADAM_EPSILON = 1e-5
 
 
 @dataclass
@@ -80,7 +80,9 @@ def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None) -> None:
     refuse_excess(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch)
 
 
-def make_engine(config: PPOConfig, actor: ActorCritic, deepspeed: dict | None) -> Trained:
+def make_engine(
+    config: PPOConfig, actor: ActorCritic, deepspeed: dict | None, adam_epsilon: float = ADAM_EPSILON
+) -> Trained:
     """The policy with AdamW, under DeepSpeed or without."""
     o = config.optimizer
     trained = [p for p in actor.parameters() if p.requires_grad]
@@ -89,7 +91,7 @@ def make_engine(config: PPOConfig, actor: ActorCritic, deepspeed: dict | None) -
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=ADAM_EPS,
+        [g for g in groups if g["params"]], lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=adam_epsilon,
         fused=deepspeed is None,
     )  # fmt: skip
     if deepspeed is None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lmgym.engine import (
+    agreed,
     rank,
     read_config,
     share_objects,
@@ -27,6 +28,7 @@ from lmgym.episodes import Episode
 from lmgym.keeping import Keeper
 from lmgym.models import load_tokenizer
 from lmgym.policies import refuse_no_eos
+from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
@@ -39,7 +41,7 @@ from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_
 from ppo.gyms import Gym, Prepare
 from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
-from ppo.preflight import biases, check_first_rollouts, check_gap
+from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
@@ -60,6 +62,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
     refuse_excess_memory(config, deepspeed)
+    seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
     iterations = count_iterations(config, len(gym.tasks))
     if rank() == 0:
@@ -72,9 +75,11 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
         parts = set_up(config, gym, deepspeed, tokenizer, run, keeper, iterations)
+        longest, tasks = parts.sampler.generator.max_length, [*gym.tasks, *gym.eval_tasks]
+        show_notes(agreed(lambda: check_prompts(config, tokenizer, longest, tasks) if run.is_main else []))
         state = LoopState.fresh(config.method)
         if checkpoint:
-            read_state(checkpoint, parts.engine, state)
+            read_state(checkpoint, parts.engine, state, config.optimizer.seed)
         metrics = _loop(config, parts, state, run, keeper, iterations)
         keeper.beat("saving the policy")
         folder = save_results(config, parts.engine, tokenizer, run, metrics)
@@ -107,8 +112,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gap = p.experience.measure(rollouts)
         check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
-            check_first_rollouts(config, p.tokenizer, p.sampler.generator.eos.tolist(), episodes, rollouts)
-            show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+            _check_first(config, p, episodes, rollouts, run)
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -120,7 +124,6 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        metrics["policy/learning_rate"] = p.learner.rate(update)
         state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
         why = collapse(metrics, config.method, state.first_length)
         state.iteration, update = iteration + 1, update + config.updates_an_iteration
@@ -143,6 +146,13 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         if leaving:
             keeper.leave(update)
     return metrics
+
+
+def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
+    """What must hold before the first update; all ranks stop alike."""
+    eos = p.sampler.generator.eos.tolist()
+    agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
+    show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
 
 
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
@@ -215,7 +225,7 @@ def figures(
     state.first_length = state.first_length or means["rollout/reply_tokens"]
     means["rollout/trained_tokens"] *= world_size()  # a sum, not a mean
     metrics = finished(means, learned, gap, (state.moments.mean, state.moments.std), config.method.vf_coef)
-    return metrics | {"policy/kl_coef": state.kl.value}
+    return metrics | {"policy/kl_coef": state.kl.value, "policy/learning_rate": learned.rate}
 
 
 def _saves(config: PPOConfig, iteration: int, iterations: int) -> bool:

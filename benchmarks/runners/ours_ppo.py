@@ -1,0 +1,180 @@
+"""lmgym's own PPO as ppo/train.py runs it, from token ids on: its sampler, experience, learner and engine, unchanged.
+
+Variants: `own_critic` (a critic started from a reward model), `shared_head` (a value head on the policy's trunk) and
+`hydra` (the same with the lower layers frozen and run once an iteration).
+"""
+
+from ppo_interface import Clock, Memory, PPOSpec, Rollout, parse_paths, read_rollouts, read_spec, write_result  # isort: skip
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers.utils import logging
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.generation import Sampling
+from lmgym.models import ScoringModel, load_classifier, load_tokenizer
+from lmgym.text import Replies
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.experience import Experience, reward_and_advance
+from ppo.learner import Learner
+from ppo.models import ValueHead, build
+from ppo.parts import make_engine
+from ppo.rollouts import Rollouts
+from ppo.sampling import SamplingPolicy
+
+CPU = torch.device("cpu")
+
+
+def read_config(spec: PPOSpec) -> PPOConfig:
+    """The spec in our words."""
+    return PPOConfig(
+        name="benchmark",
+        policy=ModelConfig(spec.policy, precision=spec.precision),
+        rollout=RolloutConfig(
+            num_rollouts=spec.batch, max_new_tokens=spec.new_tokens, temperature=spec.temperature, batch_rows=spec.batch
+        ),
+        method=MethodConfig(
+            ppo_epochs=spec.epochs,
+            init_kl_coef=spec.kl_coef,
+            gamma=spec.gamma,
+            lam=spec.lam,
+            cliprange=spec.clip,
+            cliprange_value=spec.value_clip,
+            vf_coef=spec.value_coef,
+            critic=spec.critic if spec.variant == "own_critic" else "head",
+            num_layers_unfrozen=spec.num_layers_unfrozen if spec.variant == "hydra" else -1,
+        ),
+        optimizer=OptimizerConfig(
+            learning_rate=spec.learning_rate,
+            global_batch=spec.minibatch,
+            micro_batch=spec.micro_batch,
+            max_grad_norm=float("inf"),
+            seed=spec.seed,
+        ),
+        run=RunConfig(tracking="none"),
+    )
+
+
+def load_value_head(head: ValueHead, path: str) -> None:
+    """The weights that all contenders start from."""
+    weights = load_file(path)
+    for layer, name in ((head.inner, "0"), (head.outer, "2")):
+        layer.load_state_dict({part: weights[f"{name}.{part}"] for part in ("weight", "bias")})
+
+
+@dataclass
+class Contender:
+    """What an iteration works with."""
+
+    spec: PPOSpec
+    config: PPOConfig
+    sampler: SamplingPolicy
+    scorer: ScoringModel
+    experience: Experience
+    learner: Learner
+
+    @classmethod
+    def load(cls, spec: PPOSpec, memory: Memory) -> "Contender":
+        """All models, each as the library loads it."""
+        config, tokenizer = read_config(spec), load_tokenizer(spec.policy)
+        actor, reference = build(config, tokenizer)
+        assert reference is not None
+        if actor.value_head is not None:
+            load_value_head(actor.value_head, spec.value_head)
+        classifier, _ = load_classifier(spec.reward_model, tokenizer, num_labels=1, fresh_head=False)
+        memory.loaded((actor, reference.model, classifier))
+        sampler = SamplingPolicy(actor, tokenizer, spec.precision, False, False, spec.batch)
+        if spec.precision == "bf16":
+            reference.round(everything=False)
+        engine = make_engine(config, actor, None, spec.adam_epsilon)
+        order = InOrder(spec)
+        learner = Learner(config, engine, lambda _: spec.learning_rate, CPU, refuse_non_finite, split=order)
+        experience = Experience(config, engine, reference, CPU)
+        experience.trusts_sampler &= not spec.replay
+        scorer = ScoringModel(classifier.eval().requires_grad_(False))
+        return cls(spec, config, sampler, scorer, experience, learner)
+
+    def sample(self, rows: Sequence[Rollout], iteration: int) -> Rollouts:
+        """Replies of the length that all contenders train, or those of the file."""
+        logprobs = torch.zeros(len(rows) * self.spec.new_tokens)
+        replies = [row.reply_ids for row in rows]
+        if not self.spec.replay:
+            self.sampler.sync()
+            sampling = Sampling(
+                self.spec.new_tokens, self.spec.temperature, seed=self.spec.seed + iteration, ends_at_eos=False
+            )
+            found = self.sampler.generator.generate([row.prompt_ids for row in rows], 1, sampling)
+            replies = [list(reply.ids) for [reply] in found]
+            logprobs = torch.tensor([x for [reply] in found for x in reply.logprobs])
+        assert all(len(reply) == self.spec.new_tokens for reply in replies)
+        return Rollouts(
+            rows=[[*row.prompt_ids, *reply] for row, reply in zip(rows, replies, strict=True)],
+            counts=np.full(len(rows), self.spec.new_tokens),
+            episode_of_row=np.arange(len(rows)),
+            sampler_logprobs=logprobs,
+            scores=torch.zeros(len(logprobs)),
+            kept=np.ones(len(rows), dtype=bool),
+        )
+
+    @torch.inference_mode()
+    def score(self, rollouts: Rollouts) -> torch.Tensor:
+        """[batch]: as lmgym/scorers.py scores, from the ids on."""
+        inputs = self.scorer.collate([Replies([], [row]) for row in rollouts.rows], 0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.spec.precision == "bf16"):
+            return self.scorer(**inputs)[:, 0].float()
+
+    def advance(self, rollouts: Rollouts) -> None:
+        """Rewards and advantages, whitened by the variance of a sample, as TRL does: ours is the population's."""
+        reward_and_advance(rollouts, self.config, self.spec.kl_coef)
+        count = len(rollouts.advantages)
+        rollouts.advantages *= ((count - 1) / count) ** 0.5
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """The spec's permutations instead of the seed's."""
+
+    spec: PPOSpec
+
+    def __call__(self, episodes: int, batch: int, rank: int, ranks: int, chance: Sequence[int]) -> list[np.ndarray]:
+        """Consecutive slices."""
+        _, iteration, epoch = chance
+        order = np.array(self.spec.orders[iteration][epoch])
+        return np.split(order, episodes // batch)
+
+
+def refuse_non_finite(update: int, what: str, names: list[str]) -> None:
+    """Ends the run."""
+    raise RuntimeError(f"update {update}: {what} in {names}")
+
+
+def main() -> None:
+    paths = parse_paths()
+    spec = read_spec(paths.spec)
+    if spec.variant not in ("own_critic", "shared_head", "hydra"):
+        raise ValueError(f"variant={spec.variant!r} must be own_critic, shared_head or hydra")
+    logging.disable_progress_bar()
+    torch.manual_seed(spec.seed)
+    clock, memory = Clock(spec, paths.profile), Memory()
+    ours = Contender.load(spec, memory)
+    for iteration, rows in enumerate(read_rollouts(spec)):
+        rollouts = clock.timed("generation", ours.sample)(rows, iteration)
+        given = torch.tensor([row.score for row in rows])
+        scores = given if spec.replay else clock.timed("scores", ours.score)(rollouts)
+        rollouts.scores[rollouts.firsts[1:] - 1] = scores
+        clock.timed("log-probs, values, reference", ours.experience.measure)(rollouts)
+        ours.advance(rollouts)
+        learned = clock.timed("epochs", ours.learner.learn)(rollouts, iteration, iteration * spec.epochs)
+        for policy, value in learned.curve:
+            clock.add_losses(torch.tensor(policy), torch.tensor(value))
+            clock.end_update()
+        clock.end_iteration()
+    write_result(paths.result, "ours_ppo", spec, clock, memory, ())
+
+
+if __name__ == "__main__":
+    main()
