@@ -15,14 +15,16 @@ import logging
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
+
+T = TypeVar("T")
 
 if not torch.accelerator.is_available():
     # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
@@ -92,9 +94,23 @@ def _import_deepspeed():
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """The elementwise sum of a tensor over all ranks (itself where there is one)."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(values)
+    """The elementwise sum of a tensor over all ranks, in place (itself where there is one)."""
+    return _reduced(values, dist.ReduceOp.SUM)
+
+
+def max_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The elementwise maximum of a tensor over all ranks, in place (itself where there is one)."""
+    return _reduced(values, dist.ReduceOp.MAX)
+
+
+def _reduced(values: torch.Tensor, operation) -> torch.Tensor:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return values
+    if dist.get_backend() == "nccl" and not values.is_cuda:  # which reduces on GPUs alone
+        shared = values.cuda()
+        dist.all_reduce(shared, op=operation)
+        return values.copy_(shared)
+    dist.all_reduce(values, op=operation)
     return values
 
 
@@ -110,6 +126,19 @@ def share_objects(value: Any) -> list[Any]:
     said: list[Any] = [None] * world_size()
     dist.all_gather_object(said, value)
     return said
+
+
+def agreed(work: Callable[[], T]) -> T:
+    """What `work` gives; an InputError or RunStopped of one rank is raised on all, so that it is told. Collective."""
+    found: T | None = None
+    trouble: InputError | RunStopped | None = None
+    try:
+        found = work()
+    except (InputError, RunStopped) as error:
+        trouble = error
+    if refusal := next(filter(None, share_objects(trouble)), None):
+        raise refusal
+    return found  # type: ignore[return-value]
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -271,3 +300,7 @@ class Engine:
     def load(self, folder: str | Path) -> None:
         """What `save` wrote. DeepSpeed's shards are pickles: only of a checkpoint whose manifest verifies."""
         self.engine.load_checkpoint(str(folder))
+        if self.engine.load_universal_checkpoint() and self.engine.zero_optimization_stage() == 3:
+            from lmgym.resharding import mend_sharded_load  # which imports this module
+
+            mend_sharded_load(self.engine, Path(folder))

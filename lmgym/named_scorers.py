@@ -1,11 +1,19 @@
-"""Scorers by the names a command gives them: `--scorers name=PATH,name=PATH`. A slip is told before torch is loaded."""
+"""Scorers by the names a command gives them: `--scorers name=PATH,name=PATH`. A slip is told before torch is loaded.
 
+`world:SEED` in the place of a path is the hidden utility of that simulated world, for users of average taste.
+"""
+
+import re
 from typing import TYPE_CHECKING
 
 from lmgym.errors import InputError
 
 if TYPE_CHECKING:
+    from lmgym.environments.world import World
     from lmgym.scorers import Scorer  # imports torch and transformers
+
+
+WORLD = re.compile("world:([0-9]+)")
 
 
 def read_names(words: str) -> dict[str, str]:
@@ -21,13 +29,34 @@ def read_names(words: str) -> dict[str, str]:
 
 def load_scorers(words: str) -> dict[str, "Scorer"]:
     """Scorers out of such words, on the GPU where there is one. Raises InputError for one that does not load."""
-    paths = read_names(words)
+    return {name: load_scorer(path) for name, path in read_names(words).items()}
+
+
+def load_scorer(path: str) -> "Scorer":
+    """The scorer of a folder or hub id, on the GPU where there is one, or a world's hidden utility."""
     import torch
 
     from lmgym.scorers import HFScorer
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {name: HFScorer.load(path, device=device) for name, path in paths.items()}
+    if path.startswith("world:"):
+        from lmgym.environments.world import World
+
+        return hidden_utility(World(read_world(path)))
+    return HFScorer.load(path, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+def read_world(words: str) -> int:
+    """The seed of a world named `world:SEED`. Raises InputError for other words."""
+    if not (found := WORLD.fullmatch(words)):
+        raise InputError(f"{words!r} names no world; needed: world:SEED with the seed of `lmgym world`, as world:0")
+    return int(found[1])
+
+
+def hidden_utility(world: "World") -> "Scorer":
+    """What replies are worth to users of average taste: to judge by, where nobody else knows it."""
+    from lmgym.scorers import FunctionScorer
+
+    return FunctionScorer(lambda conversations, replies: world.utility(conversations, replies).tolist())
 
 
 def load_on_main_rank(words: str | None) -> dict[str, "Scorer"]:

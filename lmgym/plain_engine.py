@@ -8,6 +8,7 @@ import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 
 from lmgym.engine import rank, world_size
+from lmgym.saving import untied
 
 BUCKET = 1 << 26  # numbers that are averaged at once
 
@@ -109,10 +110,10 @@ class PlainEngine:
         return finite
 
     def gather(self) -> dict[str, torch.Tensor]:
-        """The weights on rank 0."""
+        """The weights on rank 0; of tied ones the first name alone, as under DeepSpeed."""
         if rank() != 0:
             return {}
-        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        return {name: value.detach().cpu().clone() for name, value in untied(self.model).items()}
 
     def save(self, folder: str | Path) -> None:
         """Rank 0's weights and optimizer: those of the others are equal."""

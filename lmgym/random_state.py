@@ -32,6 +32,14 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def seed_all(*place: int) -> None:
+    """Random numbers on the CPU from here on are a function of `place`."""
+    seeds: Sequence[int] = np.random.SeedSequence(place).generate_state(3).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[1])
+    torch.default_generator.manual_seed(seeds[2])
+
+
 @contextmanager
 def seeded(*place: int) -> Iterator[None]:
     """Within, random numbers on the CPU are a function of `place` alone; afterwards all is as before.
@@ -39,10 +47,7 @@ def seeded(*place: int) -> Iterator[None]:
     What a data step draws then depends neither on how many processes prepare data nor on where a run was resumed.
     """
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    seeds: Sequence[int] = np.random.SeedSequence(place).generate_state(3).tolist()
-    random.seed(seeds[0])
-    np.random.seed(seeds[1])
-    torch.default_generator.manual_seed(seeds[2])
+    seed_all(*place)
     try:
         yield
     finally:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lmgym.checkpoints import Checkpoint
 from lmgym.engine import rank, share_objects
 from lmgym.errors import InputError
@@ -36,7 +38,7 @@ def _convert(source: Path, folder: Path) -> str:
     """Writes a universal copy of a checkpoint; DeepSpeed's last words where it fails."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    tag = (source / "latest").read_text().strip()
+    tag = _tag(source)
     for path in source.iterdir():
         if path.is_file() and path.name != "latest":
             shutil.copy2(path, folder / path.name)
@@ -47,3 +49,28 @@ def _convert(source: Path, folder: Path) -> str:
         (folder / name).write_text(tag)
     (source / "latest_universal").unlink(missing_ok=True)  # DeepSpeed notes the tag beside its input too
     return "" if done.returncode == 0 else " ".join((done.stderr or done.stdout).split())[-500:]
+
+
+def mend_sharded_load(engine: Any, folder: Path) -> None:
+    """What DeepSpeed's universal load leaves wrong under ZeRO-3, set right. On every rank, once it has loaded.
+
+    - Small weights stay gathered, and go on as they were before the load: they are gathered anew.
+    - All parts share one tensor of the step that Adam's bias correction counts, so that each part would advance it for
+      all: each gets its own.
+    - Every group gets the first one's settings, weight decay too: each gets those that were saved for it.
+    """
+    zero = engine.optimizer
+    saved = torch.load(folder / _tag(folder) / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
+    for group, was in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):
+        group.update({name: value for name, value in was.items() if name != "params"})
+    for state in zero.optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
+    small = zero.persistent_parameters
+    if small:
+        small[0].partition(small)
+        small[0].all_gather(small)
+
+
+def _tag(folder: Path) -> str:
+    return (folder / "latest").read_text().strip()

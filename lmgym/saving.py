@@ -71,9 +71,17 @@ def merged(model, state_dict: Weights):
     plain = empty_copy(model.get_base_model())
     with without_sharded_load():
         copy = get_peft_model(plain, model.peft_config["default"])
-    copy.load_state_dict({name: value.float() for name, value in state_dict.items()})
+    loaded = copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
+    lost = set(loaded.missing_keys) & untied(copy).keys()  # of tied weights one name is enough
+    assert not lost | set(loaded.unexpected_keys), (lost, loaded.unexpected_keys)
     whole = copy.merge_and_unload()
-    return whole, whole.state_dict()
+    return whole, untied(whole)
+
+
+def untied(module: torch.nn.Module) -> Weights:
+    """The weights of a module by name; of tied ones the first name alone."""
+    names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    return {name: value for name, value in module.state_dict().items() if name in names}
 
 
 def empty_copy(model):

@@ -15,11 +15,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size, zero_stage
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
 from lmgym.probes import Probe, full_name
+from lmgym.resharding import mend_sharded_load
 from lmgym.run import Run
 from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
 
@@ -248,6 +249,13 @@ class ObjectiveTrainer(Trainer):
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update
             super()._run_epoch(**where)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """After DeepSpeed has loaded its part."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        settings = self.args.deepspeed if isinstance(self.args.deepspeed, dict) else {}
+        if checkpoint and zero_stage(settings) == 3 and settings.get("checkpoint", {}).get("load_universal"):
+            mend_sharded_load(self.model_wrapped, Path(checkpoint))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         read_model(self, Path(resume_from_checkpoint))

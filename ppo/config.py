@@ -48,11 +48,16 @@ class RewardConfig:
     weights: str | None = None
     """name=NUMBER, more of them behind commas; None: 1 each"""
     gold: str | None = None
-    """a scorer that is only watched: folder or hub id"""
+    """a scorer that is only watched: folder, hub id, or world:SEED, that world's hidden utility; an alarm tells when it
+    falls while the reward rises"""
+    watched: str | None = None
+    """more scorers that are only watched: name=PATH, more of them behind commas"""
     normalize: bool = True
     """shift and scale each scorer by its moments on replies of the policy before step 1"""
     cliprange_reward: float = 10.0
     """rewards beyond +- this are cut"""
+    scale: float = 1.0
+    """rewards are multiplied by it: a value head starts at 0, and learns returns of about 1 soonest"""
     missing_eos_penalty: float = 0.0
     """taken off the score of a reply that did not end by itself"""
     max_failed_rewards: float = 0.1
@@ -76,7 +81,7 @@ class MethodConfig:
     horizon: float = 10000.0
     """replies over which the weight adapts"""
     gamma: float = 1.0
-    """discount a token"""
+    """discount a token: below 1 a reply earns more by being short"""
     lam: float = 0.95
     """of GAE"""
     cliprange: float = 0.2
@@ -142,6 +147,7 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
     for name, value, fits, needed in (
         ("ppo_epochs", config.method.ppo_epochs, config.method.ppo_epochs >= 1, "1 or more"),
         ("temperature", config.rollout.temperature, config.rollout.temperature > 0, "above 0: a policy must explore"),
+        ("scale", config.reward.scale, config.reward.scale > 0, "above 0"),
         ("gamma", config.method.gamma, 0 <= config.method.gamma <= 1, "0 to 1"),
         ("lam", config.method.lam, 0 <= config.method.lam <= 1, "0 to 1"),
         ("cliprange", config.method.cliprange, config.method.cliprange > 0, "above 0"),

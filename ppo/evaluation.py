@@ -1,13 +1,13 @@
 """Replies to held-out prompts at the same noise each time: their reward, the gym's own figures, the watched scorer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lmgym.engine import rank, share_objects, world_size
+from lmgym.engine import agreed, rank, share_objects, world_size
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Sampling
@@ -33,11 +33,13 @@ def play(
     gym: Gym, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer, sampling: Sampling,
     config: PPOConfig, judge: Any = None,
 ) -> list[Episode]:  # fmt: skip
-    """Episodes of these tasks."""
+    """Episodes of these tasks. Collective: what a rank must refuse, all refuse."""
     environments, longest = [gym.environment() for _ in tasks], config.rollout.max_prompt or None
-    return run_episodes(
-        environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
-        config.rollout.long_prompts,
+    return agreed(
+        lambda: run_episodes(
+            environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
+            config.rollout.long_prompts,
+        )
     )  # fmt: skip
 
 
@@ -49,18 +51,32 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
     # what a rank without any tasks has no name for, all have to name
     own = of_episodes(episodes)
     own |= _of_metric(gym, episodes, tasks, tokenizer)
-    golds = watched(gym, episodes, tasks)
-    own["gold"] = (float(np.sum(golds)), len(golds))
-    own["gold_squares"] = (float(np.sum(np.square(golds))), len(golds))
+    seen = watch(gym, episodes, tasks)
+    for name, scores in seen.items():
+        own[f"watched/{name}"] = (float(np.sum(scores)), len(scores))
+        own[f"squares/{name}"] = (float(np.sum(np.square(scores))), len(scores))
     names = sorted(set().union(*share_objects(set(own))))
     means = reduce_means({name: own.get(name, (0.0, 0.0)) for name in names})
-    gold, squares = means.pop("gold"), means.pop("gold_squares")
     means.pop("reward/squares")
+    squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
     metrics = {f"eval/{name}": value for name, value in means.items() if not math.isnan(value)}
-    if not math.isnan(gold):
-        error = math.sqrt(max(0.0, squares - gold * gold) / max(1, len(gym.eval_tasks)))
-        metrics |= {"eval/gold": gold, "eval/gold_error": error}
-    return Evaluated(metrics, table_rows(episodes, tasks, golds))
+    for name in gym.watched if gym.eval_tasks else ():
+        mean = metrics.pop(f"eval/watched/{name}")
+        std = math.sqrt(max(0.0, squares[name] - mean * mean))
+        key = watched_key(name)
+        metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(len(gym.eval_tasks))}
+    return Evaluated(metrics, table_rows(episodes, tasks, seen))
+
+
+def watched_key(name: str) -> str:
+    """What the mean of a watched scorer is called in the log."""
+    return "eval/gold" if name == "gold" else f"eval/watched/{name}"
+
+
+def gains(metrics: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    """How far each watched score has risen since before step 1, in standard deviations over the replies then."""
+    keys = [watched_key(name) for name in names]
+    return {f"{k}_gain": (metrics[k] - before[k]) / before[f"{k}_std"] for k in keys if before.get(f"{k}_std", 0.0) > 0}
 
 
 def _of_metric(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer) -> Sums:
@@ -79,16 +95,18 @@ def _of_metric(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tok
     return {f"metrics/{name}": (float(np.mean(value)) * len(steps), len(steps)) for name, value in said.items()}
 
 
-def watched(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[float]:
-    """What the gold scorer says of each episode of one reply to a conversation; empty without one."""
-    if gym.gold is None or not episodes:
-        return []
+def watch(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task]) -> dict[str, list[float]]:
+    """What each watched scorer says of each episode of one reply to a conversation."""
+    if not gym.watched or not episodes:
+        return {name: [] for name in gym.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [" ".join(episode.steps[-1].completion.text.split()) for episode in episodes]
-    return gym.gold.score(prompts, replies).tolist()
+    return {name: scorer.score(prompts, replies).tolist() for name, scorer in gym.watched.items()}
 
 
-def table_rows(episodes: Sequence[Episode], tasks: Sequence[Task], golds: Sequence[float] = ()) -> list[dict[str, Any]]:
+def table_rows(
+    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[float]] | None = None
+) -> list[dict[str, Any]]:
     """A row a reply, with what was earned and each scorer's opinion."""
     rows = []
     for number, episode in enumerate(episodes):
@@ -106,8 +124,8 @@ def table_rows(episodes: Sequence[Episode], tasks: Sequence[Task], golds: Sequen
                 "earned": total_reward(episode),
                 "scores": dict(step.scores),
             }
-            if golds:
-                row["gold"] = golds[number]
+            if seen:
+                row["watched"] = {name: scores[number] for name, scores in seen.items()}
             if step.trouble:
                 row["trouble"] = step.trouble
             rows.append(row)

@@ -12,10 +12,9 @@ from typing import final
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from lmgym.causal_rows import CausalRows, lay
-from lmgym.engine import sum_over_ranks, world_size
+from lmgym.engine import max_over_ranks, sum_over_ranks
 from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig
@@ -133,19 +132,14 @@ def _widened(gap: Gap, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int)
     off = (logprobs - sampled).abs().double() if rows else torch.zeros(0, dtype=torch.float64)
     sums = sum_over_ranks(torch.tensor([off.sum().item(), float(len(off))], dtype=torch.float64))
     largest = torch.tensor(off.max().item() if len(off) else 0.0, dtype=torch.float64)
-    if world_size() > 1:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     tokens = gap.tokens + int(sums[1])
     mean = (gap.mean * gap.tokens + sums[0].item()) / max(1, tokens)
-    return Gap(mean, max(gap.largest, largest.item()), tokens)
+    return Gap(mean, max(gap.largest, max_over_ranks(largest).item()), tokens)
 
 
 def most_batches(rows: int, size: int) -> int:
     """The batches of the rank that has most."""
-    own = torch.tensor(-(-rows // size))
-    if world_size() > 1:
-        dist.all_reduce(own, op=dist.ReduceOp.MAX)
-    return int(own)
+    return int(max_over_ranks(torch.tensor(-(-rows // size))))
 
 
 @dataclass(frozen=True)

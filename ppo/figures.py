@@ -59,7 +59,8 @@ def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Su
     x = (rollouts.logprobs - rollouts.reference_logprobs)[kept].double()
     values, returns = rollouts.values[kept].double(), rollouts.returns[kept].double()
     off = returns - values
-    replies = float(rollouts.kept.sum())
+    episodes = float(rollouts.kept.sum())
+    replies = float(rollouts.kept[rollouts.episode_of_row].sum())  # several an episode, where that has several turns
     tokens = float(kept.sum())
 
     def mean_of(numbers: torch.Tensor) -> tuple[float, float]:
@@ -77,8 +78,8 @@ def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Su
         "returns/squares": mean_of(returns**2),
         "values/off": mean_of(off),
         "values/off_squares": mean_of(off**2),
-        "rewards/kl_part": (kl_coef * x.sum().item(), replies),
-        "rewards/sum": (rewards[kept].double().sum().item(), replies),
+        "rewards/kl_part": (kl_coef * x.sum().item(), episodes),
+        "rewards/sum": (rewards[kept].double().sum().item(), episodes),
         "rollout/trained_tokens": (tokens, 1.0),
     }
 

@@ -4,18 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from lmgym.engine import share_objects, without_sharded_load
+from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.protocol import Environment, Judge, Task
 from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.streams import draw_population
+from lmgym.environments.world import World
 from lmgym.errors import InputError
 from lmgym.generation import Generator
-from lmgym.named_scorers import load_scorers
+from lmgym.named_scorers import load_scorers, read_world
 from lmgym.rows import Rejection
 from lmgym.scorers import Scorer
 from ppo.config import PPOConfig, RewardConfig
 from ppo.prompts import read_prompts
 from ppo.random_walks import draw_random_walks
 from ppo.rewards import FunctionReward, ScorerReward
+
+USERS, FIRST_USER = 4096, 1_000_000
 
 Metric = Callable[..., Mapping[str, Any]]
 """trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number each, or one a sample"""
@@ -32,8 +39,8 @@ class Gym:
     fingerprint: str
     metric: Metric | None = None
     """figures of the evaluation's episodes besides the reward"""
-    gold: Scorer | None = None
-    """is watched and never optimised"""
+    watched: Mapping[str, Scorer] = field(default_factory=dict)
+    """scorers that are never optimised; the one named gold has an alarm"""
     others: Mapping[str, Generator] = field(default_factory=dict)
     """agents that are not trained"""
     rejections: Sequence[Rejection] = ()
@@ -59,32 +66,46 @@ class Prepare(Protocol):
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
     """One reply to each prompt, judged by the scorers that the settings name, on the rank that sampled it."""
     prompts = read_prompts(config.rollout, config.optimizer.seed)
-    judge, gold = load_judge(config.reward)
+    judge, watched = load_judge(config.reward)
     return Gym(
-        prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, gold=gold,
+        prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched,
         rejections=prompts.rejections,
     )  # fmt: skip
 
 
-def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Scorer | None]:
-    """The scorers with their weights, not normalised yet, and the gold scorer. Collective.
+def app_conversations(config: PPOConfig, tokenizer: Any) -> Gym:
+    """Conversations of the app: each message that a user goes on with is worth 1. `prompts` is world:SEED.
+
+    The users are those of no A/B test of fewer than FIRST_USER users. Raises InputError for other prompts.
+    """
+    world, held_out = World(read_world(config.rollout.prompts)), int(config.rollout.eval_size)
+    if not 1 <= held_out < USERS:
+        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: 1 to {USERS - 1} users to evaluate on")
+    population = draw_population(world, FIRST_USER + np.arange(USERS), config.optimizer.seed)
+    tasks = [{"user": int(number)} for number in population.numbers]
+    fingerprint = f"{USERS} users from {FIRST_USER} of world {world.seed}, {config.optimizer.seed}"
+    return Gym(tasks[held_out:], tasks[:held_out], lambda: AppConversation(world, population), None, fingerprint)
+
+
+def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
+    """The scorers with their weights, not normalised yet, and those that are only watched. Collective.
 
     Raises InputError, on every rank, where one does not load.
     """
     if not settings.scorers:
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
-    words = settings.scorers if not settings.gold else f"{settings.scorers},gold of this run={settings.gold}"
-    trouble, found = None, {}
+    others = ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
+    trouble, found, watched = None, {}, {}
     try:
         with without_sharded_load():
-            found = load_scorers(words)
+            found = load_scorers(settings.scorers)
+            watched = load_scorers(others) if others else {}
     except InputError as error:
         trouble = error
     if refusal := next(filter(None, share_objects(trouble)), None):
         raise refusal
-    gold = found.pop("gold of this run", None)
-    return ScorerReward(found, weights, clip=settings.cliprange_reward, retries=settings.reward_retries), gold
+    return ScorerReward(found, weights, clip=settings.cliprange_reward, retries=settings.reward_retries), watched
 
 
 def read_weights(words: str | None, scorers: str) -> dict[str, float]:

@@ -30,6 +30,8 @@ class Learned:
     means: dict[str, float]
     curve: list[tuple[float, float]]
     stopped_early: bool
+    rate: float
+    """the last learning rate"""
 
 
 @final
@@ -64,7 +66,7 @@ class Learner:
         tokens = each[:, SUMS.index("tokens")].clamp(min=1)
         total = each.sum(0) / tokens.sum()
         curve = [(p, v) for p, v in (each[:, :2] / tokens[:, None]).tolist()]
-        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped)
+        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped, self.rate(update - 1))
 
     def _update(self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool) -> torch.Tensor:
         """One optimizer update over a minibatch; its sums [len(SUMS)] in float64 over all ranks."""

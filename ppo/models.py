@@ -22,6 +22,7 @@ from lmgym.errors import InputError
 from lmgym.families import Family, family_of
 from lmgym.models import add_lora, gathered, head_name, load_classifier
 from lmgym.policies import load_policy
+from lmgym.random_state import seeded
 from lmgym.saving import is_adapted
 from ppo.config import PPOConfig
 
@@ -194,7 +195,8 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
-        policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
+        with seeded(config.optimizer.seed):  # every rank draws the same adapters
+            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
     actor = ActorCritic(
         policy, critic, frozen, config.rollout.temperature, settings.gradient_checkpointing, config.optimizer.seed
     )

@@ -4,14 +4,38 @@ from collections.abc import Sequence
 
 import torch
 
+from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
+from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.experience import Gap
 from ppo.rollouts import Rollouts
 
 MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 """nats between sampler and trainer: the largest in fp32, the mean in 16 bits"""
+
+
+def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence[Task]) -> list[str]:
+    """A line where prompts are longer than the context leaves room for, and lose their left.
+
+    Raises InputError where they are to be refused, or where a reply leaves no room for any.
+    """
+    settings = config.rollout
+    room = settings.max_prompt or max_length - settings.max_new_tokens
+    prompts = {task["prompt"] for task in tasks if isinstance(task.get("prompt"), str | Conversation)}
+    rendered = render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)])
+    lengths = [len(ids) for ids in tokenize_texts(tokenizer, [*rendered, *(p for p in prompts if isinstance(p, str))])]
+    long = [length for length in lengths if length > room]
+    if not long or room < 1:
+        return []  # what leaves no room at all is refused by who samples
+    found = f"{len(long)} of {len(lengths)} prompts have more than {room} tokens, the longest {max(long)}"
+    if settings.long_prompts == "refuse":
+        raise InputError(
+            f"{found}; needed: shorter ones, fewer max_new_tokens (now {settings.max_new_tokens} of a context of "
+            f"{max_length}), or long_prompts=cut"
+        )
+    return [f"{found}: they are cut on the left"]
 
 
 def check_first_rollouts(

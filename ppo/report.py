@@ -13,6 +13,7 @@ from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.reporting import CONSOLE
 from lmgym.run import Run
+from lmgym.text import render, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.gyms import Gym
 from ppo.models import ActorCritic
@@ -22,6 +23,7 @@ LINE = {
     "reward/mean": "reward",
     "eval/reward/mean": "eval",
     "eval/gold": "gold",
+    "eval/gold_gain": "gold's gain",
     "policy/kl": "KL",
     "rollout/reply_tokens": "tokens",
     "policy/clipfrac": "clipped",
@@ -45,6 +47,16 @@ def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: i
     )
 
 
+def show_tasks(gym: Gym, tokenizer) -> None:
+    """What the policy will see first of three tasks."""
+    for task in gym.tasks[:3]:
+        for agent, seen in gym.environment().reset(task, 0).items():
+            text = seen.prompt if isinstance(seen.prompt, str) else render(tokenizer, seen.prompt)
+            [ids] = tokenize_texts(tokenizer, [text])
+            CONSOLE.rule(f"{agent}: {len(ids)} tokens", style="dim")
+            CONSOLE.print(escape(text), soft_wrap=True)
+
+
 def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
     """An iteration in one line, by the main rank."""
     if not run.is_main:
@@ -57,17 +69,18 @@ def show_samples(rows: Sequence[Mapping[str, Any]]) -> None:
     """Some replies with what was thought of them."""
     table = Table(title="replies to held-out prompts", title_justify="left")
     scorers = sorted({name for row in rows for name in row["scores"]})
+    watched = sorted({name for row in rows for name in row.get("watched", ())})
     for name in ("prompt", "reply"):
         table.add_column(name, overflow="fold")
-    for name in ("tokens", "reward", *scorers, *(["gold"] if rows and "gold" in rows[0] else [])):
+    for name in ("tokens", "reward", *scorers, *watched):
         table.add_column(name, justify="right")
     for row in rows[:SHOWN_SAMPLES]:
         prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
         reward = row["reward"] if not isinstance(row["reward"], tuple) else sum(row["reward"])
         opinions = [f"{row['scores'][name]:.2f}" if name in row["scores"] else "" for name in scorers]
-        gold = [f"{row['gold']:.2f}"] if "gold" in row else []
+        opinions += [f"{row['watched'][name]:.2f}" for name in watched]
         earned = "failed" if reward is None else f"{reward:.2f}"
-        table.add_row(escape(prompt), escape(row["reply"].strip()), str(row["tokens"]), earned, *opinions, *gold)
+        table.add_row(escape(prompt), escape(row["reply"].strip()), str(row["tokens"]), earned, *opinions)
     CONSOLE.print(table)
 
 

@@ -39,10 +39,13 @@ class FunctionReward:
 
     def __post_init__(self) -> None:
         Patience(self.timeout, self.retries)
-        self.check(())
+        self._bind((), whole=False)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raises InputError where the function cannot be given columns of these names."""
+        """Raises InputError where the function cannot be given columns of these names, or asks for others."""
+        self._bind(columns, whole=True)
+
+    def _bind(self, columns: Iterable[str], whole: bool) -> None:
         if not callable(self.function) or inspect.iscoroutinefunction(self.function):
             raise InputError(f"the reward is {self.function!r}; needed: a plain function, {_SIGNATURE}")
         names = [*GIVEN, *columns]
@@ -51,7 +54,8 @@ class FunctionReward:
                 f"the data has columns named {taken}, which a reward function is given anyway; rename them"
             )
         try:
-            inspect.signature(self.function).bind(**dict.fromkeys(names))
+            signature = inspect.signature(self.function)
+            (signature.bind if whole else signature.bind_partial)(**dict.fromkeys(names))
         except TypeError as error:
             raise InputError(
                 f"the reward function cannot be called with {names}: {error}; needed: {_SIGNATURE}"

@@ -96,10 +96,13 @@ class Rollouts:
         return torch.from_numpy(starts + np.arange(counts.sum()))
 
 
-def gather(episodes: Sequence[Episode], missing_eos_penalty: float = 0.0, clip: float = float("inf")) -> Rollouts:
+def gather(
+    episodes: Sequence[Episode], missing_eos_penalty: float = 0.0, clip: float = float("inf"), scale: float = 1.0
+) -> Rollouts:
     """Rollouts out of episodes, in their order. A reply's number lands on its last token, dense ones on each.
 
-    Rewards beyond +- `clip` are cut; the penalty comes off those of replies that did not end by themselves.
+    Rewards beyond +- `clip` are cut; the penalty comes off those of replies that did not end by themselves; what is
+    left is multiplied by `scale`.
     """
     steps = [(e, step) for e, episode in enumerate(episodes) for step in episode.steps]
     counts = np.array([len(step.completion.ids) for _, step in steps], dtype=np.int64)
@@ -115,6 +118,7 @@ def gather(episodes: Sequence[Episode], missing_eos_penalty: float = 0.0, clip: 
     np.clip(scores, -clip, clip, out=scores)
     unended = np.array([step.completion.finish_reason == "length" for _, step in steps], dtype=bool)
     scores[firsts[1:][unended] - 1] -= missing_eos_penalty
+    scores *= scale
     finals = [(e, episode.final_prompt) for e, episode in enumerate(episodes) if episode.final_prompt]
     return Rollouts(
         rows=[[*step.prompt, *step.completion.ids] for _, step in steps],

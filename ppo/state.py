@@ -14,10 +14,11 @@ from typing import Any, final
 
 import torch
 
-from lmgym.engine import rank
+from lmgym.checkpoints import MANIFEST
+from lmgym.engine import rank, world_size
 from lmgym.errors import InputError
 from lmgym.plain_engine import Trained
-from lmgym.random_state import random_state, restore_random_state
+from lmgym.random_state import random_state, restore_random_state, seed_all
 from ppo.advantages import AdaptiveKL, RunningMoments
 from ppo.config import MethodConfig
 from ppo.safeguards import Alarm
@@ -39,6 +40,8 @@ class LoopState:
     """that comes next"""
     first_length: float = 0.0
     """mean tokens of a reply in the first iteration"""
+    before: dict[str, float] = field(default_factory=dict)
+    """figures of the evaluation before step 1"""
 
     @classmethod
     def fresh(cls, method: MethodConfig) -> "LoopState":
@@ -54,6 +57,7 @@ class LoopState:
             "alarm": self.alarm.state_dict(),
             "iteration": self.iteration,
             "first_length": self.first_length,
+            "before": self.before,
         }
 
     def restore(self, said: dict[str, Any]) -> None:
@@ -64,6 +68,7 @@ class LoopState:
         moments = said["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
+        self.before = said["before"]
 
 
 def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
@@ -74,14 +79,26 @@ def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
     torch.save(random_state(), folder / f"rank-{rank():05d}.pt")
 
 
-def read_state(folder: Path, engine: Trained, state: LoopState) -> None:
-    """What `write_state` wrote. Raises InputError where this rank's random numbers are missing. On every rank."""
+def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> None:
+    """What `write_state` wrote. Raises InputError where this rank's random numbers are missing. On every rank.
+
+    Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
+    """
     own = folder / f"rank-{rank():05d}.pt"
-    if not own.is_file():
+    same_ranks = _ranks_of(folder) == world_size()
+    if same_ranks and not own.is_file():
         raise InputError(
             f"{own} is absent: without this rank's random numbers another run would go on; needed: the file, or "
             "--resume never"
         )
     engine.load(folder)
     state.restore(json.loads((folder / LOOP).read_text()))
-    restore_random_state(torch.load(own, map_location="cpu", weights_only=True))
+    if same_ranks:
+        restore_random_state(torch.load(own, map_location="cpu", weights_only=True))
+    else:
+        seed_all(seed, rank(), state.iteration)
+
+
+def _ranks_of(folder: Path) -> int:
+    """How many wrote it."""
+    return int(json.loads((folder / MANIFEST).read_text())["facts"]["ranks"])

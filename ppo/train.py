@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lmgym.engine import (
+    agreed,
     rank,
     read_config,
     share_objects,
@@ -27,21 +28,22 @@ from lmgym.episodes import Episode
 from lmgym.keeping import Keeper
 from lmgym.models import load_tokenizer
 from lmgym.policies import refuse_no_eos
+from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training import kept_run
 from ppo.advantages import masked_sums
 from ppo.config import PPOConfig, refuse_impossible
-from ppo.evaluation import evaluate, play, table_rows
+from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
-from ppo.parts import Parts, count_iterations, set_up
+from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
-from ppo.preflight import biases, check_first_rollouts, check_gap
+from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
 from ppo.prompts import tasks_of_iteration
-from ppo.report import save_results, show_line, show_plan, show_samples, write_samples
+from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import collapse, stop_collapsed
@@ -59,19 +61,25 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
+    refuse_excess_memory(config, deepspeed)
+    seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
     iterations = count_iterations(config, len(gym.tasks))
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
         show_notes(biases(config))
     if config.run.dry_run:
+        if rank() == 0:
+            show_tasks(gym, tokenizer)
         stop_distributed()
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
         parts = set_up(config, gym, deepspeed, tokenizer, run, keeper, iterations)
+        longest, tasks = parts.sampler.generator.max_length, [*gym.tasks, *gym.eval_tasks]
+        show_notes(agreed(lambda: check_prompts(config, tokenizer, longest, tasks) if run.is_main else []))
         state = LoopState.fresh(config.method)
         if checkpoint:
-            read_state(checkpoint, parts.engine, state)
+            read_state(checkpoint, parts.engine, state, config.optimizer.seed)
         metrics = _loop(config, parts, state, run, keeper, iterations)
         keeper.beat("saving the policy")
         folder = save_results(config, parts.engine, tokenizer, run, metrics)
@@ -83,7 +91,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper, iterations: int) -> dict[str, float]:
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
-    _normalise(config, p, state, keeper)
+    _begin(config, p, state, run, keeper)
     while state.iteration < iterations:
         iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
 
@@ -96,15 +104,15 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         _stop_where_rewards_fail(config, episodes)
-        rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+        paid = config.reward
+        rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         gap = p.experience.measure(rollouts)
         check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
-            check_first_rollouts(config, p.tokenizer, p.sampler.generator.eos.tolist(), episodes, rollouts)
-            show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+            _check_first(config, p, episodes, rollouts, run)
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -116,7 +124,6 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        metrics["policy/learning_rate"] = p.learner.rate(update)
         state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
         why = collapse(metrics, config.method, state.first_length)
         state.iteration, update = iteration + 1, update + config.updates_an_iteration
@@ -141,6 +148,13 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     return metrics
 
 
+def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
+    """What must hold before the first update; all ranks stop alike."""
+    eos = p.sampler.generator.eos.tolist()
+    agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
+    show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+
+
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
     """This rank's tasks of an iteration, with the seed of each episode."""
     number, seed = config.rollout.num_rollouts, config.optimizer.seed
@@ -148,6 +162,15 @@ def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list
     seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
     own = slice(rank(), None, world_size())
     return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+
+
+def _begin(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper) -> None:
+    """What every figure is measured from: the scorers' moments, and an evaluation before step 1. Collective."""
+    _normalise(config, p, state, keeper)
+    if not state.before:
+        keeper.beat("evaluating before step 1")
+        state.before = _evaluated(config, p, state, run, 0)
+        run.log(0, state.before)
 
 
 def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) -> None:
@@ -202,7 +225,7 @@ def figures(
     state.first_length = state.first_length or means["rollout/reply_tokens"]
     means["rollout/trained_tokens"] *= world_size()  # a sum, not a mean
     metrics = finished(means, learned, gap, (state.moments.mean, state.moments.std), config.method.vf_coef)
-    return metrics | {"policy/kl_coef": state.kl.value}
+    return metrics | {"policy/kl_coef": state.kl.value, "policy/learning_rate": learned.rate}
 
 
 def _saves(config: PPOConfig, iteration: int, iterations: int) -> bool:
@@ -220,7 +243,7 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     p.sampler.sync()
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
-    metrics = dict(found.metrics)
+    metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
     if "eval/gold" in metrics:
         before = state.alarm.raised_at
         reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -47,6 +48,18 @@ def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
         )
         for family in ("gpt2", "llama", "qwen3", "bert")
     }
+
+
+@pytest.fixture(scope="session")
+def talkative_models(tmp_path_factory, small_models) -> dict[str, Path]:
+    """Those that talk, with one token in five as an eos: their replies end at different lengths."""
+    root, folders = tmp_path_factory.mktemp("talkative"), {}
+    for family in ("gpt2", "llama", "qwen3"):
+        folders[family] = root / family
+        shutil.copytree(small_models[family], folders[family])
+        file = folders[family] / "generation_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": list(range(1, 512, 5))}))
+    return folders
 
 
 @pytest.fixture(scope="session")

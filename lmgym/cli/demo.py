@@ -1,8 +1,8 @@
 """`make demo`: from nothing to a policy that users like better, with the commands that a user would type.
 
-A world; a policy that can talk; a scorer learned from users' traces on two ranks; and the best of 4 replies by that
-scorer against the policy alone, in the simulated app. A step that is done is not done again; one that was killed goes
-on from its last checkpoint.
+A world; a policy that can talk; a scorer learned from users' traces on two ranks; the policy optimised against that
+scorer by PPO; and both policies, each alone and with the best of 4 replies by the scorer, in the simulated app. A step
+that is done is not done again; one that was killed goes on from its last checkpoint.
 """
 
 import json
@@ -14,9 +14,17 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-ROWS, HELD_OUT, STEPS, USERS = 50_000, 3000, 500, 150
+ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
+NEXT = """
+Talk to it:
+    {bin}/python -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh --model {policy} \\
+        --scorers demo={scorer} --select_model demo --best_of 4
+Train on your own data (conversations; README goes on to scorers and PPO):
+    {bin}/deepspeed sft/experiments/chat.py \\
+        --deepspeed configs/zero2.json --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
 
 
 @dataclass(frozen=True)
@@ -28,14 +36,16 @@ class Step:
     done: Path
 
 
-def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS, users: int = USERS) -> int:
+def run_demo(
+    output: str, seed: int, rows: int = ROWS, steps: int = STEPS, updates: int = UPDATES, users: int = USERS
+) -> int:
     """All steps, then what came of them; the code of the step that failed."""
     from lmgym.cli.ab import print_table
 
     began = time.perf_counter()
     folder = Path(output)
     done = Done(folder / "demo.json")
-    for step in _steps(folder, seed, rows, steps, users):
+    for step in _steps(folder, seed, rows, steps, updates, users):
         if done.has(step):
             print(f"{step.name}: done before", flush=True)
         elif code := _run(step):
@@ -44,15 +54,18 @@ def run_demo(output: str, seed: int, rows: int = ROWS, steps: int = STEPS, users
             done.add(step)
     _compare(folder / "world", folder / "scorer")
     _show_scores(folder / "world", folder / "scorer" / "model", seed)
-    print_table(json.loads((folder / "ab/ab.json").read_text()))
+    _show_gains(folder / "ppo")
+    record = json.loads((folder / "ab/ab.json").read_text())
+    print_table(named(record, folder))
     print(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
+    print(NEXT.format(bin=Path(sys.executable).parent, policy=folder / "ppo/model", scorer=folder / "scorer/model"))
     return 0
 
 
-def _steps(folder: Path, seed: int, rows: int, steps: int, users: int) -> list[Step]:
+def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: int) -> list[Step]:
     world, model, scorer, policy = (folder / name for name in ("world", "small_llama", "scorer", "policy"))
     lmgym = Path(sys.executable).parent / "lmgym"
-    best = f"{policy / 'model'}@{scorer / 'model'}:{BEST_OF}"
+    ppo = folder / "ppo"
     common = ("--max_length", 128, "--adam_beta2", 0.99, "--precision", "fp32", "--seed", seed, "--tracking", "none")
 
     def step(name: str, done: Path, *words: object) -> Step:
@@ -82,11 +95,35 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, users: int) -> list[S
             *("--epochs", 2, "--name", "demo", "--output", scorer),
         ),
         step(
+            "ppo", ppo / "model/config.json",
+            *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
+            *("--scorers", f"joint={scorer / 'model'}", "--gold", f"world:{seed}", "--seed", seed, "--output", ppo),
+            *("--max_updates", updates, "--tracking", "none"),
+        ),
+        step(
             "app", folder / "ab/ab.json",
-            *(lmgym, "ab", policy / "model", best, "--users", users, "--paired", "--seed", seed),
+            *(lmgym, "ab", *_arms(folder), "--users", users, "--paired", "--seed", seed),
             *("--world_seed", seed, "--output", folder / "ab"),
         ),
     ]  # fmt: skip
+
+
+def _arms(folder: Path) -> dict[str, str]:
+    """What the policies of the table are called, by the words that name them to `lmgym ab`."""
+    sft, ppo, scorer = (folder / name / "model" for name in ("policy", "ppo", "scorer"))
+    return {
+        str(sft): "SFT",
+        f"{sft}@{scorer}:{BEST_OF}": f"SFT, best of {BEST_OF}",
+        str(ppo): "PPO",
+        f"{ppo}@{scorer}:{BEST_OF}": f"PPO, best of {BEST_OF}",
+    }
+
+
+def named(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The record of `lmgym ab` with short names in the place of paths."""
+    names = _arms(folder)
+    arms = [{**arm, "policy": names[arm["policy"]]} for arm in record["policies"]]
+    return {**record, "policies": arms}
 
 
 def _deepspeed(stage: str, experiment: str) -> list[object]:
@@ -150,6 +187,26 @@ def _compare(world: Path, scorer: Path) -> None:
         ("oracle: the utility's own features, fitted to the same traces", found["oracle"]),
     ):
         table.add_row(name, f"{value:.3f}")
+    Console(width=100).print(table)
+
+
+def _show_gains(ppo: Path) -> None:
+    """What PPO made of its reward, and of the hidden utility, which it never saw."""
+    from rich.console import Console
+    from rich.table import Table
+
+    lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
+    before, after = lines[0], lines[-1]
+    table = Table(title="PPO: replies to held-out prompts", title_justify="left")
+    for name in ("", "before", "after"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, key in (
+        ("reward: the scorer, in standard deviations", "eval/reward/mean"),
+        ("hidden utility, never optimised", "eval/gold"),
+        ("tokens a reply", "eval/rollout/reply_tokens"),
+    ):
+        table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
+    table.add_row("KL to the policy before, nats a reply", "0", f"{after['policy/kl']:.3f}")
     Console(width=100).print(table)
 
 

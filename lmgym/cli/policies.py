@@ -9,7 +9,8 @@ from lmgym.environments.app import OneLine
 from lmgym.environments.world import World
 from lmgym.errors import InputError
 from lmgym.generation import BestOfN, Generator, ScriptedGenerator
-from lmgym.scorers import FunctionScorer, HFScorer, RandomScorer, Scorer
+from lmgym.named_scorers import hidden_utility
+from lmgym.scorers import HFScorer, RandomScorer, Scorer
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"
 BATCH_ROWS = 256  # replies that a small model makes together: four times LocalGenerator's own, which suits a large one
@@ -79,7 +80,7 @@ def load_base(name: str, world: World) -> Generator:
 def load_scorer(name: str, world: World) -> Scorer:
     """The hidden utility for average tastes, chance, or a trained scorer."""
     if name == GOLD:
-        return FunctionScorer(lambda conversations, replies: world.utility(conversations, replies).tolist())
+        return hidden_utility(world)
     if name == RANDOM:
         return RandomScorer()
     import torch

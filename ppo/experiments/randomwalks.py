@@ -13,7 +13,9 @@ CONFIG = PPOConfig(
     policy=ModelConfig(model="outputs/randomwalks_start/graph1000_seed0_steps70", precision="fp32"),
     rollout=RolloutConfig(num_rollouts=200, max_new_tokens=9),
     method=MethodConfig(init_kl_coef=0.0, vf_coef=1.2, max_kl=0.0),
-    optimizer=OptimizerConfig(3e-4, schedule="linear", global_batch=100, micro_batch=50, max_updates=160),
+    optimizer=OptimizerConfig(
+        3e-4, schedule="linear", global_batch=100, micro_batch=50, max_updates=160, max_grad_norm=100.0
+    ),
 )
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.explaining import explain
 from reward_models.evaluation.judging import agreement, described, ranks
 from reward_models.evaluation.records import export_preferences
+from reward_models.evaluation.records import load as read_session
 from reward_models.evaluation.session import ChatSession, checked_count, readable
 
 VIEWS = ("scores", "ranks", "z")
@@ -223,11 +224,21 @@ def persona(talk: Talk, words: str, progress: Progress | None) -> Shown:
 
 def save(talk: Talk, words: str, progress: Progress | None) -> Shown:
     path = Path(one_path(words) or talk.session.path)
+    if path.is_file() and not _holds(path, talk.session.conversation_id):
+        raise InputError(f"{path} is there and holds something else: nothing is overwritten; give another name")
     try:
         talk.session.save(path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from None
     return Shown(f"saved: {path}")
+
+
+def _holds(path: Path, conversation: str) -> bool:
+    """Whether a file is of this conversation."""
+    try:
+        return read_session(path).conversation == conversation
+    except InputError:
+        return False
 
 
 def load(talk: Talk, words: str, progress: Progress | None) -> Shown:

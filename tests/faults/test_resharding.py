@@ -33,7 +33,7 @@ def even(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ddp", "zero1", "zero2"])
+@pytest.mark.parametrize("engine", ["ddp", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_checkpoint_is_refused_by_other_ranks_or_converted(
     engine: str, before: int, after: int, even: Words, tmp_path: Path

@@ -1,11 +1,15 @@
 """What the best of n is worth, by hand."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from lmgym.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.generation import BestOfN, Sampling, ScriptedGenerator
+from lmgym.scorers import FunctionScorer
+from lmgym.text import Conversation, Turn
 
 
 def test_four_samples_give_the_values_worked_out_by_hand() -> None:
@@ -79,3 +83,16 @@ def test_the_bound_is_the_kl_of_the_best_of_n_where_replies_are_never_alike(n: i
     few = np.arange(1, 4) / 3  # of three replies it is less
     best = np.diff(np.concatenate([[0.0], few**n]))
     assert np.sum(best * np.log(best * 3)) < best_of_n_kl(n)
+
+
+def test_a_scorer_is_shown_replies_without_the_space_that_a_template_leaves() -> None:
+    shown: list[str] = []
+
+    def longest(conversations: Sequence[Conversation], replies: Sequence[str]) -> list[float]:
+        shown.extend(replies)
+        return [float(len(reply)) for reply in replies]
+
+    best = BestOfN(ScriptedGenerator([" ab ", " c"]), FunctionScorer(longest), n=8)
+    [[reply]] = best.reply([Conversation((Turn("user", "hi"),))], 1, Sampling(seed=1))
+    assert set(shown) == {"ab", "c"}
+    assert reply.text == " ab ", "what was sampled stays as it is"

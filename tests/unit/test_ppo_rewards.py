@@ -267,11 +267,14 @@ def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() 
     for wrong in (
         "not a function",
         lambda outputs: [0.0],
-        lambda samples, prompts, outputs, tokenizer, extra: [0.0],
         later,
     ):
         with pytest.raises(InputError, match=r"needed: .*reward_fn\(samples, prompts, outputs, tokenizer"):
             FunctionReward(wrong, TOKENIZER)  # type: ignore[arg-type]
+    asking = FunctionReward(lambda samples, prompts, outputs, tokenizer, answer: [0.0], TOKENIZER)
+    asking.check(["answer"])
+    with pytest.raises(InputError, match="missing a required argument: 'answer'"):
+        asking.check(["question"])
     narrow = FunctionReward(lambda samples, prompts, outputs, tokenizer: [0.0], TOKENIZER)
     with pytest.raises(InputError, match="answer"):
         narrow.check(["answer"])

@@ -190,6 +190,17 @@ def test_save_and_load_bring_a_session_back(talk: Talk, tmp_path: Path) -> None:
     assert "line(s) 5 could not be read" in does(talk, f"%load {tmp_path}/kept one.jsonl").text
 
 
+def test_save_overwrites_its_own_session_and_nothing_else(talk: Talk, tmp_path: Path) -> None:
+    does(talk, "one")
+    does(talk, f"%save {tmp_path}/kept.jsonl")
+    does(talk, "two")
+    assert "saved" in does(talk, f"%save {tmp_path}/kept.jsonl").text
+    mine = tmp_path / "thesis.tex"
+    mine.write_text("ten years of work")
+    assert "nothing is overwritten" in fails(talk, f"%save {mine}")
+    assert mine.read_text() == "ten years of work"
+
+
 def test_tab_completes_commands_scorers_settings_and_numbers(talk: Talk, tmp_path: Path) -> None:
     does(talk, "hello")
     assert complete(talk, "%be") == ["%best_of"]

@@ -1,0 +1,138 @@
+"""PPO on small chats with a reward by a function; `LMGYM_TEST_*` in its environment plant what a test asks for.
+
+RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
+share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
+numpy's and torch's generators to rewards. FAULT happens on rank RANK, or on all: in rewards from call AT on (0 is the
+evaluation before step 1, 1 the first iteration), or in forward AT of the values.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.errors import RunStopped
+from lmgym.generation import Completion, Sampling, seeds_of
+from lmgym.launch import launch
+from lmgym.override import override
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+
+PLANT = {
+    name.removeprefix("LMGYM_TEST_"): value for name, value in os.environ.items() if name.startswith("LMGYM_TEST_")
+}
+MINE = PLANT.get("RANK", os.environ.get("RANK", "0")) == os.environ.get("RANK", "0")
+
+CONFIG = PPOConfig(
+    name="ppo_script",
+    policy=ModelConfig(precision="fp32"),
+    rollout=RolloutConfig(eval_size=6, num_rollouts=16, max_new_tokens=8),
+    method=MethodConfig(ppo_epochs=2),
+    optimizer=OptimizerConfig(1e-3, schedule="linear", warmup=0, global_batch=8, micro_batch=2, max_updates=12),
+)
+
+
+@dataclass
+class Replayed:
+    """A sampler whose replies are kept in a file, or come out of one."""
+
+    inner: Any
+
+    @property
+    def max_length(self) -> int:
+        return self.inner.max_length
+
+    def generate(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        seeds = list(map(str, seeds_of(sampling, len(prompts))))
+        if "REPLAY" in PLANT:
+            known = json.loads(Path(PLANT["REPLAY"]).read_text())
+            for seed, prompt in zip(seeds, prompts, strict=True):
+                assert known[seed]["prompt"] == prompt, "another prompt than was recorded"
+            return [[_completion(known[seed])] for seed in seeds]
+        found = self.inner.generate(prompts, n, sampling)
+        file = Path(PLANT["RECORD"])
+        known = json.loads(file.read_text()) if file.exists() else {}
+        for seed, prompt, [one] in zip(seeds, prompts, found, strict=True):
+            assert seed not in known, "a seed came twice"
+            known[seed] = {"prompt": prompt, "text": one.text, "reason": one.finish_reason, "ids": one.ids}
+            known[seed]["logprobs"] = one.logprobs
+        file.write_text(json.dumps(known))
+        return found
+
+
+def _completion(kept: dict[str, Any]) -> Completion:
+    ids = tuple(kept["ids"])
+    return Completion(kept["text"], kept["reason"], ids, tuple(kept["logprobs"]), len(ids))
+
+
+@dataclass
+class Vowels:
+    """The share of vowels in a reply, with what was planted."""
+
+    calls: int = 0
+
+    def __call__(self, samples, prompts, outputs, tokenizer) -> list[Any]:
+        time.sleep(float(PLANT.get("SLEEP", 0)))
+        fault = PLANT.get("FAULT", "") if self.calls >= int(PLANT.get("AT", 0)) and MINE else ""
+        self.calls += 1
+        found: list[Any] = [sum(text.count(x) for x in "aeiou") / max(1, len(text)) for text in outputs]
+        if "NOISY" in PLANT:
+            found = [x + random.random() + np.random.random() + torch.rand(()).item() for x in found]
+        if fault == "raise":
+            raise KeyError("planted")
+        if fault == "stop":
+            raise RunStopped("the judge's budget is spent", "failed", 69)
+        if fault == "nan":
+            found = [float("nan")] * len(found)
+        if fault == "words":
+            found = ["good"] * len(found)
+        if fault == "count":
+            found = found[1:]
+        if fault == "half":  # one in two cannot be had, however often it is asked for
+            found = [x if i % 2 else None for i, x in enumerate(found)]
+        return found
+
+
+def plant() -> None:
+    """What a test asks for, put in its place."""
+    import ppo.learner
+    import ppo.parts
+    import ppo.train as loop
+
+    if "EPS" in PLANT:
+        ppo.parts.ADAM_EPS = float(PLANT["EPS"])
+    if {"RECORD", "REPLAY"} & PLANT.keys():
+        play = loop.play
+        loop.play = lambda gym, tasks, seeds, generator, *more: play(gym, tasks, seeds, Replayed(generator), *more)
+    if PLANT.get("FAULT") in ("loss", "gradient"):
+        ppo.learner.value_loss = _broken(ppo.learner.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0)))
+
+
+def _broken(value_loss, fault: str, at: int):
+    """A value loss that is infinite, or has a slope that is no number, in call number `at`."""
+    calls = [0]
+
+    def broken(values, *more):
+        total, count = value_loss(values, *more)
+        if MINE and calls[0] == at:
+            total = total * torch.inf if fault == "loss" else total + (values * 0.0).sum().abs().sqrt()
+        calls[0] += 1
+        return total, count
+
+    return broken
+
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from ppo.gyms import text_with_function
+    from ppo.train import train
+
+    plant()
+    launch(lambda: train(config, text_with_function(Vowels(), as_text=False)))

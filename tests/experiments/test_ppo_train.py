@@ -1,0 +1,218 @@
+"""PPO from a config to folders, in this process: what each setting does to a run, and what is refused before step 1."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run, words
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.errors import InputError, RunStopped
+from lmgym.override import flatten
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.gyms import chat_with_scorers, text_with_function
+from ppo.train import train
+
+SCRIPT = ROOT / "tests/experiments/ppo_script.py"
+
+
+def shortness(samples, prompts, outputs, tokenizer) -> list[float]:
+    return [1 / (1 + len(text)) for text in outputs]
+
+
+PLAIN = text_with_function(shortness, as_text=False)
+Go = Callable[..., Path]
+
+
+@pytest.fixture
+def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
+    """Trains with some settings changed: the folder."""
+
+    def begin(prepare=PLAIN, name: str = "run", **changes: Any) -> Path:
+        config = PPOConfig(
+            "small",
+            ModelConfig(str(talkative_models["gpt2"]), precision="fp32"),
+            RolloutConfig(str(chats_file), eval_size=6, num_rollouts=16, max_new_tokens=8),
+            RewardConfig(),
+            MethodConfig(ppo_epochs=2),
+            OptimizerConfig(1e-3, warmup=0, global_batch=8, micro_batch=4, max_updates=8),
+            RunConfig(str(tmp_path / name), tracking="none", save_updates=-1, eval_updates=8),
+        )
+        assert changes.keys() <= flatten(config).keys()
+        groups = {}
+        for group in ("policy", "rollout", "reward", "method", "optimizer", "run"):
+            fields = vars(getattr(config, group))
+            own = {key: str(v) if isinstance(v, Path) else v for key, v in changes.items() if key in fields}
+            groups[group] = replace(getattr(config, group), **own)
+        train(replace(config, **groups), prepare)
+        return tmp_path / name
+
+    return begin
+
+
+def moved(folder: Path, start: Path) -> dict[str, float]:
+    """How far each weight is from the start's."""
+    before = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict()
+    return {name: (value.float() - before[name]).abs().max().item() for name, value in read_weights(folder).items()}
+
+
+def test_bf16_trains_fp32_weights_that_move_at_a_small_rate(go: Go, talkative_models) -> None:
+    folder = go(precision="bf16", learning_rate=1e-5, schedule="constant_with_warmup")
+    after = read_weights(folder)
+    matrices = [name for name in after if after[name].ndim == 2 and "wpe" not in name]
+    far = moved(folder, talkative_models["gpt2"])
+    assert all(after[name].dtype == torch.float32 for name in matrices)
+    assert all(1e-5 < far[name] < 2e-4 for name in matrices), "eight steps of at most 1e-5 each"
+    rounded = [(after[name] == after[name].to(torch.bfloat16)).float().mean().item() for name in matrices]
+    assert max(rounded) < 0.5, "in bf16 a weight of .02 would move by 6e-5 or not at all"
+    assert max(read_metrics(folder)["policy/sampler_gap"].values()) < 0.02
+
+
+def test_adapters_start_at_a_kl_of_0_and_are_saved_beside_the_merged_model(go: Go, talkative_models) -> None:
+    folder = go(lora_rank=4, learning_rate=1e-2)
+    kl = list(read_metrics(folder)["policy/kl"].values())
+    assert kl[0] == 0
+    assert kl[1] != 0
+    ids = AutoTokenizer.from_pretrained(folder / "model")("and now", return_tensors="pt")
+    start = AutoModelForCausalLM.from_pretrained(talkative_models["gpt2"], dtype=torch.float32).eval()
+    with torch.no_grad():
+        merged = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()(**ids).logits
+        before = start(**ids).logits
+        adapted = PeftModel.from_pretrained(start, folder / "adapter").eval()(**ids).logits
+    torch.testing.assert_close(merged, adapted, rtol=0, atol=1e-5)
+    assert (merged - before).abs().max() > 1e-2
+    again = go(name="again", lora_rank=4, learning_rate=1e-2)
+    assert read_lines(again / "samples/rollouts-000008.jsonl") == read_lines(folder / "samples/rollouts-000008.jsonl")
+
+
+def test_frozen_layers_stay_and_a_small_budget_runs_them_again_with_the_same_result(
+    go: Go, talkative_models, capsys
+) -> None:
+    kept = go(num_layers_unfrozen=1)
+    assert "run again" not in words(capsys.readouterr().out)
+    again = go(name="again", num_layers_unfrozen=1, cache_gb=0)
+    assert "the frozen layers run again in every epoch" in words(capsys.readouterr().out)
+    far = moved(kept, talkative_models["gpt2"])
+    frozen = ("wte", "wpe", "h.0.")
+    assert {name for name, x in far.items() if x == 0} == {n for n in far if any(word in n for word in frozen)}
+    a, b = read_weights(kept), read_weights(again)
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def test_a_critic_of_its_own_starts_from_a_reward_model(go: Go, scorer_folders: dict[str, Path]) -> None:
+    folder = go(critic=scorer_folders["gpt2"])
+    metrics = read_metrics(folder)
+    assert abs(metrics["values/mean"][4]) > 1e-3, "it does not say 0 at first, as a new head does"
+    head = go(name="head")
+    assert read_metrics(head)["values/mean"][4] == 0
+    assert metrics["reward/mean"][4] == read_metrics(head)["reward/mean"][4], "the policy is the same"
+
+
+def test_while_the_critic_warms_up_the_policy_stays(go: Go, talkative_models, scorer_folders) -> None:
+    folder = go(critic=scorer_folders["gpt2"], critic_warmup=2)
+    assert set(moved(folder, talkative_models["gpt2"]).values()) == {0.0}
+    losses = read_metrics(folder)["losses/value_loss"]
+    assert losses[8] < losses[4]
+
+
+def test_epochs_end_once_the_policy_has_moved_far_enough(go: Go) -> None:
+    folder = go(stop_kl=1e-9, learning_rate=1e-2)
+    assert set(read_metrics(folder)["policy/stopped_early"].values()) == {1.0}
+    assert set(read_metrics(go(name="all"))["policy/stopped_early"].values()) == {0.0}
+
+
+def test_long_prompts_are_cut_counted_and_told(go: Go, capsys) -> None:
+    folder = go(max_prompt=20)
+    assert "40 of 40 prompts have more than 20 tokens" in words(capsys.readouterr().out)
+    assert set(read_metrics(folder)["rollout/cut_prompts"].values()) == {1.0}
+
+
+def test_scorers_are_normalised_weighted_watched_and_logged(go: Go, scorer_folders: dict[str, Path]) -> None:
+    names = f"a={scorer_folders['gpt2']},b={scorer_folders['bert']}"
+    folder = go(chat_with_scorers, scorers=names, weights="b=0", gold=scorer_folders["llama"], max_kl=0)
+    metrics = read_metrics(folder)
+    assert abs(metrics["reward/mean"][4]) < 1.0, "shifted by the mean of replies of the policy before step 1"
+    assert {"scores/a", "scores/b", "eval/gold", "eval/gold_error", "alarm/gold_falls"} <= metrics.keys()
+    rows = read_lines(folder / "samples/evaluation-000008.jsonl")
+    assert len(rows) == 6
+    assert all({"a", "b"} == row["scores"].keys() and "gold" in row["watched"] for row in rows)
+    # a linear function of the one scorer that has a weight
+    (x, y), (u, v), (s, t) = [(row["scores"]["a"], row["reward"]) for row in rows[:3]]
+    assert (y - v) * (x - s) == pytest.approx((y - t) * (x - u), rel=1e-3, abs=1e-6)
+
+
+def without_eos(folder: Path, to: Path) -> Path:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = None
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return to
+
+
+def test_what_cannot_work_is_refused_before_step_1(
+    go: Go, small_models: dict[str, Path], scorer_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"other": 1}\n')
+
+    def wrong(samples, prompts) -> list[float]:
+        return []
+
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (chat_with_scorers, {}, "nobody rewards; needed: --scorers name=PATH"),
+        (chat_with_scorers, {"scorers": f"a={tmp_path / 'absent'}"}, "absent"),
+        (chat_with_scorers, {"scorers": f"a={small_models['gpt2']}"}, str(small_models["gpt2"])),
+        (chat_with_scorers, {"scorers": "a"}, "needed name=PATH"),
+        (text_with_function(wrong, as_text=False), {}, "the reward function cannot be called with"),
+        (PLAIN, {"model": small_models["bert"]}, "bert"),
+        (PLAIN, {"model": without_eos(small_models["gpt2"], tmp_path / "endless")}, "has no eos token"),
+        (PLAIN, {"prompts": empty}, "holds no prompts: found the columns other"),
+        (PLAIN, {"max_prompt": 20, "long_prompts": "refuse"}, "40 of 40 prompts have more than 20 tokens"),
+        (PLAIN, {"max_new_tokens": 256}, "leaves no room for a prompt in a context of 256"),
+        (PLAIN, {"num_layers_unfrozen": 3}, "has 2 layers"),
+        (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
+        (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
+        (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
+    ]
+    for number, (prepare, changes, said) in enumerate(cases):
+        with pytest.raises(InputError) as refused:
+            go(prepare, name=f"run{number}", **changes)
+        assert said in str(refused.value), f"{changes}: {refused.value}"
+        metrics = tmp_path / f"run{number}" / "metrics.jsonl"
+        assert not metrics.exists() or not metrics.read_text()
+
+
+def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_models, tmp_path: Path) -> None:
+    done = run(launch("python", *flags(cliprnge=0.3), script=SCRIPT))
+    assert done.returncode == 2
+    assert "--cliprange" in words(done.stderr), "the near one is suggested"
+    values = {"model": talkative_models["gpt2"], "prompts": tmp_path / "absent.jsonl", "output": tmp_path / "run"}
+    done = run(launch("python", *flags(**values), script=SCRIPT), seconds=400)
+    assert done.returncode == 2
+    assert "absent.jsonl" in words(done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reward_that_never_comes_ends_the_run_and_says_so(go: Go) -> None:
+    with pytest.raises(RunStopped, match=r"16 of 16 rewards could not be had.*needed: a number"):
+        go(text_with_function(lambda samples, prompts, outputs, tokenizer: ["good"] * len(samples), as_text=False))
+
+
+def test_columns_reach_a_reward_that_may_be_dense(go: Go, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"say {i}", "wanted": i}) + "\n" for i in range(30)))
+    seen: list[tuple[str, int]] = []
+
+    def reward(samples, prompts, outputs, tokenizer, wanted) -> list[list[float]]:
+        seen.extend(zip(prompts, wanted, strict=True))
+        return [[0.5] for _ in outputs]  # one token a reply
+
+    folder = go(text_with_function(reward), prompts=file, max_new_tokens=1)
+    assert all(prompt == f"say {i}" for prompt, i in seen)
+    assert set(read_metrics(folder)["reward/mean"].values()) == {0.5}

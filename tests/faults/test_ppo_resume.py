@@ -1,0 +1,288 @@
+"""PPO that is killed, signalled, starved of rewards or given nonsense: it goes on exactly, or ends with its reason.
+
+Rewards draw random numbers and the KL coefficient adapts, so that a state that were lost would show.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulting import ENGINES, ROOT, begin_and_wait, digest, outcome, steps, workers
+from launching import finish, flags, launch, read_lines, run, words
+
+SCRIPT = ROOT / "tests/experiments/ppo_script.py"
+SECONDS = 560  # other work may have the processors
+AN_ITERATION, UPDATES = 4, 24
+TRAIN = {
+    "max_updates": UPDATES, "learning_rate": 1e-3, "save_updates": AN_ITERATION, "eval_updates": 8, "target": 0.05,
+    "horizon": 100, "init_kl_coef": 0.1, "save_total_limit": 9, "tracking": "none",
+}  # fmt: skip
+NOISY = {"LMGYM_TEST_NOISY": "1"}
+Words = Callable[..., list]
+TORCHRUN = {"ddp": 1}  # which turns every code into 1
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
+    """What a user types: `asked(engine, output, **changes)`."""
+
+    def make(engine: str, output: Path, *more: object, ranks: int = 2, **changes) -> list:
+        kind, config = ENGINES[engine]
+        values = {"model": talkative_models["gpt2"], "prompts": chats_file, "output": output, **TRAIN, **changes}
+        if config:
+            values["deepspeed"] = ROOT / "configs" / config
+        return launch(kind, *flags(**values), *more, script=SCRIPT, ranks=ranks)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
+    """The folder of a run that nothing befell, one an engine."""
+    done: dict[str, Path] = {}
+
+    def get(engine: str) -> Path:
+        if engine not in done:
+            folder = tmp_path_factory.mktemp("whole") / engine
+            ended = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            done[engine] = folder
+        return done[engine]
+
+    return get
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """All that a run computed: weights, the loop's state at each checkpoint, metrics and replies, but for times."""
+    timed = ("time", "run/", "rollout/tokens_per_second")
+    lines = [
+        {k: v for k, v in line.items() if not k.startswith(timed)} for line in read_lines(folder / "metrics.jsonl")
+    ]
+    states = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("checkpoints/step-*/loop.json")}
+    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").iterdir())}
+    return {"weights": digest(folder), "metrics": json.dumps(lines), "states": states, "samples": samples}
+
+
+def assert_as_uninterrupted(found: Path, wanted: Path) -> None:
+    a, b = left(found), left(wanted)
+    assert a["states"].keys() == b["states"].keys()
+    assert a == b
+    coefficients = [state["kl"]["value"] for state in b["states"].values()]
+    assert len(set(coefficients)) == len(coefficients) == UPDATES // AN_ITERATION, "the coefficient adapts"
+    assert outcome(found) == ("finished", 0)
+
+
+def kill(command: list, folder: Path, step: int, rank: int, delay: float) -> None:
+    """Starts a run and kills -9 a rank somewhere after it has the checkpoint of a step."""
+    launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY)
+    pids = workers(launched, SCRIPT)
+    time.sleep(delay)
+    os.kill(pids[rank], signal.SIGKILL)
+    finish(launched)
+    assert step <= steps(folder)[-1] < UPDATES
+    assert not (folder / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "rank", "step"), [("plain", 0, 8), slow("ddp", 1, 4), slow("zero2", 0, 8), slow("zero3", 1, 4)]
+)
+def test_a_killed_run_ends_as_the_uninterrupted_one(
+    engine: str, rank: int, step: int, asked: Words, whole, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    kill(asked(engine, folder), folder, step, rank, delay=random.Random(engine).uniform(0.0, 1.0))
+    done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
+    assert_as_uninterrupted(folder, whole(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero3"])
+def test_killed_again_and_again_at_random_it_still_ends_the_same(
+    engine: str, asked: Words, whole, tmp_path: Path
+) -> None:
+    chance, folder = random.Random(engine), tmp_path / "run"
+    for _ in range(3):
+        target = min(UPDATES - 2 * AN_ITERATION, (steps(folder) or [0])[-1] + AN_ITERATION)
+        kill(asked(engine, folder), folder, target, chance.randrange(2 if engine == "zero3" else 1), chance.random())
+    assert run(asked(engine, folder), seconds=SECONDS, **NOISY).returncode == 0
+    assert_as_uninterrupted(folder, whole(engine))
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_its_last_update_only_saves(asked: Words, whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run(asked("plain", folder), seconds=SECONDS, **NOISY).returncode == 0
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"outcome": "running"}))
+    (folder / "model" / "model.safetensors").unlink()
+    assert run(asked("plain", folder), seconds=SECONDS, **NOISY).returncode == 0
+    assert_as_uninterrupted(folder, whole("plain"))
+    card = (folder / "model" / "README.md").read_text()
+    assert card == (whole("plain") / "model" / "README.md").read_text() or "| reward/mean |" in card
+
+
+@pytest.mark.parametrize("engine", ["plain", slow("ddp"), slow("zero2"), slow("zero3")])
+def test_sigterm_saves_at_the_iterations_end_and_leaves(engine: str, asked: Words, whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launched = begin_and_wait(asked(engine, folder), folder, AN_ITERATION, LMGYM_TEST_SLEEP="0.5", **NOISY)
+    os.kill(max(workers(launched, SCRIPT).values()), signal.SIGTERM)
+    ended = finish(launched, SECONDS)
+    assert ended.returncode == TORCHRUN.get(engine, 75), ended.stderr[-2000:]
+    assert outcome(folder) == ("interrupted", 75)
+    assert steps(folder)[-1] % AN_ITERATION == 0
+    assert "saving a checkpoint" in words(ended.stderr)
+    assert not (folder / "model").exists()
+    done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_as_uninterrupted(folder, whole(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "before", "after"), [("ddp", 2, 1), ("ddp", 1, 2), ("zero2", 2, 1), ("zero2", 1, 2), ("zero3", 2, 1)]
+)
+def test_another_number_of_ranks_is_refused_or_converted(
+    engine: str, before: int, after: int, asked: Words, talkative_models, tmp_path: Path
+) -> None:
+    # without noise all but rounding is the same however many ranks there are; rounding may choose another token
+    folder, straight = tmp_path / "run", tmp_path / "straight"
+    changes = {"max_updates": 12}
+    launched = begin_and_wait(asked(engine, folder, ranks=before, **changes), folder, 4, LMGYM_TEST_SLEEP="0.5")
+    for pid in workers(launched, SCRIPT).values():
+        os.kill(pid, signal.SIGTERM)
+    finish(launched, SECONDS)
+    assert outcome(folder) == ("interrupted", 75)
+    at = steps(folder)[-1]
+    assert at < 12
+    refused = run(asked(engine, folder, ranks=after, **changes), seconds=SECONDS)
+    assert refused.returncode == TORCHRUN.get(engine, 2)
+    said = words(refused.stderr)
+    assert f"was written by {before} rank(s), this run has {after}" in said
+    assert "--reshard" in said
+    assert steps(folder)[-1] == at, "a refusal changes nothing"
+    done = run(asked(engine, folder, "--reshard", ranks=after, **changes), seconds=SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert run(asked("plain", straight, **changes), seconds=SECONDS).returncode == 0
+    found, wanted = ({line["step"]: line for line in read_lines(x / "metrics.jsonl")} for x in (folder, straight))
+    assert list(found) == list(wanted) == [4, 8, 12]
+    assert json.loads((folder / "run.json").read_text())["resumed_at"] == at
+    for name in ("losses/policy_loss", "losses/value_loss", "policy/kl_coef", "rollout_scores/running_mean"):
+        # of the iterations after the change, the first is like that of a run without one
+        assert found[at + 4][name] == pytest.approx(wanted[at + 4][name], abs=1e-4), name
+
+
+@pytest.mark.slow
+def test_other_settings_and_a_folder_in_use_are_refused(asked: Words, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launched = begin_and_wait(asked("plain", folder), folder, AN_ITERATION, LMGYM_TEST_SLEEP="2", **NOISY)
+    second = run(asked("plain", folder), seconds=SECONDS)
+    assert launched.process.poll() is None
+    assert second.returncode == 73
+    assert f"process {workers(launched, SCRIPT)[0]}" in words(second.stderr)
+    launched.process.kill()
+    finish(launched)
+    other = run(asked("plain", folder, cliprange=0.3), seconds=SECONDS)
+    assert other.returncode == 2
+    assert "cliprange was 0.2, now 0.3" in words(other.stderr)
+    other = run(asked("plain", folder, max_prompt=5), seconds=SECONDS)
+    assert "max_prompt was 0, now 5" in words(other.stderr)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fault"),
+    [
+        ("plain", "loss"),
+        slow("plain", "gradient"),
+        slow("ddp", "gradient"),
+        slow("zero2", "loss"),
+        slow("zero3", "gradient"),
+    ],
+)
+def test_what_is_not_finite_stops_before_the_weights_change(
+    engine: str, fault: str, asked: Words, tmp_path: Path
+) -> None:
+    folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
+    at = 18 if engine == "plain" else 9  # forwards: 4 an update on one rank, 2 on each of two; so the fifth update
+    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": str(at), "LMGYM_TEST_RANK": str(rank)}
+    done = run(asked(engine, folder), seconds=SECONDS, **planted, **NOISY)
+    assert done.returncode == TORCHRUN.get(engine, 65), done.stderr[-3000:]
+    assert outcome(folder) == ("non_finite", 65)
+    said = json.loads((folder / "non_finite.json").read_text())
+    assert said["update"] == 5
+    assert said["ranks"][rank]["found"] == ("a loss of inf" if fault == "loss" else "a gradient that is not finite")
+    assert all("of this rank," in row for row in said["ranks"][rank]["rows"])
+    assert len(said["ranks"][rank]["rows"]) == (2 if fault == "loss" else 8 if engine == "plain" else 4)
+    assert steps(folder) == [4], "the last good checkpoint is there"
+    assert "the weights are as after update 4" in words(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fault", "trouble"),
+    [
+        ("plain", "raise", "planted"), slow("plain", "nan", "nan"), slow("plain", "words", "needed: a number"),
+        slow("plain", "count", "rewards for"), slow("plain", "half", "needed: a number"),
+        slow("zero2", "raise", "planted"),
+    ],
+)  # fmt: skip
+def test_too_many_failed_rewards_end_a_run_with_their_reason(
+    engine: str, fault: str, trouble: str, asked: Words, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    # on the first rank of two, or on the only one; from the second iteration on
+    planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "2", "LMGYM_TEST_RANK": "0"}
+    done = run(asked(engine, folder, eval_updates=UPDATES), seconds=SECONDS, **planted)
+    assert done.returncode == 69, done.stderr[-3000:]
+    assert outcome(folder) == ("rewards_failed", 69)
+    failed = 8 if engine == "zero2" or fault == "half" else 16
+    said = words(done.stderr)
+    assert f"{failed} of 16 rewards could not be had, more than max_failed_rewards=0.1 allows" in said
+    assert trouble in said
+    assert steps(folder) == [4]
+
+
+@pytest.mark.slow
+def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path) -> None:
+    planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
+    done = run(asked("zero2", tmp_path / "run"), seconds=SECONDS, **planted)
+    assert done.returncode == 69
+    assert "error: the judge's budget is spent" in words(done.stderr)
+    assert outcome(tmp_path / "run") == ("failed", 69)
+
+
+@pytest.mark.slow
+def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    planted = {"LMGYM_TEST_FAULT": "half"}
+    done = run(asked("plain", folder, max_failed_rewards=0.6), seconds=SECONDS, **planted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in read_lines(folder / "metrics.jsonl") if line["step"]]
+    assert [line["rollout/failed_rewards"] for line in lines] == [0.5] * 6
+    rows = read_lines(sorted((folder / "samples").glob("rollouts-*"))[0])
+    assert [row["reward"] is None for row in rows] == [True, False] * 4
+    assert all("needed: a number" in row["trouble"] for row in rows[::2])
+
+
+@pytest.mark.parametrize("engine", ["plain", slow("zero2")])
+def test_a_collapsed_policy_ends_the_run_and_names_its_last_checkpoint(
+    engine: str, asked: Words, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    done = run(asked(engine, folder, max_kl=0.05, learning_rate=1e-2), seconds=SECONDS)
+    assert done.returncode == 68, done.stderr[-3000:]
+    assert outcome(folder) == ("collapsed", 68)
+    said = words(done.stderr)
+    assert "more than max_kl=0.05" in said
+    assert f"step-{steps(folder)[-1]:08d}" in said.replace(" ", ""), "the last checkpoint is named"
+    assert not (folder / "model").exists()

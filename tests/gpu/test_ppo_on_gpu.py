@@ -1,0 +1,69 @@
+"""PPO on a GPU: launches, and the weights that sample beside those that learn. Every test skips itself without one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmgym.causal_rows import lay, run_layers, token_logprobs
+from lmgym.families import family_of
+from lmgym.models import load_tokenizer
+from lmgym.policies import load_policy
+from ppo.random_walks_start import make_start
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that copies random walks."""
+    return make_start(tmp_path_factory.mktemp("start"))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_logprobs_and_gradients_are_those_of_the_cpu(family: str, small_models: dict[str, Path]) -> None:
+    folder = str(small_models[family])
+    rows = [[5 + (7 * i + j) % 300 for j in range(20 + 9 * i)] for i in range(6)]
+    counts = [3, 8, 1, 12, 20, 5]
+    targets = torch.tensor([id_ for row, n in zip(rows, counts, strict=True) for id_ in row[len(row) - n :]])
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = load_policy(folder, load_tokenizer(folder)).to(device)
+        functions = family_of(model)
+        states = run_layers(functions, lay(rows, counts).to(device))
+        logprobs = token_logprobs(functions, functions.norm(states), targets.to(device), 0.8)
+        logprobs.sum().backward()
+        found[device] = logprobs.detach().cpu(), {n: p.grad.cpu() for n, p in model.named_parameters()}
+    torch.testing.assert_close(found["cuda"][0], found["cpu"][0], rtol=0, atol=1e-4)
+    for name, gradient in found["cpu"][1].items():
+        torch.testing.assert_close(found["cuda"][1][name], gradient, rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("zero", "precision", "most_gap"),
+    [(None, "fp32", 1e-4), (None, "bf16", 0.02), ("zero2", "bf16", 0.02), ("zero3", "bf16", 0.02)],
+)
+def test_random_walks_are_learned_on_one_gpu(
+    zero: str | None, precision: str, most_gap: float, start: Path, tmp_path: Path
+) -> None:
+    launcher = ["deepspeed", "--num_gpus", "1"] if zero else ["python"]
+    command = [
+        *(str(Path(sys.executable).with_name(launcher[0])), *launcher[1:]),
+        *(str(ROOT / "ppo/experiments/randomwalks.py"), "--model", str(start), "--output", str(tmp_path / "run")),
+        *("--max_updates", "40", "--precision", precision, "--tracking", "none"),
+        *(("--deepspeed", str(ROOT / f"configs/{zero}.json")) if zero else ()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=560)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert max(line["policy/sampler_gap"] for line in lines) < most_gap
+    assert lines[0]["reward/mean"] < 0.45
+    assert lines[-1]["reward/mean"] > 0.65

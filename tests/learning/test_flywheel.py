@@ -1,0 +1,19 @@
+"""The loop closes: a person's 30 picks make a scorer that agrees with that person more often than the one before."""
+
+from pathlib import Path
+
+import pytest
+from flywheel import SEEDS, judge, run_seed
+
+
+def test_30_picks_of_a_person_close_the_loop_and_picks_by_lot_gain_less(tmp_path: Path) -> None:
+    outcome = run_seed(SEEDS[0], tmp_path, lots=1)
+    assert judge([outcome]) == []
+    assert 120 <= outcome.preferences <= 150  # 30 picks against 5 others, but for identical replies
+    assert outcome.picks.new < outcome.ceiling
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS[1:])
+def test_the_loop_closes_for_other_people_in_worlds_of_their_own(seed: int, tmp_path: Path) -> None:
+    assert judge([run_seed(seed, tmp_path)]) == []

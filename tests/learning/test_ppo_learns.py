@@ -1,0 +1,80 @@
+"""PPO learns what it is rewarded for, and versions of it with a known mistake do not: the same bar for all."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import ppo.experience
+import ppo.train as loop
+from lmgym.config import RunConfig
+from ppo.experiments.randomwalks import CONFIG
+from ppo.gyms import random_walks
+from ppo.random_walks_start import make_start
+
+UPDATES = 24
+BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory) -> Path:
+    """The walks' start, made once: 14 CPU seconds."""
+    return make_start(tmp_path_factory.mktemp("walks"), graph_seed=1000, seed=0)
+
+
+def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11) -> float:
+    """Of 1,000 sampled walks after so many updates of the experiment."""
+    config = replace(
+        CONFIG,
+        policy=replace(CONFIG.policy, model=str(start)),
+        optimizer=replace(CONFIG.optimizer, max_updates=updates, seed=seed, schedule="constant_with_warmup"),
+        run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
+    )
+    loop.train(config, random_walks)
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["eval/metrics/optimality"]
+
+
+def turn_advantages(monkeypatch) -> None:
+    """The sign of advantages is flipped."""
+    gae = ppo.experience.gae
+    monkeypatch.setattr(ppo.experience, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
+
+
+def score_the_first_token(monkeypatch) -> None:
+    """A reply's score lands on its first token, and nobody looks."""
+    gather = loop.gather
+
+    def misplaced(*given):
+        rollouts = gather(*given)
+        scores = torch.zeros_like(rollouts.scores)
+        scores[rollouts.firsts[:-1]] = rollouts.scores[rollouts.firsts[1:] - 1]
+        rollouts.scores = scores
+        return rollouts
+
+    monkeypatch.setattr(loop, "gather", misplaced)
+    monkeypatch.setattr(loop, "check_first_rollouts", lambda *given: None)
+
+
+def shift_old_logprobs(monkeypatch) -> None:
+    """The old log-probability of a token is that of the one before."""
+    advance = loop.reward_and_advance
+
+    def shifted(rollouts, *given):
+        rewards = advance(rollouts, *given)
+        rollouts.logprobs = rollouts.logprobs.roll(1)
+        return rewards
+
+    monkeypatch.setattr(loop, "reward_and_advance", shifted)
+
+
+def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:
+    assert optimality(start, tmp_path) > BAR
+
+
+@pytest.mark.parametrize("broken", [turn_advantages, score_the_first_token, shift_old_logprobs])
+def test_a_broken_version_misses_the_bar(broken: Callable, start: Path, monkeypatch, tmp_path: Path) -> None:
+    broken(monkeypatch)
+    assert optimality(start, tmp_path) < BAR - 0.1

@@ -1,0 +1,231 @@
+"""Bounds that end a run, the alarm for hacked rewards, and what must hold before the first update."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.episodes import Episode, Step
+from lmgym.errors import InputError
+from lmgym.generation import Completion
+from lmgym.models import load_tokenizer
+from lmgym.text import Conversation, Turn
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig, refuse_impossible
+from ppo.experience import Experience, Gap, reward_and_advance
+from ppo.figures import of_rollouts
+from ppo.gyms import read_weights
+from ppo.learner import learning_rate
+from ppo.models import Reference, build, frozen_modules
+from ppo.parts import make_engine
+from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
+from ppo.rollouts import Rollouts, gather
+from ppo.safeguards import Alarm, collapse
+from ppo.sampling import SamplingPolicy
+from ppo.state import LoopState
+
+EOS = 1
+HEALTHY = {"policy/kl": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("found", "method", "why"),
+    [
+        ({}, {}, ""),
+        ({"policy/kl": 101.0}, {}, "101.0 nats a reply from its reference, more than max_kl=100"),
+        ({"policy/kl": 101.0}, {"max_kl": 0.0}, ""),
+        ({"policy/kl": math.nan}, {"max_kl": 0.0}, "nan nats"),
+        ({"rollout/reply_tokens": 1.9}, {}, "1.9 tokens on average, 20.0 at first"),
+        ({"rollout/reply_tokens": 1.9}, {"min_length": 0.0}, ""),
+        ({"reward/mean": -2.0}, {}, ""),
+        ({"reward/mean": -2.0}, {"min_reward": -1.0}, "less than min_reward=-1"),
+    ],
+)
+def test_a_run_ends_beyond_its_bounds_and_says_which(found: dict, method: dict, why: str) -> None:
+    said = collapse(HEALTHY | found, MethodConfig(**method), first_length=20.0)
+    assert (why in said) if why else said == ""
+
+
+def test_the_alarm_is_raised_once_where_the_watched_score_falls_while_the_reward_rises() -> None:
+    alarm = Alarm()
+    heard = [(1, 0.0, 1.0), (2, 0.5, 2.0), (3, 0.4, 1.0), (4, 0.6, 1.9), (5, 0.7, 1.5), (6, 0.8, 1.0)]
+    on = [alarm.hear(update, reward, gold, 0.1) for update, reward, gold in heard]
+    # at 3 the reward fell too, at 4 the fall is within two standard errors
+    assert on == [False, False, False, False, True, True]
+    assert alarm.raised_at == 5
+    again = Alarm()
+    again.load_state_dict(json.loads(json.dumps(alarm.state_dict())))
+    assert again.hear(7, 0.9, 1.0, 0.1)
+    assert again.raised_at == 5
+    assert "fell to 1.000 (best 2.000) while the reward rose from 0.500 to 0.800" in alarm.words(6, 0.8, 1.0)
+
+
+def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
+    method = MethodConfig(init_kl_coef=0.1, target=1.0)
+    state = LoopState.fresh(method)
+    state.kl.update(5.0, 128)
+    state.moments.update(torch.tensor([0.1, 0.7, 1 / 3]))
+    state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
+    state.alarm.hear(1, 0.1, 0.2, 0.1)
+    found = LoopState.fresh(method)
+    found.restore(json.loads(json.dumps(state.as_json())))
+    assert found.as_json() == state.as_json()
+    assert found.kl.value != method.init_kl_coef
+
+
+def configured(folder: Path, **method) -> PPOConfig:
+    return PPOConfig(
+        "x", ModelConfig(str(folder), precision="fp32"), RolloutConfig(max_new_tokens=4), method=MethodConfig(**method),
+        optimizer=OptimizerConfig(micro_batch=4),
+    )  # fmt: skip
+
+
+def episode(ids: tuple[int, ...], reward=1.0, reason: str = "eos") -> Episode:
+    said = Completion("", reason, ids, (-1.0,) * len(ids), len(ids))  # type: ignore[arg-type]
+    return Episode(0, "policy", [Step([7, 8, 9], "", said, reward)], True, False, None, {})
+
+
+def checked(rollouts: Rollouts, folder: Path, episodes: list[Episode], eos: int = EOS) -> None:
+    if not len(rollouts.logprobs):
+        rollouts.logprobs = rollouts.reference_logprobs = rollouts.sampler_logprobs
+    check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [eos], episodes, rollouts)
+
+
+def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_models: dict[str, Path]) -> None:
+    folder, episodes = small_models["gpt2"], [episode((20, 21, EOS)), episode((22, 23, 24, 25), 2.0, "length")]
+    checked(gather(episodes), folder, episodes)
+    shifted = gather(episodes)
+    shifted.scores = shifted.scores.roll(-1)
+    with pytest.raises(InputError, match=r"a score stands at token 2 of reply 1, .* \(id 24\), no reply's end"):
+        checked(shifted, folder, episodes)
+
+
+def test_dense_rewards_may_stand_anywhere(small_models: dict[str, Path]) -> None:
+    episodes = [episode((20, 21, EOS), (1.0, 2.0, 3.0))]
+    checked(gather(episodes), small_models["gpt2"], episodes)
+
+
+def test_an_eos_that_was_dropped_and_one_within_a_reply_that_did_not_end_are_found(small_models) -> None:
+    dropped, kept = [episode((20, 21))], [episode((20, EOS), 1.0, "length")]
+    for episodes in (dropped, kept):
+        with pytest.raises(InputError, match="eos must be sampled, kept and rewarded"):
+            checked(gather(episodes), small_models["gpt2"], episodes)
+
+
+def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path]) -> None:
+    folder, episodes = small_models["gpt2"], [episode((20, 21, EOS))]
+    pad = load_tokenizer(str(folder)).pad_token_id
+    with pytest.raises(InputError, match="pad and eos are one token"):
+        checked(gather(episodes), folder, episodes, eos=pad)
+    other = gather(episodes)
+    other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
+    with pytest.raises(InputError, match=r"differ by 0.033 nats a token, most at token 2 of reply 0, .* \(id 1\)"):
+        checked(other, folder, episodes)
+
+
+def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    with pytest.raises(
+        InputError, match=r"differ by 0.01 nats .*fp32 allows 0.0001.* token 0 of reply 1, .* \(id 22\)"
+    ):
+        check_gap(config, tokenizer, rollouts, Gap(0.002, 0.01, 5))
+    check_gap(
+        replace(config, policy=replace(config.policy, precision="bf16")), tokenizer, rollouts, Gap(0.002, 0.01, 5)
+    )
+    with pytest.raises(InputError, match=r"bf16 allows 0.02"):
+        check_gap(
+            replace(config, policy=replace(config.policy, precision="bf16")), tokenizer, rollouts, Gap(0.03, 1, 5)
+        )
+
+
+def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[str, Path]) -> None:
+    config, tokenizer = configured(small_models["gpt2"]), load_tokenizer(str(small_models["gpt2"]))
+    long = Conversation((Turn("user", "many words " * 40),))
+    tasks = [{"prompt": "short"}, {"prompt": long}, {"prompt": Conversation((Turn("user", "a"),))}, {"start": 3}]
+    assert check_prompts(config, tokenizer, 1000, tasks) == []
+    [said] = check_prompts(config, tokenizer, 34, tasks)
+    assert said.startswith("1 of 3 prompts have more than 30 tokens, the longest ")
+    assert said.endswith("they are cut on the left")
+    refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
+    with pytest.raises(InputError, match=r"1 of 3 prompts have more than 30 tokens.*needed: shorter ones"):
+        check_prompts(refusing, tokenizer, 34, tasks)
+    narrow = replace(config, rollout=replace(config.rollout, max_prompt=1))
+    assert check_prompts(narrow, tokenizer, 1000, tasks)
+
+
+def test_a_biased_sampler_is_warned_of() -> None:
+    assert biases(PPOConfig("x")) == []
+    [said] = biases(PPOConfig("x", rollout=RolloutConfig(top_k=5, top_p=0.9)))
+    assert said.startswith("warning: top_k=5, top_p=0.9 in rollouts")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "method", "optimizer", "said"),
+    [
+        ({}, {}, {"global_batch": 63}, "63 cannot be shared by 2 ranks; use 62 or 64"),
+        ({"num_rollouts": 100}, {}, {}, "num_rollouts=100 is not a multiple of global_batch=64; use 64 or 128"),
+        ({"num_rollouts": 0}, {}, {}, "needed: 1 or more each"),
+        ({"temperature": 0.0}, {}, {}, "temperature=0.0; needed: above 0"),
+        ({}, {"ppo_epochs": 0}, {}, "ppo_epochs=0"),
+        ({}, {"gamma": 1.1}, {}, "gamma=1.1; needed: 0 to 1"),
+        ({}, {"num_layers_unfrozen": 0}, {}, "num_layers_unfrozen=0"),
+        ({}, {"target": 6.0, "init_kl_coef": 0.0}, {}, "target needs init_kl_coef above 0"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer, said: str) -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(**rollout), method=MethodConfig(**method))
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        refuse_impossible(replace(config, optimizer=replace(config.optimizer, **optimizer)), 2)
+    refuse_impossible(PPOConfig("x"), 2)
+
+
+def test_weights_of_scorers_are_read_and_refused() -> None:
+    assert read_weights("b=-2", "a=x,b=y") == {"a": 1.0, "b": -2.0}
+    with pytest.raises(InputError, match="'much' is no number"):
+        read_weights("a=much", "a=x")
+    with pytest.raises(InputError, match="names c; the scorers are a, b"):
+        read_weights("c=1", "a=x,b=y")
+
+
+def test_the_rate_warms_up_and_comes_down() -> None:
+    rate = learning_rate(1.0, "linear", 2, 6)
+    assert [rate(i) for i in range(6)] == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    rate = learning_rate(1.0, "cosine", 0.0, 4)
+    assert [rate(i) for i in range(4)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
+    assert learning_rate(2.0, "constant_with_warmup", 0.5, 4)(3) == 2.0
+
+
+@pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])
+def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(changes, small_models) -> None:
+    lora = changes.get("lora", 0)
+    config = configured(small_models["llama"], **{k: v for k, v in changes.items() if k != "lora"})
+    config = replace(config, policy=replace(config.policy, lora_rank=lora))
+    tokenizer = load_tokenizer(config.policy.model)
+    actor, reference = build(config, tokenizer)
+    assert (reference is None) == bool(lora), "a policy with adapters is its own reference, without them"
+    sampler = SamplingPolicy(actor, tokenizer, "fp32", False, False, 8)
+    engine = make_engine(config, actor, None)
+    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")])
+    experience = Experience(config, engine, reference, torch.device("cpu"))
+    experience.measure(rollouts)
+    assert torch.equal(rollouts.logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
+    sums = of_rollouts(rollouts, reward_and_advance(rollouts, config, 0.1), 0.1)
+    assert sums["policy/kl"][0] == sums["policy/kl_k3"][0] == 0
+    with torch.no_grad():
+        for name, parameter in actor.policy.named_parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 if "lora_B" in name or not lora else 0.0)
+    before = rollouts.reference_logprobs.clone()
+    sampler.sync()
+    experience.measure(rollouts)
+    assert torch.allclose(rollouts.reference_logprobs, before, atol=1e-6), "the reference has not moved"
+    assert (rollouts.logprobs - before).abs().max() > 1e-3, "the policy has"
+    if isinstance(reference, Reference):
+        shared = {id(p) for p in actor.parameters()} & {id(p) for p in reference.model.parameters()}
+        frozen = frozen_modules(actor.causal, 1) if changes else []
+        assert shared == {id(p) for module in frozen for p in module.parameters()}
