@@ -18,7 +18,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
-demo: $(VENV)/.installed  ## train and judge a small scorer on two ranks
+demo: $(VENV)/.installed  ## world, SFT, scorer, PPO, and an A/B test of them in the app
 	$(BIN)/lmgym demo
 
 test: $(VENV)/.installed-dev  ## what CI runs

@@ -1,41 +1,45 @@
 """Rows of tokens through a causal model without padding, read at chosen places; gradients flow, layer by layer.
 
 Design decisions:
-- Rows lie end to end, `[N, ...]`, in every linear layer; attention lays them side by side in groups of similar length.
+- Rows lie end to end, `[N, ...]`, in every linear layer; attention takes runs of rows of one length, as views: to
+  gather and scatter rows for it cost as much as the attention itself. A GPU prefers few kernels: there rows of
+  similar length are padded into a run.
 - The last layer is finished only where its output is read: of a row with a prompt of 100 tokens and a reply of 50,
-  a third of its work remains.
-- It may begin above the lowest layers, from their states: what is frozen is computed once (ppo/trunk.py).
+  a third of its work remains. What stands behind the last place that is read is left out.
+- It may begin above the lowest layers, from their states: what is frozen is computed once (ppo/experience.py).
 - The layers are those of lmgym/families.py, called as modules, so ZeRO-3's hooks and adapters work. No dropout.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from lmgym.families import Family
-from lmgym.packing import similar
+from lmgym.families import Family, Taken
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once; more are computed again in the backward
+# a row shorter than this share of its run's longest starts another run; 1: nothing is padded
+RUN_SHARE = 0.5 if torch.cuda.is_available() else 1.0
 
 
 @dataclass(frozen=True)
-class Group:
-    """B rows of at most T tokens side by side, of which at most Q a row are read."""
+class Run:
+    """B rows that follow each other, of at most T tokens, of which the last Q are read, or fewer."""
 
-    slots: torch.Tensor
-    """[B, T] int64: which of the N tokens; empty slots, on the right, repeat the row's first"""
-    filled: torch.Tensor
-    """[n] int64: which of the flattened [B * T] are tokens"""
-    read: torch.Tensor
-    """[B, Q] int64: which of the N tokens are read; rows with fewer repeat one"""
-    read_filled: torch.Tensor
-    """[m] int64: which of the flattened [B * Q] are read"""
-    columns: torch.Tensor
-    """[B, Q] int64: where in its row each of `read` stands"""
+    lengths: tuple[int, ...]
+    """[B]: tokens of each row"""
+    reads: tuple[int, ...]
+    """[B]: how many of them are read, from the end"""
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows."""
+        return sum(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -48,57 +52,47 @@ class CausalRows:
     """[N] int64"""
     places: torch.Tensor
     """[M] int64: which of the N are read, row after row"""
-    order: torch.Tensor
-    """[N] int64: where each token stands in the groups' `filled`, joined"""
-    read_order: torch.Tensor
-    """[M] int64: the same of what is read"""
-    groups: tuple[Group, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row; they add up to N."""
+        return [length for run in self.runs for length in run.lengths]
 
     def to(self, device) -> "CausalRows":
         """The same on another device."""
-        groups = tuple(Group(*(getattr(g, f.name).to(device) for f in fields(g))) for g in self.groups)
-        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "groups"}
-        return CausalRows(**tensors, groups=groups)
+        return replace(
+            self, ids=self.ids.to(device), positions=self.positions.to(device), places=self.places.to(device)
+        )
 
 
 def lay(rows: Sequence[Sequence[int]], reads: Sequence[int], skip: int = 1) -> CausalRows:
     """Rows of ids as a batch that reads the `reads[i]` places of row i before its last `skip` tokens.
 
     With skip 1 these are the places whose next tokens are the row's last `reads[i]`; with 0 the last places themselves.
+    The skipped tokens are left out: no place that is read sees them. Rows sorted by length make few runs.
     """
-    lengths, counts = np.array([len(row) for row in rows]), np.asarray(reads)
-    firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-    positions = np.arange(len(ids)) - np.repeat(firsts, lengths)
-    read_firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    within = np.arange(counts.sum()) - np.repeat(read_firsts, counts)
-    first_columns = lengths - skip - counts
-    places = np.repeat(firsts + first_columns, counts) + within
-    groups, order, read_order = [], np.empty(len(ids), np.int64), np.empty(len(places), np.int64)
-    tokens_before = reads_before = 0
-    for members in similar(lengths):
-        group, own, own_reads = _group(members, lengths, firsts, counts, first_columns, read_firsts)
-        groups.append(group)
-        order[own] = np.arange(tokens_before, tokens_before + len(own))
-        read_order[own_reads] = np.arange(reads_before, reads_before + len(own_reads))
-        tokens_before, reads_before = tokens_before + len(own), reads_before + len(own_reads)
-    arrays = {"ids": ids, "positions": positions, "places": places, "order": order, "read_order": read_order}
-    return CausalRows(**{name: torch.from_numpy(array) for name, array in arrays.items()}, groups=tuple(groups))
+    lengths, counts = np.array([len(row) - skip for row in rows]), np.asarray(reads)
+    ids = np.concatenate([np.asarray(row[: len(row) - skip], dtype=np.int64) for row in rows])
+    positions = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    firsts = np.cumsum(lengths) - counts
+    places = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return CausalRows(
+        torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(places), _runs(lengths, counts)
+    )
 
 
-def _group(members, lengths, firsts, counts, first_columns, read_firsts) -> tuple[Group, np.ndarray, np.ndarray]:
-    """A group, its tokens among the N, and its reads among the M; rows and places in the order of the group."""
-    column = np.arange(int(lengths[members].max()))
-    real = column < lengths[members][:, None]
-    slots = np.where(real, firsts[members][:, None] + column, firsts[members][:, None])
-    turn = np.arange(max(1, int(counts[members].max())))
-    wanted = turn < counts[members][:, None]
-    columns = first_columns[members][:, None] + np.where(wanted, turn, 0)
-    columns = np.clip(columns, 0, lengths[members][:, None] - 1)
-    read = firsts[members][:, None] + columns
-    own_reads = (read_firsts[members][:, None] + turn)[wanted]
-    arrays = (slots, np.flatnonzero(real), read, np.flatnonzero(wanted), columns)
-    return Group(*(torch.from_numpy(array) for array in arrays)), slots[real], own_reads
+def _runs(lengths: np.ndarray, reads: np.ndarray) -> tuple[Run, ...]:
+    """Rows are cut into runs where one does not fit to the run's first: in its length, and on a CPU in what is read."""
+    runs: list[list[tuple[int, int]]] = []
+    for length, read in zip(lengths.tolist(), reads.tolist(), strict=True):
+        first = runs[-1][0] if runs else (0, 0)
+        fits = RUN_SHARE * first[0] <= length <= first[0] and (RUN_SHARE < 1 or read == first[1])
+        if runs and fits:
+            runs[-1].append((length, read))
+        else:
+            runs.append([(length, read)])
+    return tuple(Run(tuple(length for length, _ in run), tuple(read for _, read in run)) for run in runs)
 
 
 def run_layers(
@@ -123,43 +117,60 @@ def run_layers(
 
 
 def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, read_only: bool) -> torch.Tensor:
-    queries, keys, values = family.project(layer, hidden)
+    queries, keys, values = family.project(layer, hidden, batch.places if read_only else None)
     # under autocast a rotation or a norm makes fp32 of queries and keys: the values tell the working precision
     queries, keys = queries.to(values.dtype), keys.to(values.dtype)
-    found = [_attend(queries, keys, values, group, family.scaling, read_only) for group in batch.groups]
-    attended = torch.cat(found) if len(found) > 1 else found[0]
-    attended = attended.index_select(0, batch.read_order if read_only else batch.order)
+    tokens = [run.tokens for run in batch.runs]
+    asking = [sum(run.reads) for run in batch.runs] if read_only else tokens
+    # one split a tensor: its backward is one concatenation, that of a slice fills a whole tensor with zeros
+    parts = zip(batch.runs, queries.split(asking), keys.split(tokens), values.split(tokens), strict=True)
+    found = [_attend(run, q, k, v, family.scaling, read_only) for run, q, k, v in parts if len(q)]
+    attended = torch.cat(found) if found else queries.flatten(1)
     if read_only:
-        hidden = hidden.index_select(0, batch.places)
+        hidden = Taken.apply(hidden, batch.places)
     return family.finish(layer, hidden, attended)
 
 
-def _attend(queries, keys, values, group: Group, scaling: float, read_only: bool) -> torch.Tensor:
-    """[n, heads * D] of a group's tokens, or [m, heads * D] of those that are read."""
-    asking = group.read if read_only else group.slots
-    q, k, v = _rows(queries, asking), _rows(keys, group.slots), _rows(values, group.slots)
+def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) -> torch.Tensor:
+    """[tokens, heads * D] of a run's queries: those of all its tokens, or of what is read of them."""
+    asking = run.reads if read_only else run.lengths
+    q, k, v = _side_by_side(queries, asking), _side_by_side(keys, run.lengths), _side_by_side(values, run.lengths)
     if k.shape[1] != q.shape[1]:
         k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
-    length = group.slots.shape[1]
-    mask = None
-    if read_only:
-        mask = (torch.arange(length, device=q.device) <= group.columns[..., None])[:, None]
+    mask = _allowed(run, asking, q.device) if read_only else None
     if q.dtype == torch.bfloat16 and q.device.type == "cpu":
-        found = _by_products(q, k, v, scaling, mask, length)
+        found = _by_products(q, k, v, scaling, mask)
     else:
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling)
-    flat = found.transpose(1, 2).flatten(0, 1).flatten(1)
-    return flat.index_select(0, group.read_filled if read_only else group.filled)
+    return _end_to_end(found.transpose(1, 2), asking).flatten(1)
 
 
-def _rows(states: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """[N, heads, D] as [B, heads, slots, D]."""
-    heads, width = states.shape[1:]
-    return states.flatten(1).index_select(0, slots.flatten()).view(*slots.shape, heads, width).transpose(1, 2)
+def _side_by_side(states: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
+    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else padded on the right."""
+    if len(set(lengths)) == 1:
+        return states.unflatten(0, (len(lengths), -1)).transpose(1, 2)
+    return torch.nn.utils.rnn.pad_sequence(states.split(lengths), batch_first=True).transpose(1, 2)
 
 
-def _by_products(q, k, v, scaling: float, mask: torch.Tensor | None, length: int) -> torch.Tensor:
+def _end_to_end(states: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
+    """The other way round: [B, T, ...] as [n, ...]."""
+    if len(set(lengths)) == 1:
+        return states.flatten(0, 1)
+    return torch.cat([row[:length] for row, length in zip(states.unbind(0), lengths, strict=True)])
+
+
+def _allowed(run: Run, asking: tuple[int, ...], device) -> torch.Tensor:
+    """[B or 1, 1, Q, T] bool: what each query sees, where query j of a row is its (length - asking + j)th token."""
+    firsts = torch.tensor(sorted({n - m for n, m in zip(run.lengths, asking, strict=True)}), device=device)
+    if len(firsts) > 1:
+        firsts = torch.tensor([n - m for n, m in zip(run.lengths, asking, strict=True)], device=device)
+    rows = firsts[:, None] + torch.arange(max(asking), device=device)
+    return (torch.arange(max(run.lengths), device=device) <= rows[..., None])[:, None]
+
+
+def _by_products(q, k, v, scaling: float, mask: torch.Tensor | None) -> torch.Tensor:
     """On a CPU in bf16 torch's fused kernel takes 2.4 times as long as plain products (16 rows of 160, 4 heads)."""
+    length = k.shape[2]
     allowed = torch.ones(length, length, dtype=torch.bool, device=q.device).tril() if mask is None else mask
     blocked = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(
         ~allowed, torch.finfo(q.dtype).min
@@ -197,7 +208,30 @@ def vocabulary_of(family: Family) -> int:
 
 
 def _logprobs(family: Family, normed: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    logits = family.logits(normed).float()
+    logits = family.logits(normed)
     if temperature not in (0, 1):
-        logits = logits / temperature
-    return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        logits = logits.float() / temperature
+    return TargetLogprobs.apply(logits, targets)
+
+
+class TargetLogprobs(torch.autograd.Function):
+    """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary].
+
+    torch's own functions make four more passes over tensors of the logits' size, and took four times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """By the log-softmax, which is kept."""
+        every = torch.log_softmax(logits, -1, dtype=torch.float32)
+        ctx.save_for_backward(every, targets)
+        ctx.dtype = logits.dtype
+        return every.gather(1, targets[:, None])[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """d log p(target) / d logits is 1 at the target, less the probabilities."""
+        every, targets = ctx.saved_tensors
+        found = every.exp().mul_(-gradient[:, None])
+        return found.scatter_add_(1, targets[:, None], gradient[:, None]).to(ctx.dtype), None

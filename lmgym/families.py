@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from lmgym.errors import InputError
 
@@ -46,8 +47,8 @@ class Family(Protocol):
         """[N, W] of ids [N] at positions [N]; what positions mean to the layers is kept until the next call."""
         ...
 
-    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
-        """Queries [N, heads, D], keys and values [N, key heads, D]."""
+    def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
+        """Queries [N, heads, D], keys and values [N, key heads, D]; with `asking` [M] queries of those tokens alone."""
         ...
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
@@ -99,13 +100,22 @@ class Joined:
         if now == self.seen and not renew:
             return
         with torch.no_grad():
-            self.weight = torch.cat([layer.weight for layer in self.layers]).t().contiguous()
-            has_bias = self.layers[0].bias is not None
-            self.bias = torch.cat([layer.bias for layer in self.layers]) if has_bias else None
+            weight, self.bias = self._side_by_side()
+            self.weight = weight.t().contiguous()
         self.seen = now
+
+    def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        weight = torch.cat([layer.weight for layer in self.layers])
+        has_bias = self.layers[0].bias is not None
+        return weight, torch.cat([layer.bias for layer in self.layers]) if has_bias else None
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.weight is None:
+            if len(self.layers) == 1:
+                return self.layers[0](inputs)
+            # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
+            if self.plain and len(inputs) > inputs.shape[-1] and not hasattr(self.layers[0].weight, "ds_id"):
+                return F.linear(inputs, *self._side_by_side())
             return torch.cat([layer(inputs) for layer in self.layers], -1)
         return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
 
@@ -121,6 +131,7 @@ class LlamaFamily:
         self.heads = attention.q_proj.out_features // self.width
         self.key_heads = attention.k_proj.out_features // self.width
         self.inputs = [Joined(b.self_attn.q_proj, b.self_attn.k_proj, b.self_attn.v_proj) for b in blocks]
+        self.keys_values = [Joined(b.self_attn.k_proj, b.self_attn.v_proj) for b in blocks]  # never copied
         self.outputs = [Joined(b.self_attn.o_proj) for b in blocks]
         self.gates = [Joined(b.mlp.gate_proj, b.mlp.up_proj) for b in blocks]
         self.downs = [Joined(b.mlp.down_proj) for b in blocks]
@@ -150,18 +161,30 @@ class LlamaFamily:
         self.cos, self.sin = cos[0][:, None], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
         return hidden
 
-    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
+    def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """Rotated queries and keys (Su et al. 2021)."""
         block = self.trunk.layers[layer]
-        heads = self.inputs[layer](_rms_norm(block.input_layernorm, hidden)).view(len(hidden), -1, self.width)
-        if hasattr(block.self_attn, "q_norm"):
-            queries = _rms_norm(block.self_attn.q_norm, heads[:, : self.heads])
-            keys = _rms_norm(block.self_attn.k_norm, heads[:, self.heads : -self.key_heads])
-            turned = torch.cat((queries, keys), 1)
-        else:
-            turned = heads[:, : -self.key_heads]
-        turned = torch.addcmul(turned * self.cos, turned.roll(self.width // 2, -1), self.sin)
-        return turned[:, : self.heads], turned[:, self.heads :], heads[:, -self.key_heads :]
+        normed = _rms_norm(block.input_layernorm, hidden)
+        if asking is None:
+            heads = self.inputs[layer](normed).view(len(hidden), -1, self.width)
+            # by splits: the backward of one is a concatenation, that of slices adds up whole tensors
+            turned, values = heads.split((self.heads + self.key_heads, self.key_heads), 1)
+            turned = self._turn(turned, block.self_attn, self.heads, self.cos, self.sin)
+            queries, keys = turned.split((self.heads, self.key_heads), 1)
+            return queries, keys, values
+        heads = self.keys_values[layer](normed).view(len(hidden), -1, self.width)
+        keys, values = heads.chunk(2, 1)
+        keys = self._turn(keys, block.self_attn, 0, self.cos, self.sin)
+        queries = block.self_attn.q_proj(Taken.apply(normed, asking)).view(len(asking), -1, self.width)
+        queries = self._turn(queries, block.self_attn, self.heads, self.cos[asking], self.sin[asking])
+        return queries, keys, values
+
+    def _turn(self, heads: torch.Tensor, attention, queries: int, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """[N, heads, D] of which the first so many are queries and the others keys: normed in Qwen3, and rotated."""
+        if hasattr(attention, "q_norm"):
+            parts = ((attention.q_norm, heads[:, :queries]), (attention.k_norm, heads[:, queries:]))
+            heads = torch.cat([_rms_norm(norm, part) for norm, part in parts if part.shape[1]], 1)
+        return torch.addcmul(heads * cos, heads.roll(self.width // 2, -1), sin)
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the gated layer, each added to what came in."""
@@ -209,11 +232,11 @@ class GPT2Family:
         """Learned positions."""
         return self.trunk.wte(ids) + self.trunk.wpe(positions)
 
-    def project(self, layer: int, hidden: torch.Tensor) -> QKV:
+    def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """One matrix for all three."""
         block = self.trunk.h[layer]
         queries, keys, values = block.attn.c_attn(block.ln_1(hidden)).view(len(hidden), 3, -1, self.width).unbind(1)
-        return queries, keys, values
+        return queries if asking is None else Taken.apply(queries, asking), keys, values
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the layer after it, each added to what came in."""
@@ -232,6 +255,27 @@ class GPT2Family:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """After the last norm."""
         return self.output(self.norm(hidden))
+
+
+class Taken(torch.autograd.Function):
+    """Some places of a tensor's first axis, each at most once: its backward writes where index_select's adds.
+
+    On a CPU that sum goes place by place, and took as long as a product.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """[M, ...] of [N, ...]."""
+        ctx.save_for_backward(places)
+        ctx.count = len(states)
+        return states.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """0 where nothing was taken."""
+        [places] = ctx.saved_tensors
+        return gradient.new_zeros(ctx.count, *gradient.shape[1:]).index_copy_(0, places, gradient), None
 
 
 def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ Design decisions:
 - A policy that sampled in fp32 knows its log-probabilities: a first batch is computed again and compared, and where the
   gap is below GAP the sampler's own serve for the rest. Elsewhere all are computed again.
 - Frozen layers run once: their states serve policy, values, reference and every epoch.
+- Where the first update trains on all rows at once, its forward is the one that is computed here.
 """
 
 from dataclasses import dataclass
@@ -56,7 +57,12 @@ class Experience:
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
             batch = _Batch.of(rollouts, rows, self.device)
             states = self._trunk(batch)
-            logprobs, values = self.engine(batch.rows, batch.targets if again else None, states)
+            if self._is_first_forward(rows, rollouts):
+                with torch.enable_grad():
+                    rollouts.forward = self.engine(batch.rows, batch.targets, states)
+                logprobs, values = (found.detach() for found in rollouts.forward)
+            else:
+                logprobs, values = self.engine(batch.rows, batch.targets if again else None, states)
             reference = self._reference(batch, states)
             if logprobs is not None:
                 gap = _widened(gap, logprobs.cpu(), rollouts.sampler_logprobs[batch.places], len(rows))
@@ -65,11 +71,17 @@ class Experience:
             if len(rows):
                 found["reference"][batch.places], found["values"][batch.places] = reference.cpu(), values.cpu()
                 if rollouts.states is not None and states is not None:
-                    for i, own in zip(rows, states.split([lengths[i] for i in rows]), strict=True):
+                    for i, own in zip(rows, states.split(batch.rows.lengths), strict=True):
                         rollouts.states[i] = own.clone()
         rollouts.logprobs, rollouts.reference_logprobs = found["logprobs"], found["reference"]
         rollouts.values, rollouts.bootstrap = found["values"], self._bootstraps(rollouts)
         return gap
+
+    def _is_first_forward(self, rows: np.ndarray, rollouts: Rollouts) -> bool:
+        """Whether a micro-batch holds all that the first update trains on. DeepSpeed wants its backward at once."""
+        whole = len(rollouts.rows) == len(rows) <= self.config.optimizer.micro_batch
+        one_update = self.config.optimizer.global_batch == self.config.rollout.num_rollouts
+        return whole and one_update and self.config.run.deepspeed is None
 
     def _trunk(self, batch: "_Batch") -> torch.Tensor | None:
         return self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None

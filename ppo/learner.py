@@ -91,10 +91,8 @@ class Learner:
         """Forward and backward of a micro-batch. Without rows the first one stands in, and counts nothing."""
         method = self.config.method
         chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        places, targets = rollouts.places(chosen), rollouts.targets(chosen).to(self.device)
-        laid = lay([rollouts.rows[i] for i in chosen], [int(rollouts.counts[i]) for i in chosen]).to(self.device)
-        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in chosen])
-        logprobs, values = self.engine(laid, targets, states)
+        places = rollouts.places(chosen)
+        logprobs, values = self._forward(rollouts, chosen)
         old, advantages, old_values, returns, mask = (
             one[places].to(self.device)[None]
             for one in (rollouts.logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.trained)
@@ -117,6 +115,16 @@ class Learner:
             drift = (log_ratio.expm1() - log_ratio).sum()  # k3 of the policy that sampled to the one that learns
             ratio = (log_ratio.exp() * mask).sum()
             return torch.stack([x.double().cpu() for x in (policy, value, drift, clipped, ratio, tokens)])
+
+    def _forward(self, rollouts: Rollouts, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and values [M] of some rows."""
+        if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
+            found, rollouts.forward = rollouts.forward, None
+            return found
+        targets = rollouts.targets(rows).to(self.device)
+        laid = lay([rollouts.rows[i] for i in rows], [int(rollouts.counts[i]) for i in rows]).to(self.device)
+        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in rows])
+        return self.engine(laid, targets, states)
 
 
 def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:

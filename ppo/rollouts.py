@@ -46,6 +46,8 @@ class Rollouts:
     returns: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     states: list[torch.Tensor] | None = None
     """[tokens, W] a row: of the frozen layers"""
+    forward: tuple[torch.Tensor, torch.Tensor] | None = None
+    """log-probabilities and values [M] with their graph, where the first update trains on all rows at once"""
 
     @cached_property
     def firsts(self) -> np.ndarray:

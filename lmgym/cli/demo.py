@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 150
+ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
 NEXT = """
 Talk to it:

@@ -12,7 +12,7 @@ def main() -> None:
 @click.option("--output", default="outputs/demo", show_default=True, help="folder of the demo's data and results")
 @click.option("--seed", default=0, show_default=True, help="of the world, the models, the training and the users")
 def demo(output: str, seed: int) -> None:
-    """World, policy, scorer, and the best of 4 replies against the policy in the app; needs no network."""
+    """World, policy, scorer, PPO, and an A/B test of all in the app; needs no network."""
     from lmgym.cli.demo import run_demo
 
     raise SystemExit(run_demo(output, seed))

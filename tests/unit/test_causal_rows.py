@@ -56,8 +56,13 @@ def gradients(model, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_logprobs_and_gradients_are_those_of_the_plain_forward(family: str, recompute: bool) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.2])  # of a CPU, where nothing is padded, and of a GPU
+def test_logprobs_and_gradients_are_those_of_the_plain_forward(
+    family: str, recompute: bool, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causal_rows, "RUN_SHARE", share)
     model, rows = make(family)
+    assert len(lay(rows, READS).runs) == (5 if share == 1 else 3)
     found, expected = ours(model, rows, 0.7, recompute), plain_logprobs(model, rows, 0.7)
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
     mine, theirs = gradients(model, found), gradients(model, expected)
@@ -70,7 +75,7 @@ def test_it_may_begin_above_the_lowest_layers(family: str) -> None:
     model, rows = make(family)
     functions, batch = family_of(model), lay(rows, READS)
     states = run_layers(functions, batch, last=2)
-    assert states.shape == (sum(LENGTHS), 32)
+    assert states.shape == (sum(LENGTHS) - len(LENGTHS), 32)  # nobody reads behind the last token
     torch.testing.assert_close(run_layers(functions, batch, states, 2), run_layers(functions, batch), atol=0, rtol=0)
 
 
@@ -91,6 +96,28 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=0)
     for name, gradient in gradients(model, chunked).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
+
+
+def test_rows_of_one_length_are_one_run() -> None:
+    runs = lay([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 2]], [1, 1, 2, 1]).runs
+    assert [(run.lengths, run.reads) for run in runs] == [((2, 2), (1, 1)), ((2,), (2,)), ((1,), (1,))]
+
+
+def test_several_rows_of_one_length_give_what_each_gives_alone() -> None:
+    model, rows = make("llama")
+    functions, equal = family_of(model), [row[:7] for row in rows]
+    together = functions.head(run_layers(functions, lay(equal, [3] * 5)))
+    alone = [functions.head(run_layers(functions, lay([row], [3]))) for row in equal]
+    torch.testing.assert_close(together, torch.cat(alone), atol=2e-6, rtol=0)
+
+
+def test_logprobs_of_a_temperature_have_the_gradient_of_the_log_softmax() -> None:
+    torch.manual_seed(0)
+    logits, targets, weights = torch.randn(5, 7, requires_grad=True), torch.tensor([0, 6, 3, 3, 1]), torch.randn(5)
+    ours = causal_rows.TargetLogprobs.apply(logits / 0.5, targets)
+    theirs = torch.log_softmax(logits / 0.5, -1)[range(5), targets]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad((x * weights).sum(), logits)[0] for x in (ours, theirs)))
 
 
 @pytest.mark.parametrize("family", SIZES)

@@ -1,0 +1,96 @@
+"""What is computed of rollouts, and what updates make of it, whichever way the work is divided."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.experience import Experience, reward_and_advance
+from ppo.learner import Learner
+from ppo.models import ActorCritic, Reference
+from ppo.parts import make_engine
+from ppo.rollouts import Rollouts
+
+CPU = torch.device("cpu")
+EPOCHS = 3
+PROMPTS, REPLIES = (3, 9, 5, 9), (4, 2, 6, 6)
+SIZE = {
+    "num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 61, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def make_config(micro_batch: int) -> PPOConfig:
+    return PPOConfig(
+        name="test",
+        policy=ModelConfig(precision="fp32"),
+        rollout=RolloutConfig(num_rollouts=4, max_new_tokens=6),
+        method=MethodConfig(ppo_epochs=EPOCHS),
+        optimizer=OptimizerConfig(global_batch=4, micro_batch=micro_batch, learning_rate=1e-3),
+    )
+
+
+def make_actor(variant: str) -> ActorCritic:
+    torch.manual_seed(0)
+    policy = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZE))
+    if variant != "own_critic":
+        return ActorCritic(policy, frozen_layers=2 if variant == "hydra" else 0)
+    return ActorCritic(
+        policy, AutoModelForSequenceClassification.from_config(AutoConfig.for_model("llama", num_labels=1, **SIZE))
+    )
+
+
+def make_rollouts() -> Rollouts:
+    rng = np.random.default_rng(0)
+    tokens = sum(REPLIES)
+    return Rollouts(
+        rows=[rng.integers(2, 61, p + r).tolist() for p, r in zip(PROMPTS, REPLIES, strict=True)],
+        counts=np.array(REPLIES),
+        episode_of_row=np.arange(4),
+        sampler_logprobs=torch.zeros(tokens),
+        scores=torch.from_numpy(rng.normal(size=tokens)).float(),
+        kept=np.array([True, True, False, True]),
+    )
+
+
+def run(variant: str, micro_batch: int, config: PPOConfig | None = None) -> tuple[Rollouts, list, dict, int]:
+    """The rollouts filled in, the curve, the trained weights, and how often the policy's forward ran with a graph."""
+    config = config or make_config(micro_batch)
+    actor = make_actor(variant)
+    reference = Reference.of(actor)
+    engine = make_engine(config, actor, None)
+    graphs = []
+    actor.register_forward_hook(lambda *_: graphs.append(1) if torch.is_grad_enabled() else None)
+    rollouts = make_rollouts()
+    experience = Experience(config, engine, reference, CPU)
+    experience.trusts_sampler = False
+    experience.measure(rollouts)
+    reward_and_advance(rollouts, config, 0.05)
+    learner = Learner(config, engine, lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words)))
+    curve = learner.learn(rollouts, 0, 0).curve
+    return rollouts, curve, {name: p.detach().clone() for name, p in actor.named_parameters()}, len(graphs)
+
+
+@pytest.mark.parametrize("variant", ["own_critic", "shared_head", "hydra"])
+def test_one_micro_batch_learns_what_many_learn_with_one_forward_less(variant: str) -> None:
+    whole, whole_curve, whole_weights, forwards = run(variant, 4)
+    parts, parts_curve, parts_weights, many = run(variant, 1)
+    assert (forwards, many) == (EPOCHS, 4 * EPOCHS)
+    assert whole.forward is None  # its graph is given up
+    for name in ("logprobs", "reference_logprobs", "values", "advantages", "returns"):
+        torch.testing.assert_close(getattr(whole, name), getattr(parts, name), atol=2e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(whole_curve), torch.tensor(parts_curve), atol=1e-5, rtol=0)
+    for name, weight in whole_weights.items():
+        torch.testing.assert_close(weight, parts_weights[name], atol=2e-4, rtol=0)
+
+
+def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
+    config = make_config(4)
+    config = replace(config, optimizer=replace(config.optimizer, global_batch=2))
+    rollouts, curve, _, forwards = run("hydra", 4, config)
+    assert len(curve) == forwards == 2 * EPOCHS
+    assert rollouts.forward is None
