@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from lmgym.families import Family, Taken
+from lmgym.families import Family, Taken, attention_dtype
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once; more are computed again in the backward
 # a row shorter than this share of its run's longest starts another run; 1: nothing is padded
@@ -118,8 +118,8 @@ def run_layers(
 
 def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, read_only: bool) -> torch.Tensor:
     queries, keys, values = family.project(layer, hidden, batch.places if read_only else None)
-    # under autocast a rotation or a norm makes fp32 of queries and keys: the values tell the working precision
-    queries, keys = queries.to(values.dtype), keys.to(values.dtype)
+    working = values.dtype  # under autocast a rotation or a norm makes fp32 of queries and keys: values tell
+    queries, keys, values = (states.to(attention_dtype(values)) for states in (queries, keys, values))
     tokens = [run.tokens for run in batch.runs]
     asking = [sum(run.reads) for run in batch.runs] if read_only else tokens
     # one split a tensor: its backward is one concatenation, that of a slice fills a whole tensor with zeros
@@ -128,7 +128,7 @@ def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, 
     attended = torch.cat(found) if found else queries.flatten(1)
     if read_only:
         hidden = Taken.apply(hidden, batch.places)
-    return family.finish(layer, hidden, attended)
+    return family.finish(layer, hidden, attended.to(working))
 
 
 def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) -> torch.Tensor:
@@ -138,9 +138,7 @@ def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) ->
     if k.shape[1] != q.shape[1]:
         k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
     mask = _allowed(run, asking, q.device) if read_only else None
-    if q.dtype == torch.bfloat16 and q.device.type == "cpu":
-        found = _by_products(q, k, v, scaling, mask)
-    else:
+    with torch.autocast(q.device.type, enabled=False):  # it would round what is fp32
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling)
     return _end_to_end(found.transpose(1, 2), asking).flatten(1)
 
@@ -166,18 +164,6 @@ def _allowed(run: Run, asking: tuple[int, ...], device) -> torch.Tensor:
         firsts = torch.tensor([n - m for n, m in zip(run.lengths, asking, strict=True)], device=device)
     rows = firsts[:, None] + torch.arange(max(asking), device=device)
     return (torch.arange(max(run.lengths), device=device) <= rows[..., None])[:, None]
-
-
-def _by_products(q, k, v, scaling: float, mask: torch.Tensor | None) -> torch.Tensor:
-    """On a CPU in bf16 torch's fused kernel takes 2.4 times as long as plain products (16 rows of 160, 4 heads)."""
-    length = k.shape[2]
-    allowed = torch.ones(length, length, dtype=torch.bool, device=q.device).tril() if mask is None else mask
-    blocked = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(
-        ~allowed, torch.finfo(q.dtype).min
-    )
-    # autocast would run the softmax on fp32 copies; the kernel computes in fp32 and rounds its result anyway
-    with torch.autocast(q.device.type, enabled=False):
-        return torch.matmul(torch.matmul(q * scaling, k.transpose(2, 3)).add_(blocked).softmax(-1), v)
 
 
 def token_logprobs(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from lmgym.families import Family
+from lmgym.families import Family, attention_dtype
 from lmgym.prefixes import Prefix
 
 
@@ -68,12 +68,13 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
     positions = torch.arange(real.shape[1], device=device).expand(real.shape)[real]
     places = real.flatten().nonzero()[:, 0]
     hidden = family.embed(ids, positions)
+    attention = attention_dtype(hidden)
     keys, values = [], []
     for layer in range(family.layers):
-        q, k, v = (_side_by_side(x, places, real.shape) for x in family.project(layer, hidden))
+        q, k, v = (_side_by_side(x.to(attention), places, real.shape) for x in family.project(layer, hidden))
         # right-padded and causal: no token sees a filler, and what fillers see is dropped
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=family.scaling, enable_gqa=True)
-        attended = attended.transpose(1, 2)[real].flatten(1)
+        attended = attended.transpose(1, 2)[real].flatten(1).to(hidden.dtype)
         if layer == family.layers - 1:  # what follows is read at the ends only
             ends = lengths.cumsum(0).to(device) - 1
             attended, hidden = attended[ends], hidden[ends]
@@ -82,7 +83,7 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
         values.append(v.flatten(0, 1))
     mask = None
     if int(lengths.min()) < real.shape[1]:
-        mask = torch.zeros(real.shape, dtype=hidden.dtype, device=device).masked_fill_(~real, -torch.inf)[:, None, None]
+        mask = torch.zeros(real.shape, dtype=attention, device=device).masked_fill_(~real, -torch.inf)[:, None, None]
     return family.head(hidden), _with_room(keys, values, mask, lengths, n, room)
 
 
@@ -126,7 +127,8 @@ def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
         for kept, new in zip(own, (k, v), strict=True):
             kept[:, :, :, at] = _by_prompt(new, cache)
         keys, values = (kept[..., : at + 1, :] for kept in own)
-        hidden = family.finish(layer, hidden, _attend(q * family.scaling, cache, layer, keys, values))
+        attended = _attend(q.to(keys.dtype) * family.scaling, cache, layer, keys, values)
+        hidden = family.finish(layer, hidden, attended.to(hidden.dtype))
     cache.length += 1
     return family.head(hidden)
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from lmgym.errors import InputError
+from lmgym.products import product
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -100,22 +101,23 @@ class Joined:
         if now == self.seen and not renew:
             return
         with torch.no_grad():
-            weight, self.bias = self._side_by_side()
+            weight, bias = self._side_by_side()
             self.weight = weight.t().contiguous()
+            self.bias = None if bias is None else bias.clone()
         self.seen = now
 
     def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if len(self.layers) == 1:
+            return self.layers[0].weight, self.layers[0].bias
         weight = torch.cat([layer.weight for layer in self.layers])
         has_bias = self.layers[0].bias is not None
         return weight, torch.cat([layer.bias for layer in self.layers]) if has_bias else None
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.weight is None:
-            if len(self.layers) == 1:
-                return self.layers[0](inputs)
             # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
             if self.plain and len(inputs) > inputs.shape[-1] and not hasattr(self.layers[0].weight, "ds_id"):
-                return F.linear(inputs, *self._side_by_side())
+                return product(inputs, *self._side_by_side())
             return torch.cat([layer(inputs) for layer in self.layers], -1)
         return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
 
@@ -276,6 +278,15 @@ class Taken(torch.autograd.Function):
         """0 where nothing was taken."""
         [places] = ctx.saved_tensors
         return gradient.new_zeros(ctx.count, *gradient.shape[1:]).index_copy_(0, places, gradient), None
+
+
+def attention_dtype(states: torch.Tensor) -> torch.dtype:
+    """What attention over states of this type is computed in: on a CPU fp32 also where they are bf16.
+
+    There oneDNN compiles bf16 products anew for every length (0.5 to 1.5 ms each) and keeps them (370 MiB in
+    benchmarks/ppo.py), and torch's fused kernel takes twice as long in bf16 as in fp32.
+    """
+    return torch.float32 if states.device.type == "cpu" and states.dtype == torch.bfloat16 else states.dtype
 
 
 def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
