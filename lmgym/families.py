@@ -18,7 +18,6 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from lmgym.errors import InputError
-from lmgym.products import product
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -117,7 +116,7 @@ class Joined:
         if self.weight is None:
             # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
             if self.plain and len(inputs) > inputs.shape[-1] and not hasattr(self.layers[0].weight, "ds_id"):
-                return product(inputs, *self._side_by_side())
+                return F.linear(inputs, *self._side_by_side())
             return torch.cat([layer(inputs) for layer in self.layers], -1)
         return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
 
