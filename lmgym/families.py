@@ -115,7 +115,7 @@ class Joined:
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.weight is None:
             # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
-            if self.plain and len(inputs) > inputs.shape[-1] and not hasattr(self.layers[0].weight, "ds_id"):
+            if self.plain and len(inputs) > inputs.shape[-1] and not is_sharded(self.layers[0]):
                 return F.linear(inputs, *self._side_by_side())
             return torch.cat([layer(inputs) for layer in self.layers], -1)
         return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
@@ -293,8 +293,16 @@ def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     return [(weight.data_ptr(), weight._version) for weight in weights]
 
 
+def is_sharded(layer: nn.Module) -> bool:
+    """Whether ZeRO-3 has a part of its weights on each rank.
+
+    To read `layer.weight` in a forward would gather it, together with the other ranks: where these do not, they hang.
+    """
+    return hasattr(next(layer.parameters()), "ds_id")
+
+
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
-    if hasattr(norm.weight, "ds_id"):  # ZeRO-3 gathers a weight when its module is called
+    if is_sharded(norm):  # ZeRO-3 gathers a weight when its module is called
         return norm(hidden)
     return F.rms_norm(hidden, (hidden.shape[-1],), norm.weight, norm.variance_epsilon)
 

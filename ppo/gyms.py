@@ -18,7 +18,7 @@ from lmgym.named_scorers import load_scorers, read_world
 from lmgym.rows import Rejection
 from lmgym.scorers import Scorer
 from ppo.config import PPOConfig, RewardConfig
-from ppo.prompts import read_prompts
+from ppo.prompts import Prompts, read_prompts
 from ppo.random_walks import draw_random_walks
 from ppo.rewards import FunctionReward, ScorerReward
 
@@ -140,7 +140,9 @@ def text_with_function(
         timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
         judge = FunctionReward(function, tokenizer, timeout, retries)
         if tasks is not None:
-            return Gym(tasks, eval_tasks or tasks, ScoredChat, judge, str(len(tasks)), metric)
+            judge.check({name for task in tasks for name in task if name != "prompt"})
+            fingerprint = Prompts(list(tasks), list(eval_tasks), []).fingerprint
+            return Gym(tasks, eval_tasks or tasks, ScoredChat, judge, fingerprint, metric)
         prompts = read_prompts(config.rollout, config.optimizer.seed, as_text)
         judge.check({name for task in prompts.train for name in task if name != "prompt"})
         return Gym(

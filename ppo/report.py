@@ -94,15 +94,21 @@ def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, 
 
 
 def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
-    """The policy as an ordinary folder, its value head beside it. The weights are gathered on all ranks."""
+    """The policy as an ordinary folder. The weights are gathered on all ranks."""
     state = engine.gather()
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
     own = {name.removeprefix("policy."): value for name, value in state.items() if name.startswith("policy.")}
     folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True)
-    (folder / "README.md").write_text(_card(config, metrics), encoding="utf-8")
+    (folder / "README.md").write_text(_card(config, metrics or _last_figures(run)), encoding="utf-8")
     return folder
+
+
+def _last_figures(run: Run) -> dict[str, float]:
+    """Of a run that was stopped after its last iteration, and comes back only to save."""
+    line = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
 
 
 def _card(config: PPOConfig, metrics: Mapping[str, float]) -> str:

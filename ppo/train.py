@@ -25,6 +25,7 @@ from lmgym.engine import (
 )
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.episodes import Episode
+from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models import load_tokenizer
 from lmgym.policies import refuse_no_eos
@@ -103,6 +104,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         tasks, seeds = _share(config, p.gym, iteration)
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
+        refuse_uneven(config, len(episodes))
         _stop_where_rewards_fail(config, episodes)
         paid = config.reward
         rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
@@ -199,6 +201,16 @@ class Hearing:
         """Keeps them."""
         self.samples += samples
         return [Judgement(0.0) for _ in samples]
+
+
+def refuse_uneven(config: PPOConfig, episodes: int) -> None:
+    """Raises InputError, on all ranks, where minibatches could not be the same for all: some agents never acted."""
+    each, batch = share_objects(episodes), config.optimizer.global_batch
+    if len(set(each)) > 1 or sum(each) % batch:
+        raise InputError(
+            f"an iteration gave {', '.join(map(str, each))} episodes on its ranks; needed: as many on each, and a "
+            f"multiple of global_batch={batch} in all: in every episode the same number of trained agents must act"
+        )
 
 
 def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode]) -> None:

@@ -14,7 +14,7 @@ CONFIG = PPOConfig(
     rollout=RolloutConfig(prompts="world:0", eval_size=256, num_rollouts=128),
     reward=RewardConfig(scale=0.1),  # of lengths up to 30
     method=MethodConfig(init_kl_coef=0.01),
-    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=64, max_updates=160),
+    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=64, max_updates=128),
 )
 
 if __name__ == "__main__":

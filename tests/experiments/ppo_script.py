@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def plant() -> None:
     import ppo.train as loop
 
     if "EPS" in PLANT:
-        ppo.parts.ADAM_EPS = float(PLANT["EPS"])
+        ppo.parts.make_engine = partial(ppo.parts.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
         play = loop.play
         loop.play = lambda gym, tasks, seeds, generator, *more: play(gym, tasks, seeds, Replayed(generator), *more)

@@ -26,6 +26,10 @@ def shortness(samples, prompts, outputs, tokenizer) -> list[float]:
     return [1 / (1 + len(text)) for text in outputs]
 
 
+def shorter(samples, prompts, outputs, tokenizer, wanted) -> list[float]:
+    return [x - len(text) for x, text in zip(wanted, outputs, strict=True)]
+
+
 PLAIN = text_with_function(shortness, as_text=False)
 Go = Callable[..., Path]
 
@@ -202,6 +206,17 @@ def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_model
 def test_a_reward_that_never_comes_ends_the_run_and_says_so(go: Go) -> None:
     with pytest.raises(RunStopped, match=r"16 of 16 rewards could not be had.*needed: a number"):
         go(text_with_function(lambda samples, prompts, outputs, tokenizer: ["good"] * len(samples), as_text=False))
+
+
+def test_other_tasks_are_other_data(talkative_models) -> None:
+    from lmgym.models import load_tokenizer
+
+    tokenizer, config = load_tokenizer(str(talkative_models["gpt2"])), PPOConfig("x")
+    tasks = [[{"prompt": "a", "wanted": 1}], [{"prompt": "a", "wanted": 1}], [{"prompt": "a", "wanted": 2}]]
+    same, again, other = (text_with_function(shorter, tasks=rows)(config, tokenizer).fingerprint for rows in tasks)
+    assert same == again != other
+    with pytest.raises(InputError, match=r"cannot be called with .*wanted"):
+        text_with_function(shortness, tasks=tasks[0])(config, tokenizer)
 
 
 def test_columns_reach_a_reward_that_may_be_dense(go: Go, tmp_path: Path) -> None:

@@ -127,10 +127,11 @@ def test_a_run_killed_after_its_last_update_only_saves(asked: Words, whole, tmp_
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"outcome": "running"}))
     (folder / "model" / "model.safetensors").unlink()
+    before = (folder / "model" / "README.md").read_text()
+    assert "| reward/mean |" in before
     assert run(asked("plain", folder), seconds=SECONDS, **NOISY).returncode == 0
     assert_as_uninterrupted(folder, whole("plain"))
-    card = (folder / "model" / "README.md").read_text()
-    assert card == (whole("plain") / "model" / "README.md").read_text() or "| reward/mean |" in card
+    assert (folder / "model" / "README.md").read_text() == before
 
 
 @pytest.mark.parametrize("engine", ["plain", slow("ddp"), slow("zero2"), slow("zero3")])
@@ -142,7 +143,6 @@ def test_sigterm_saves_at_the_iterations_end_and_leaves(engine: str, asked: Word
     assert ended.returncode == TORCHRUN.get(engine, 75), ended.stderr[-2000:]
     assert outcome(folder) == ("interrupted", 75)
     assert steps(folder)[-1] % AN_ITERATION == 0
-    assert "saving a checkpoint" in words(ended.stderr)
     assert not (folder / "model").exists()
     done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -6,6 +6,7 @@ import pytest
 from flywheel import SEEDS, judge, run_seed
 
 
+@pytest.mark.slow
 def test_30_picks_of_a_person_close_the_loop_and_picks_by_lot_gain_less(tmp_path: Path) -> None:
     outcome = run_seed(SEEDS[0], tmp_path, lots=1)
     assert judge([outcome]) == []

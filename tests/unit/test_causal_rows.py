@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym import causal_rows
 from lmgym.causal_rows import lay, run_layers, token_logprobs
-from lmgym.families import family_of
+from lmgym.families import family_of, is_sharded
 
 SIZES = {
     "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
@@ -128,3 +128,20 @@ def test_bf16_is_near_fp32(family: str) -> None:
         rounded = ours(model, rows, 1.0)
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).abs().mean() < 0.05
+
+
+class Gathering(dict):
+    """A module's parameters as ZeRO-3 keeps them: to read one by its name is a collective."""
+
+    def __getitem__(self, name: str):
+        raise AssertionError(f"{name} was gathered")
+
+
+def test_whether_weights_are_sharded_is_asked_without_a_collective() -> None:
+    layer = torch.nn.Linear(2, 2)
+    layer.__dict__["_parameters"] = Gathering(layer._parameters)
+    with pytest.raises(AssertionError, match="weight was gathered"):
+        _ = layer.weight
+    assert not is_sharded(layer)
+    next(layer.parameters()).ds_id = 3
+    assert is_sharded(layer)

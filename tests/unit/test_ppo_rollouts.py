@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from lmgym.config import OptimizerConfig
 from lmgym.episodes import Episode, Step
+from lmgym.errors import InputError
 from lmgym.generation import Completion
 from ppo.config import MethodConfig, PPOConfig
 from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts, gather, minibatches, similar_batches
+from ppo.train import refuse_uneven
 
 
 def step(ids: int, reward, reason: str = "eos", prompt: int = 3) -> Step:
@@ -105,3 +108,10 @@ def test_every_episode_comes_once_an_epoch_in_an_order_of_its_own() -> None:
 def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many() -> None:
     found = similar_batches([3, 9, 1, 9, 4], 2, batches=4)
     assert [batch.tolist() for batch in found] == [[1, 3], [4, 0], [2], []]
+
+
+def test_episodes_that_fill_no_minibatch_are_refused() -> None:
+    config = PPOConfig(name="uneven", optimizer=OptimizerConfig(global_batch=8))
+    refuse_uneven(config, 16)
+    with pytest.raises(InputError, match="gave 12 episodes on its ranks; needed: as many on each, and a multiple of"):
+        refuse_uneven(config, 12)

@@ -1,0 +1,71 @@
+"""Prompts out of rows: what becomes a task, what is held out, and which tasks an iteration plays."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lmgym.errors import InputError
+from lmgym.text import Conversation, Turn
+from ppo.config import RolloutConfig
+from ppo.prompts import read_prompts, tasks_of_iteration
+
+
+def written(path: Path, rows: list[dict]) -> RolloutConfig:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return RolloutConfig(str(path), eval_size=1)
+
+
+def test_every_task_is_played_once_an_epoch_across_iterations() -> None:
+    tasks = list(range(7))
+    played = [task for iteration in range(14) for task in tasks_of_iteration(tasks, 3, iteration, 5)]
+    epochs = [played[7 * i : 7 * i + 7] for i in range(6)]
+    assert all(sorted(epoch) == tasks for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 3, "in a fresh order"
+    assert tasks_of_iteration(tasks, 3, 9, 5) == played[27:30], "an iteration alone plays the same"
+    assert tasks_of_iteration(tasks, 20, 0, 5)[:7] == epochs[0], "more than there are: again from the start"
+    assert [x for i in range(14) for x in tasks_of_iteration(tasks, 3, i, 6)] != played
+
+
+def test_a_prompt_is_a_text_or_a_chat_without_its_last_reply_and_keeps_its_columns(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    rows = [
+        {"messages": chat, "wanted": 3},
+        {"messages": [*chat, {"role": "user", "content": "more"}]},
+        {"prompt": "say it"},
+        {"messages": chat, "wanted": 4},
+        {"prompt": ""},
+    ]
+    found = read_prompts(replace(written(tmp_path / "a.jsonl", rows), eval_size=1), 0)
+    tasks = [*found.train, *found.evaluation]
+    assert len(tasks) == 3
+    by_turns = {len(task["prompt"].turns): task for task in tasks if task["prompt"].turns[0].text == "hello"}
+    assert by_turns[1] == {"prompt": Conversation((Turn("user", "hello"),)), "wanted": 3}
+    assert [turn.text for turn in by_turns[3]["prompt"].turns] == ["hello", "hi", "more"]
+    assert [(one.line, one.field) for one in found.rejections] == [(4, "prompt"), (5, "prompt")]
+    texts = read_prompts(written(tmp_path / "b.jsonl", rows), 0, as_text=True)
+    assert "say it" in [task["prompt"] for task in [*texts.train, *texts.evaluation]]
+
+
+def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> None:
+    settings = written(tmp_path / "a.jsonl", [{"prompt": f"say {i}"} for i in range(10)])
+    written(tmp_path / "b.jsonl", [{"prompt": "say 3"}, {"prompt": "say 20"}])
+    found = read_prompts(replace(settings, eval_prompts=str(tmp_path / "b.jsonl")), 0, as_text=True)
+    assert len(found.train) == 9
+    assert [task["prompt"] for task in found.evaluation] == ["say 3", "say 20"]
+    part = read_prompts(replace(settings, eval_size=4), 0, as_text=True)
+    assert (len(part.train), len(part.evaluation)) == (6, 4)
+    assert not {task["prompt"] for task in part.train} & {task["prompt"] for task in part.evaluation}
+    assert part.fingerprint == read_prompts(replace(settings, eval_size=4), 0, as_text=True).fingerprint
+    assert part.fingerprint != found.fingerprint
+
+
+def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
+    for rows, said in (
+        ([], "holds 0 rows"),
+        ([{"answer": "x"}], "found the columns answer; needed: one of prompt"),
+        ([{"prompt": "a"}, {"prompt": "a"}], "prompts"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_prompts(written(tmp_path / "a.jsonl", rows), 0)
