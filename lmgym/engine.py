@@ -300,7 +300,6 @@ class Engine:
     def load(self, folder: str | Path) -> None:
         """What `save` wrote. DeepSpeed's shards are pickles: only of a checkpoint whose manifest verifies."""
         self.engine.load_checkpoint(str(folder))
-        if self.engine.load_universal_checkpoint() and self.engine.zero_optimization_stage() == 3:
-            from lmgym.resharding import mend_sharded_load  # which imports this module
+        from lmgym.resharding import mend_sharded_load  # which imports this module
 
-            mend_sharded_load(self.engine, Path(folder))
+        mend_sharded_load(self.engine, Path(folder))

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from lmgym.engine import gathered_parameters
 from lmgym.errors import InputError
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.saving import below_adapters
 from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Replies, ensure_template
 
@@ -217,7 +218,7 @@ class ScoringModel(nn.Module):
     @property
     def classifier(self):
         """The transformers model itself, below any adapter."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        return below_adapters(self.model)
 
     @property
     def config(self):

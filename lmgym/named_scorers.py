@@ -61,16 +61,7 @@ def hidden_utility(world: "World") -> "Scorer":
 
 def load_on_main_rank(words: str | None) -> dict[str, "Scorer"]:
     """The scorers on rank 0, none elsewhere; whole also where ZeRO-3 shards what is loaded. Collective."""
-    from lmgym.engine import rank, share_objects, without_sharded_load
+    from lmgym.engine import agreed, rank, without_sharded_load
 
-    found: dict[str, Scorer] = {}
-    trouble = None
-    if rank() == 0 and words is not None:
-        try:
-            with without_sharded_load():
-                found = load_scorers(words)
-        except InputError as error:
-            trouble = error
-    if refusal := share_objects(trouble)[0]:
-        raise refusal
-    return found
+    with without_sharded_load():
+        return agreed(lambda: load_scorers(words) if rank() == 0 and words is not None else {})

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from lmgym.errors import InputError
 from lmgym.models import first_line, fit_to_tokenizer, runs_packed, working_dtype
 from lmgym.packing import ATTENTION, PackedBatch, pack, pad_right
-from lmgym.saving import Weights, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
+from lmgym.saving import Weights, below_adapters, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
 from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Replies
 
@@ -80,7 +80,7 @@ class PolicyModel(nn.Module):
     @property
     def causal(self):
         """The transformers model itself, below any adapter."""
-        return self.model.get_base_model() if is_adapted(self.model) else self.model
+        return below_adapters(self.model)
 
     @property
     def config(self):

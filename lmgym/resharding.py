@@ -52,13 +52,16 @@ def _convert(source: Path, folder: Path) -> str:
 
 
 def mend_sharded_load(engine: Any, folder: Path) -> None:
-    """What DeepSpeed's universal load leaves wrong under ZeRO-3, set right. On every rank, once it has loaded.
+    """What DeepSpeed's universal load leaves wrong under ZeRO-3, set right; elsewhere nothing happens. On every rank,
+    once it has loaded.
 
     - Small weights stay gathered, and go on as they were before the load: they are gathered anew.
     - All parts share one tensor of the step that Adam's bias correction counts, so that each part would advance it for
       all: each gets its own.
     - Every group gets the first one's settings, weight decay too: each gets those that were saved for it.
     """
+    if not (engine.load_universal_checkpoint() and engine.zero_optimization_stage() == 3):
+        return
     zero = engine.optimizer
     saved = torch.load(folder / _tag(folder) / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     for group, was in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):

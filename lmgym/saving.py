@@ -43,6 +43,11 @@ def is_adapted(model) -> bool:
     return hasattr(model, "get_base_model")
 
 
+def below_adapters(model):
+    """The transformers model itself: a model without adapters, or what they adapt."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
 def save_adapter(model, state_dict: Weights, folder: Path) -> None:
     """The adapters alone, as peft writes them."""
     model.save_pretrained(folder, state_dict=state_dict)

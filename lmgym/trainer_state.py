@@ -19,7 +19,7 @@ from accelerate.utils import DeepSpeedSchedulerWrapper
 from safetensors.torch import load_model, save_model
 from transformers import Trainer
 
-from lmgym.engine import rank
+from lmgym.engine import Engine, rank
 from lmgym.errors import InputError
 from lmgym.random_state import random_state, restore_random_state
 
@@ -30,9 +30,7 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
     assert trainer.optimizer is not None
     assert trainer.lr_scheduler is not None
     if trainer.is_deepspeed_enabled:
-        trainer.model_wrapped.save_checkpoint(str(folder))  # type: ignore[operator]
-        if rank() == 0:
-            (folder / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, and nobody's state
+        Engine(trainer.model_wrapped).save(folder)
     elif rank() == 0:
         save_model(trainer.model, str(folder / "model.safetensors"))
         torch.save(trainer.optimizer.state_dict(), folder / "optimizer.pt")

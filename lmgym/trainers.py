@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size, zero_stage
+from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
@@ -253,8 +253,7 @@ class ObjectiveTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """After DeepSpeed has loaded its part."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        settings = self.args.deepspeed if isinstance(self.args.deepspeed, dict) else {}
-        if checkpoint and zero_stage(settings) == 3 and settings.get("checkpoint", {}).get("load_universal"):
+        if checkpoint and self.is_deepspeed_enabled:
             mend_sharded_load(self.model_wrapped, Path(checkpoint))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:

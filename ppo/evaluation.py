@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.engine import agreed, rank, share_objects, world_size
+from lmgym.engine import agreed, rank, world_size
+from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Sampling
@@ -17,7 +18,6 @@ from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
 from ppo.gyms import Gym
 
-SHOWN = ("reward/mean", "rollout/reply_tokens", "rollout/turns", "rollout/unended")
 EVALUATION_SEED = 7_654_321
 
 
@@ -48,15 +48,13 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
     numbers = range(rank(), len(gym.eval_tasks), world_size())
     tasks = [gym.eval_tasks[i] for i in numbers]
     episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    # what a rank without any tasks has no name for, all have to name
     own = of_episodes(episodes)
     own |= _of_metric(gym, episodes, tasks, tokenizer)
     seen = watch(gym, episodes, tasks)
     for name, scores in seen.items():
         own[f"watched/{name}"] = (float(np.sum(scores)), len(scores))
         own[f"squares/{name}"] = (float(np.sum(np.square(scores))), len(scores))
-    names = sorted(set().union(*share_objects(set(own))))
-    means = reduce_means({name: own.get(name, (0.0, 0.0)) for name in names})
+    means = reduce_means(own)
     means.pop("reward/squares")
     squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
     metrics = {f"eval/{name}": value for name, value in means.items() if not math.isnan(value)}
@@ -100,7 +98,7 @@ def watch(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task]) -> dict[
     if not gym.watched or not episodes:
         return {name: [] for name in gym.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
-    replies = [" ".join(episode.steps[-1].completion.text.split()) for episode in episodes]
+    replies = [one_line(episode.steps[-1].completion.text) for episode in episodes]
     return {name: scorer.score(prompts, replies).tolist() for name, scorer in gym.watched.items()}
 
 
@@ -110,7 +108,7 @@ def table_rows(
     """A row a reply, with what was earned and each scorer's opinion."""
     rows = []
     for number, episode in enumerate(episodes):
-        prompt = tasks[episode.index].get("prompt", "")
+        prompt, earned = tasks[episode.index].get("prompt", ""), total_reward(episode)
         for turn, step in enumerate(episode.steps):
             row = {
                 "task": episode.index,
@@ -121,7 +119,7 @@ def table_rows(
                 "tokens": len(step.completion.ids),
                 "finish": step.completion.finish_reason,
                 "reward": step.reward,
-                "earned": total_reward(episode),
+                "earned": earned,
                 "scores": dict(step.scores),
             }
             if seen:

@@ -15,6 +15,7 @@ import torch
 
 from lmgym.causal_rows import CausalRows, lay
 from lmgym.engine import max_over_ranks, sum_over_ranks
+from lmgym.memory import GIB
 from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig
@@ -23,7 +24,6 @@ from ppo.rollouts import Rollouts, similar_batches
 
 GAP = 1e-4  # nats between sampler and trainer
 ROWS_AT_ONCE = 4  # times a micro-batch: nothing is kept for a backward
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Experience:
         lengths = [len(row) for row in rollouts.rows]
         for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
-            batch = _Batch.of(rollouts, rows, self.device)
+            batch = Batch.of(rollouts, rows, self.device)
             states = self._trunk(batch)
             if self._is_first_forward(rows, rollouts):
                 with torch.enable_grad():
@@ -83,10 +83,10 @@ class Experience:
         one_update = self.config.optimizer.global_batch == self.config.rollout.num_rollouts
         return whole and one_update and self.config.run.deepspeed is None
 
-    def _trunk(self, batch: "_Batch") -> torch.Tensor | None:
+    def _trunk(self, batch: "Batch") -> torch.Tensor | None:
         return self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
 
-    def _reference(self, batch: "_Batch", states: torch.Tensor | None) -> torch.Tensor:
+    def _reference(self, batch: "Batch", states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
             with without_adapters(self.actor):
                 return self.engine(batch.rows, batch.targets, states, values=False)[0]
@@ -107,17 +107,19 @@ class Experience:
         return found
 
     def _keeps_states(self, rollouts: Rollouts) -> bool:
-        needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4
-        return self.actor.frozen_layers > 0 and needed <= self.config.rollout.cache_gb * GIB
+        return self.actor.frozen_layers > 0 and self._gib_of_states(rollouts) <= self.config.rollout.cache_gb
+
+    def _gib_of_states(self, rollouts: Rollouts) -> float:
+        """What the frozen layers' states of all rows take, in fp32."""
+        return sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
 
     def why_no_cache(self, rollouts: Rollouts) -> list[str]:
         """A line where frozen layers are run again at every use."""
         if not self.actor.frozen_layers or rollouts.states is not None:
             return []
-        needed = sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
         return [
-            f"the frozen layers run again in every epoch: their states take {needed:.2f} GiB an iteration, --cache_gb "
-            f"is {self.config.rollout.cache_gb:g}"
+            f"the frozen layers run again in every epoch: their states take {self._gib_of_states(rollouts):.2f} GiB an "
+            f"iteration, --cache_gb is {self.config.rollout.cache_gb:g}"
         ]
 
 
@@ -143,18 +145,21 @@ def most_batches(rows: int, size: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """Some rows on the device. Without any, the first row stands in, and nothing of it is used."""
 
+    chosen: np.ndarray
+    """which of the rollouts' rows"""
     rows: CausalRows
     targets: torch.Tensor
     places: torch.Tensor
+    """which of the M tokens, on the CPU"""
 
     @staticmethod
-    def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "_Batch":
+    def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "Batch":
         chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
         laid = lay([rollouts.rows[i] for i in chosen], [int(rollouts.counts[i]) for i in chosen])
-        return _Batch(laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
+        return Batch(chosen, laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
 
 
 def reward_and_advance(rollouts: Rollouts, config: PPOConfig, kl_coef: float) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from lmgym.engine import sum_over_ranks
+from lmgym.engine import share_objects, sum_over_ranks
 from lmgym.episodes import Episode
 from ppo.experience import Gap
 from ppo.learner import Learned
@@ -17,11 +17,14 @@ Sums = dict[str, tuple[float, float]]
 
 
 def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """The mean of each over all ranks; NaN where nothing was counted anywhere. Collective: the same names on all."""
-    flat = sum_over_ranks(torch.tensor([x for pair in sums.values() for x in pair], dtype=torch.float64)).view(-1, 2)
-    return {
-        name: total / count if count else math.nan for name, (total, count) in zip(sums, flat.tolist(), strict=True)
-    }
+    """The mean of each over all ranks; NaN where nothing was counted anywhere. Collective.
+
+    A rank may lack names that others have, as one without episodes does.
+    """
+    names = sorted(set().union(*share_objects(set(sums))))
+    pairs = [sums.get(name, (0.0, 0.0)) for name in names]
+    flat = sum_over_ranks(torch.tensor(pairs, dtype=torch.float64)).tolist()
+    return {name: total / count if count else math.nan for name, (total, count) in zip(names, flat, strict=True)}
 
 
 def total_reward(episode: Episode) -> float | None:

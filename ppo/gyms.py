@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lmgym.engine import share_objects, without_sharded_load
+from lmgym.engine import agreed, without_sharded_load
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.protocol import Environment, Judge, Task
 from lmgym.environments.scored_chat import ScoredChat
@@ -96,15 +96,8 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
     others = ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
-    trouble, found, watched = None, {}, {}
-    try:
-        with without_sharded_load():
-            found = load_scorers(settings.scorers)
-            watched = load_scorers(others) if others else {}
-    except InputError as error:
-        trouble = error
-    if refusal := next(filter(None, share_objects(trouble)), None):
-        raise refusal
+    with without_sharded_load():
+        found, watched = agreed(lambda: [load_scorers(words) if words else {} for words in (settings.scorers, others)])
     return ScorerReward(found, weights, clip=settings.cliprange_reward, retries=settings.reward_retries), watched
 
 
@@ -139,16 +132,15 @@ def text_with_function(
     def prepare(config: PPOConfig, tokenizer: Any) -> Gym:
         timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
         judge = FunctionReward(function, tokenizer, timeout, retries)
-        if tasks is not None:
-            judge.check({name for task in tasks for name in task if name != "prompt"})
-            fingerprint = Prompts(list(tasks), list(eval_tasks), []).fingerprint
-            return Gym(tasks, eval_tasks or tasks, ScoredChat, judge, fingerprint, metric)
-        prompts = read_prompts(config.rollout, config.optimizer.seed, as_text)
+        if tasks is None:
+            prompts = read_prompts(config.rollout, config.optimizer.seed, as_text)
+            held_out: Sequence[Task] = prompts.evaluation
+        else:
+            prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
         judge.check({name for task in prompts.train for name in task if name != "prompt"})
         return Gym(
-            prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, metric,
-            rejections=prompts.rejections,
-        )  # fmt: skip
+            prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, rejections=prompts.rejections
+        )
 
     return prepare
 

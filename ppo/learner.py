@@ -8,11 +8,10 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.causal_rows import lay
 from lmgym.engine import rank, sum_over_ranks, world_size
 from lmgym.plain_engine import Trained
 from ppo.config import PPOConfig
-from ppo.experience import most_batches
+from ppo.experience import Batch, most_batches
 from ppo.losses import MOST_LOG_RATIO, clip_fraction, policy_loss, value_loss
 from ppo.rollouts import Rollouts, minibatches, similar_batches
 
@@ -90,11 +89,10 @@ class Learner:
     ) -> torch.Tensor:
         """Forward and backward of a micro-batch. Without rows the first one stands in, and counts nothing."""
         method = self.config.method
-        chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        places = rollouts.places(chosen)
-        logprobs, values = self._forward(rollouts, chosen)
+        batch = Batch.of(rollouts, rows, self.device)
+        logprobs, values = self._forward(rollouts, batch)
         old, advantages, old_values, returns, mask = (
-            one[places].to(self.device)[None]
+            one[batch.places].to(self.device)[None]
             for one in (rollouts.logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.trained)
         )
         mask = mask & bool(len(rows))
@@ -107,7 +105,7 @@ class Learner:
         total = sum_over_ranks(loss.detach().double().clone()).item()
         if not math.isfinite(total):
             own = loss.item()
-            self.non_finite(update, "" if math.isfinite(own) else f"a loss of {own}", _names(rollouts, chosen))
+            self.non_finite(update, "" if math.isfinite(own) else f"a loss of {own}", _names(rollouts, batch.chosen))
         self.engine.backward(loss, last)
         with torch.no_grad():
             log_ratio = torch.where(mask, logprobs - old, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
@@ -116,15 +114,13 @@ class Learner:
             ratio = (log_ratio.exp() * mask).sum()
             return torch.stack([x.double().cpu() for x in (policy, value, drift, clipped, ratio, tokens)])
 
-    def _forward(self, rollouts: Rollouts, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and values [M] of some rows."""
+    def _forward(self, rollouts: Rollouts, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and values [M] of a batch."""
         if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
             found, rollouts.forward = rollouts.forward, None
             return found
-        targets = rollouts.targets(rows).to(self.device)
-        laid = lay([rollouts.rows[i] for i in rows], [int(rollouts.counts[i]) for i in rows]).to(self.device)
-        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in rows])
-        return self.engine(laid, targets, states)
+        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
+        return self.engine(batch.rows, batch.targets, states)
 
 
 def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:

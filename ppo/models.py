@@ -23,7 +23,7 @@ from lmgym.families import Family, family_of
 from lmgym.models import add_lora, gathered, head_name, load_classifier
 from lmgym.policies import load_policy
 from lmgym.random_state import seeded
-from lmgym.saving import is_adapted
+from lmgym.saving import below_adapters, is_adapted
 from ppo.config import PPOConfig
 
 
@@ -67,7 +67,7 @@ class ActorCritic(nn.Module):
     @property
     def causal(self):
         """The transformers model itself, below any adapter."""
-        return self.policy.get_base_model() if is_adapted(self.policy) else self.policy
+        return below_adapters(self.policy)
 
     @property
     def config(self):

@@ -9,7 +9,7 @@ from lmgym.engine import Engine, resolve_config, world_size, zero_stage
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.memory import count_weights, device_memory_gb, estimate, refuse_excess
-from lmgym.models import load_config
+from lmgym.models import count_parameters, load_config
 from lmgym.plain_engine import PlainEngine, Trained
 from lmgym.run import Run
 from lmgym.training import room_for_checkpoints
@@ -42,8 +42,8 @@ def set_up(
     """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     actor, reference = build(config, tokenizer)
-    trainable = sum(x.numel() for x in actor.parameters() if x.requires_grad)
-    run.update(parameters=sum(x.numel() for x in actor.parameters()), trainable_parameters=trainable)
+    trainable, parameters = count_parameters(actor)
+    run.update(parameters=parameters, trainable_parameters=trainable)
     keeper.checkpoint_bytes = room_for_checkpoints(config, actor, run)
     actor.to(device)
     sampler = SamplingPolicy(

@@ -16,7 +16,7 @@ class Clock:
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.now = keeper, ""
         self.found: dict[str, float] = {}
-        self.began = self.since = time.perf_counter()
+        self.since = time.perf_counter()
 
     def phase(self, name: str) -> str:
         """Begins a phase; the one before."""

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -124,8 +123,3 @@ def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed:
             order = np.random.default_rng([seed, epoch]).permutation(len(tasks))
         found.append(int(order[within]))
     return found
-
-
-def plain_columns(task: Task) -> Mapping[str, Any]:
-    """A task's columns without its prompt."""
-    return {name: value for name, value in task.items() if name != "prompt"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
 from lmgym.scorers import Scorer
@@ -124,7 +125,7 @@ class ScorerReward:
     def opinions(self, samples: Sequence[Sample]) -> dict[str, list[Finding]]:
         """What each scorer says of each reply, as it is. Raises InputError for a prompt that is no conversation."""
         conversations = [_conversation(sample) for sample in samples]
-        replies = [" ".join(sample.request.reply.split()) for sample in samples]
+        replies = [one_line(sample.request.reply) for sample in samples]
         patience = Patience(self.timeout, self.retries)
 
         def ask_one(scorer: Scorer) -> list[Finding]:

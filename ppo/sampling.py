@@ -11,11 +11,10 @@ import torch
 
 from lmgym.errors import InputError
 from lmgym.local_generation import LocalGenerator
+from lmgym.memory import GIB
 from lmgym.models import gathered
-from lmgym.saving import is_adapted
+from lmgym.saving import below_adapters
 from ppo.models import ActorCritic
-
-GIB = 1 << 30
 
 
 @final
@@ -32,21 +31,14 @@ class SamplingPolicy:
             _refuse_no_room(model, dtype)
             model = copy.deepcopy(model).to(dtype).requires_grad_(False)
         self.policy = model
-        causal = model.get_base_model() if is_adapted(model) else model
-        self.generator = LocalGenerator(causal, tokenizer, rows)
+        self.generator = LocalGenerator(below_adapters(model), tokenizer, rows)
         self._synced = False
-
-    def to(self, device: torch.device) -> None:
-        """Moves a copy to a device; the policy's own weights are moved by their owner."""
-        if self.copied:
-            self.policy.to(device)
 
     @torch.no_grad()
     def sync(self) -> None:
         """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3."""
         if self.copied:
-            pairs = zip(self.actor.policy.named_parameters(), self.policy.parameters(), strict=True)
-            for (_, trained), own in pairs:
+            for trained, own in zip(self.actor.policy.parameters(), self.policy.parameters(), strict=True):
                 if trained.requires_grad or not self._synced:
                     with gathered([trained]):
                         own.copy_(trained)

@@ -33,13 +33,14 @@ from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import kept_run
+from lmgym.training import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
 from ppo.config import PPOConfig, refuse_impossible
 from ppo.evaluation import evaluate, gains, play, table_rows
-from ppo.experience import reward_and_advance
+from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
+from ppo.learner import Learned
 from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
@@ -50,7 +51,6 @@ from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import collapse, stop_collapsed
 from ppo.state import LoopState, read_state, write_state
 
-EVALUATIONS = 5  # in a run, unless asked otherwise
 SAMPLES = 8  # of an iteration that are kept to read
 
 
@@ -221,17 +221,12 @@ def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode]) -> 
     stop_if_too_many_failed(int(counts[0]), int(counts[1]), config.reward.max_failed_rewards, trouble)
 
 
-def _alike(sums: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """The same names on every rank."""
-    names = sorted(set().union(*share_objects(set(sums))))
-    return {name: sums.get(name, (0.0, 0.0)) for name in names}
-
-
 def figures(
-    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards, learned, gap
-):
+    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards: torch.Tensor,
+    learned: Learned, gap: Gap,
+) -> dict[str, float]:  # fmt: skip
     """The line of an iteration; what a run goes on with (running moments, the first length) is noted. Collective."""
-    means = reduce_means({**_alike(of_episodes(episodes)), **of_rollouts(rollouts, rewards, state.kl.value)})
+    means = reduce_means(of_episodes(episodes) | of_rollouts(rollouts, rewards, state.kl.value))
     earned = torch.tensor([x for e in episodes if (x := total_reward(e)) is not None], dtype=torch.float64)
     state.moments.merge(sum_over_ranks(masked_sums(earned, torch.ones_like(earned, dtype=torch.bool))))
     state.first_length = state.first_length or means["rollout/reply_tokens"]

@@ -356,7 +356,7 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
             child.sendline(line)
             child.expect(rf"turn {number}\b")
             child.expect("Bot: ")
-        child.sendline("> session.history[-1].df")
+        child.sendline("> list(session.history[-1].df)")  # pandas would leave out columns where texts are wide
         child.expect("rank_lots")
         child.sendline("> session.history, session.last.candidates")
         child.expect("finish_reason")

@@ -33,6 +33,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 def test_a_run_says_what_it_is_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--name", "two words"])
     start(tmp_path / "deep" / "er", data_fingerprint="abc", config={"learning_rate": 1e-5, "path": Path("x")})
     found = record(tmp_path / "deep" / "er")
     assert (found["outcome"], found["exit_code"], found["seed"], found["data_fingerprint"]) == (
@@ -47,7 +48,7 @@ def test_a_run_says_what_it_is_before_anything_happens(tmp_path: Path, monkeypat
     assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert {"torch", "transformers", "deepspeed", "accelerate", "datasets", "peft"} <= found["versions"].keys()
     assert found["host"]
-    assert "pytest" in found["command"]
+    assert found["command"] == "python train.py --name 'two words'"
 
 
 def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_path: Path) -> None:
