@@ -4,20 +4,20 @@ Design decisions:
 - A family is four functions over tokens laid end to end, `[tokens, ...]`: `embed`, `project` (queries, keys and values
   of a layer), `finish` (the rest of the layer) and `head`. Attention is the caller's own: sampling (lmgym/decoding.py)
   and judging (lmgym/prefixes.py) know which rows share what.
-- Weights that training has changed are the weights that sample: where copies serve (`Joined`), they are renewed.
+- Weights that training has changed are the weights that sample: where copies serve (lmgym/joined.py), they are renewed.
 - What the library's forward does besides (masks, caches that are copied as they grow, hooks) took about as long as the
   matrix products of a small model.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.autograd.function import once_differentiable
 
 from lmgym.errors import InputError
+from lmgym.joined import Joined, is_sharded
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -66,59 +66,6 @@ class Family(Protocol):
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Both."""
         ...
-
-
-class Joined:
-    """Linear layers of one input as one product: `[N, W] -> [N, sum of their widths]`.
-
-    On a CPU their weights are copied side by side, transposed: a product of few rows took 1.5 ms that way and 2.7 as
-    torch keeps them (shape S, one row, every matrix of a step). `refresh` copies again where a weight has changed.
-    """
-
-    def __init__(self, *layers) -> None:
-        self.layers = layers
-        # an adapter is more than its weight
-        self.plain = all(type(x) is nn.Linear and (x.bias is None) == (layers[0].bias is None) for x in layers)
-        self.weight: torch.Tensor | None = None
-        self.bias: torch.Tensor | None = None
-        self.seen: list[tuple[int, int]] = []
-
-    def parameters(self) -> Iterator[torch.Tensor]:
-        """Of all its layers."""
-        for layer in self.layers:
-            yield from layer.parameters()
-
-    def refresh(self, renew: bool = False) -> None:
-        """To be called before sampling: training changes weights in place.
-
-        Fused optimizers and DeepSpeed change them without a trace in torch's version counters: `renew` tells.
-        """
-        if not self.plain or self.layers[0].weight.device.type != "cpu":
-            self.weight = None
-            return
-        now = versions(self.parameters())
-        if now == self.seen and not renew:
-            return
-        with torch.no_grad():
-            weight, bias = self._side_by_side()
-            self.weight = weight.t().contiguous()
-            self.bias = None if bias is None else bias.clone()
-        self.seen = now
-
-    def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if len(self.layers) == 1:
-            return self.layers[0].weight, self.layers[0].bias
-        weight = torch.cat([layer.weight for layer in self.layers])
-        has_bias = self.layers[0].bias is not None
-        return weight, torch.cat([layer.bias for layer in self.layers]) if has_bias else None
-
-    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.weight is None:
-            # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
-            if self.plain and len(inputs) > inputs.shape[-1] and not is_sharded(self.layers[0]):
-                return F.linear(inputs, *self._side_by_side())
-            return torch.cat([layer(inputs) for layer in self.layers], -1)
-        return inputs @ self.weight if self.bias is None else torch.addmm(self.bias, inputs, self.weight)
 
 
 class LlamaFamily:
@@ -214,6 +161,10 @@ class GPT2Family:
         self.trunk = trunk
         attention = self.trunk.h[0].attn
         self.layers, self.scaling, self.width = len(self.trunk.h), attention.scaling, attention.head_dim
+        self.inputs = [Joined(block.attn.c_attn) for block in self.trunk.h]
+        self.outputs = [Joined(block.attn.c_proj) for block in self.trunk.h]
+        self.ups = [Joined(block.mlp.c_fc) for block in self.trunk.h]
+        self.downs = [Joined(block.mlp.c_proj) for block in self.trunk.h]
         self.output = Joined(head)
 
     @property
@@ -226,8 +177,9 @@ class GPT2Family:
         yield from (*self.trunk.parameters(), *self.output.parameters())
 
     def refresh(self, renew: bool = False) -> None:
-        """Takes over weights that have changed; its layers keep theirs transposed anyway."""
-        self.output.refresh(renew)
+        """Takes over weights that have changed."""
+        for joined in (*self.inputs, *self.outputs, *self.ups, *self.downs, self.output):
+            joined.refresh(renew)
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Learned positions."""
@@ -236,14 +188,15 @@ class GPT2Family:
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """One matrix for all three."""
         block = self.trunk.h[layer]
-        queries, keys, values = block.attn.c_attn(block.ln_1(hidden)).view(len(hidden), 3, -1, self.width).unbind(1)
+        heads = self.inputs[layer](block.ln_1(hidden)).view(len(hidden), 3, -1, self.width)
+        queries, keys, values = heads.unbind(1)
         return queries if asking is None else Taken.apply(queries, asking), keys, values
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the layer after it, each added to what came in."""
         block = self.trunk.h[layer]
-        hidden = hidden + block.attn.c_proj(attended)
-        return hidden + block.mlp(block.ln_2(hidden))
+        hidden = hidden + self.outputs[layer](attended)
+        return hidden + self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(hidden))))
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last norm."""
@@ -286,19 +239,6 @@ def attention_dtype(states: torch.Tensor) -> torch.dtype:
     benchmarks/ppo.py), and torch's fused kernel takes twice as long in bf16 as in fp32.
     """
     return torch.float32 if states.device.type == "cpu" and states.dtype == torch.bfloat16 else states.dtype
-
-
-def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """Another list once a weight has changed or moved."""
-    return [(weight.data_ptr(), weight._version) for weight in weights]
-
-
-def is_sharded(layer: nn.Module) -> bool:
-    """Whether ZeRO-3 has a part of its weights on each rank.
-
-    To read `layer.weight` in a forward would gather it, together with the other ranks: where these do not, they hang.
-    """
-    return hasattr(next(layer.parameters()), "ds_id")
 
 
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from lmgym.batching import length_batches
-from lmgym.families import Family, versions
+from lmgym.families import Family
+from lmgym.joined import versions
 from lmgym.packing import similar
 from lmgym.text import common_prefix
 
