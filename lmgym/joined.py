@@ -30,7 +30,7 @@ class Joined:
         self.plain = all(
             type(x) in (nn.Linear, Conv1D) and (x.bias is None) == (layers[0].bias is None) for x in layers
         )
-        self.copies = False
+        self.copies = self.packs = False
         self.seen: list[tuple[int, int]] = []
         self._forget()
 
@@ -54,23 +54,21 @@ class Joined:
             self._forget()
         self.seen = now
         self.copies = self.plain and self.layers[0].weight.device.type == "cpu"
+        numbers = sum(layer.weight.numel() for layer in self.layers) if self.copies else 0
+        self.packs = numbers >= SMALL and can_pack(self.layers[0].weight.dtype)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.copies:
-            packs = self._packs()
-            if packs and 1 < len(inputs) <= FEW_ROWS[-1] and inputs.dtype == self.layers[0].weight.dtype:
+            rows = inputs.shape[0]
+            if self.packs and 1 < rows <= FEW_ROWS[-1] and inputs.dtype == self.layers[0].weight.dtype:
                 return self._of_few(inputs)
-            if len(inputs) == 1 or not packs:
+            if rows == 1 or not self.packs:
                 return self._of_transposed(inputs)
         # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
         if len(self.layers) > 1 and self.plain and len(inputs) > inputs.shape[-1] and not is_sharded(self.layers[0]):
             return F.linear(inputs, *self._side_by_side())
         found = [layer(inputs) for layer in self.layers]
         return found[0] if len(found) == 1 else torch.cat(found, -1)
-
-    def _packs(self) -> bool:
-        weights = [layer.weight for layer in self.layers]
-        return can_pack(weights[0].dtype) and sum(weight.numel() for weight in weights) >= SMALL
 
     def _of_few(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.packed is None:
