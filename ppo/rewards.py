@@ -1,7 +1,7 @@
 """Judges: a Python function with trlx's signature, or scorers with weights; and when too many rewards fail.
 
 A reward that cannot be had is None, never 0 (`attempts.py`). A judge waits for no other rank: the loop adds up
-`count_failed` over ranks and asks `stop_if_too_many_failed`, so that all ranks stop together or none does.
+what failed over ranks and asks `stop_if_too_many_failed`, so that all ranks stop together or none does.
 """
 
 import inspect
@@ -176,11 +176,6 @@ def to_moments(sums: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float
             )
         found[name] = mean, std
     return found
-
-
-def count_failed(judgements: Iterable[Judgement]) -> int:
-    """How many have no reward."""
-    return sum(one.reward is None for one in judgements)
 
 
 def stop_if_too_many_failed(failed: int, asked: int, most: float, trouble: str) -> None:
