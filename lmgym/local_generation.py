@@ -145,9 +145,8 @@ class LocalGenerator:
         """The token of each row, and its log-probability under the model at this temperature."""
         logits = logits.float()
         weakened = logits if rows.seen is None else penalise(logits, rows.seen, sampling.repetition_penalty)
-        chosen = choose(weakened, sampling, torch.from_numpy(uniforms(rows.seeds, position)).to(logits.device))
-        scaled = logits if sampling.temperature in (0, 1) else logits / sampling.temperature
-        logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(-1)
+        noise = torch.from_numpy(uniforms(rows.seeds, position)).to(logits.device)
+        chosen, logprobs = choose(logits, weakened, sampling, noise)
         if rows.seen is not None:
             rows.seen.scatter_(1, chosen[:, None], True)
         return chosen, logprobs

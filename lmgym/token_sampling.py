@@ -39,15 +39,39 @@ def penalise(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-def choose(logits: torch.Tensor, sampling: Sampling, noise: torch.Tensor) -> torch.Tensor:
-    """[rows] token ids out of logits[rows, vocabulary] (after the penalty) and noise[rows], uniform in [0, 1)."""
+def choose(
+    logits: torch.Tensor, weakened: torch.Tensor, sampling: Sampling, noise: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [rows], by noise[rows] in [0, 1); their log-probabilities under logits[rows, vocabulary] alone.
+
+    `weakened` are the logits after the penalty, or the same tensor. Log-probabilities are at the temperature, before
+    top-k and top-p, and in fp32.
+    """
     if sampling.temperature == 0:
-        return logits.argmax(-1)
-    scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
+        ids = weakened.argmax(-1)
+        return ids, _logprobs(logits, ids)
+    scaled = _heated(weakened, sampling)
     if sampling.top_k == 0 and sampling.top_p == 1:
-        return _draw(scaled.double().softmax(-1), noise)
-    values, ids = _likeliest(scaled, sampling)
-    return ids.gather(1, _draw(values, noise)[:, None])[:, 0]
+        ids, logprobs = _draw_from_all(scaled, noise)
+        return ids, logprobs if weakened is logits else _logprobs(_heated(logits, sampling), ids)
+    weights, likeliest = _likeliest(scaled, sampling)
+    ids = likeliest.gather(1, _draw(weights, noise)[0][:, None])[:, 0]
+    return ids, _logprobs(_heated(logits, sampling), ids)
+
+
+def _heated(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    return logits if sampling.temperature == 1 else logits / sampling.temperature
+
+
+def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return scaled.gather(1, ids[:, None])[:, 0] - scaled.logsumexp(-1)
+
+
+def _draw_from_all(scaled: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [rows] and their log-probabilities, by one exponential a token."""
+    most = scaled.amax(-1, keepdim=True)
+    ids, total = _draw((scaled - most).exp_(), noise)
+    return ids, (scaled.gather(1, ids[:, None]) - most)[:, 0] - total.log().to(scaled.dtype)
 
 
 def _likeliest(scaled: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,17 +91,20 @@ def _likeliest(scaled: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, 
     return torch.where(before < sampling.top_p, probabilities, 0.0), ids
 
 
-def _draw(weights: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """[rows] places drawn in proportion to weights[rows, places] (float64).
+def _draw(weights: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows] places drawn in proportion to weights[rows, places], and the sums of the weights in float64.
 
     First a block of places, then a place in it: a running sum over a whole vocabulary takes ten times as long.
     """
     rows, places = weights.shape
-    blocks = F.pad(weights, (0, -places % BLOCK)).view(rows, -1, BLOCK)
-    sums = blocks.sum(-1)
-    block, rest = _find(sums, noise * sums.sum(-1))
-    within, _ = _find(blocks[torch.arange(rows, device=weights.device), block], rest)
-    return block * BLOCK + within
+    if fillers := -places % BLOCK:
+        weights = F.pad(weights, (0, fillers))
+    blocks = weights.view(rows, -1, BLOCK)
+    sums = blocks.sum(-1).double()
+    total = sums.sum(-1)
+    block, rest = _find(sums, noise * total)
+    within, _ = _find(blocks[torch.arange(rows, device=weights.device), block].double(), rest)
+    return block * BLOCK + within, total
 
 
 def _find(weights: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
