@@ -203,6 +203,11 @@ def _whose(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+def ranks_of(path: Path) -> int:
+    """How many ranks wrote a checkpoint, by its manifest."""
+    return int(json.loads((path / MANIFEST).read_text())["facts"]["ranks"])
+
+
 def _seal(manifest: Mapping[str, Any]) -> str:
     """The hash of a manifest, but for its files, which their own hashes cover."""
     covered = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}

@@ -290,11 +290,12 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _lines_up_to(path: Path, step: int) -> Iterator[str]:
-    """The lines of a metrics file up to a step; one that a kill has cut is left out."""
+    """The lines of a metrics file up to a step; left out are one that a kill has cut, and those of a whole run."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
-                if json.loads(line)["step"] <= step:
+                figures = json.loads(line)
+                if figures["step"] <= step and not any(name.startswith("run/") for name in figures):
                     yield line
 
 

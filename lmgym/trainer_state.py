@@ -19,7 +19,8 @@ from accelerate.utils import DeepSpeedSchedulerWrapper
 from safetensors.torch import load_model, save_model
 from transformers import Trainer
 
-from lmgym.engine import Engine, rank
+from lmgym.checkpoints import ranks_of
+from lmgym.engine import Engine, agreed, rank
 from lmgym.errors import InputError
 from lmgym.random_state import random_state, restore_random_state
 
@@ -51,16 +52,16 @@ def read_model(trainer: Trainer, folder: Path) -> None:
 
 
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
-    """The caller's sums of this rank; of a checkpoint by another number of ranks, rank 0 has those of all."""
-    if ranks == _ranks(folder):
-        return _read_rank(folder, rank())["sums"]
-    every = [_read_rank(folder, i)["sums"] for i in range(_ranks(folder))]
+    """The caller's sums of this rank; by another number of ranks, rank 0 has those of all. Collective."""
+    if ranks == ranks_of(folder):
+        return agreed(lambda: _read_rank(folder, rank())["sums"])
+    every = agreed(lambda: [_read_rank(folder, i)["sums"] for i in range(ranks_of(folder))])
     return every[0] | {"tallies": _added([sums["tallies"] for sums in every]) if rank() == 0 else {}}
 
 
 def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
     """This rank's random numbers as they were; new ones, of seed and step, where there was another number of ranks."""
-    if ranks == _ranks(folder):
+    if ranks == ranks_of(folder):
         restore_random_state(_read_rank(folder, rank())["random"])
     else:
         from transformers import set_seed
@@ -70,10 +71,6 @@ def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
 
 def _added(tallies: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([each[name] for each in tallies]).sum(0) for name in tallies[0]}
-
-
-def _ranks(folder: Path) -> int:
-    return len(list(folder.glob("rank-*.pt")))
 
 
 def _of_rank(folder: Path, number: int) -> Path:

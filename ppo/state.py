@@ -14,8 +14,8 @@ from typing import Any, final
 
 import torch
 
-from lmgym.checkpoints import MANIFEST
-from lmgym.engine import rank, world_size
+from lmgym.checkpoints import ranks_of
+from lmgym.engine import agreed, rank, world_size
 from lmgym.errors import InputError
 from lmgym.plain_engine import Trained
 from lmgym.random_state import random_state, restore_random_state, seed_all
@@ -84,21 +84,20 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
 
     Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
     """
-    own = folder / f"rank-{rank():05d}.pt"
-    same_ranks = _ranks_of(folder) == world_size()
-    if same_ranks and not own.is_file():
-        raise InputError(
-            f"{own} is absent: without this rank's random numbers another run would go on; needed: the file, or "
-            "--resume never"
-        )
+    same_ranks = ranks_of(folder) == world_size()
+    chance = agreed(lambda: _read_random(folder / f"rank-{rank():05d}.pt")) if same_ranks else None
     engine.load(folder)
     state.restore(json.loads((folder / LOOP).read_text()))
-    if same_ranks:
-        restore_random_state(torch.load(own, map_location="cpu", weights_only=True))
+    if chance is not None:
+        restore_random_state(chance)
     else:
         seed_all(seed, rank(), state.iteration)
 
 
-def _ranks_of(folder: Path) -> int:
-    """How many wrote it."""
-    return int(json.loads((folder / MANIFEST).read_text())["facts"]["ranks"])
+def _read_random(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(
+            f"{path} is absent: without this rank's random numbers another run would go on; needed: the file, or "
+            "--resume never"
+        )
+    return torch.load(path, map_location="cpu", weights_only=True)

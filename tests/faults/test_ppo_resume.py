@@ -176,7 +176,7 @@ def test_another_number_of_ranks_is_refused_or_converted(
     assert done.returncode == 0, done.stderr[-3000:]
     assert run(asked("plain", straight, **changes), seconds=SECONDS).returncode == 0
     found, wanted = ({line["step"]: line for line in read_lines(x / "metrics.jsonl")} for x in (folder, straight))
-    assert list(found) == list(wanted) == [4, 8, 12]
+    assert list(found) == list(wanted) == [0, 4, 8, 12]  # 0: judged before step 1
     assert json.loads((folder / "run.json").read_text())["resumed_at"] == at
     for name in ("losses/policy_loss", "losses/value_loss", "policy/kl_coef", "rollout_scores/running_mean"):
         # of the iterations after the change, the first is like that of a run without one

@@ -1,8 +1,6 @@
 """Scorers learn what they are shown: above a threshold as the pairs are, as far below one half with labels swapped."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,16 +46,3 @@ def test_a_scorer_of_swapped_labels_prefers_what_people_rejected(learning_config
     data = replace(learning_config.data, dataset=str(swapped))
     config = replace(learning_config, data=data, run=replace(learning_config.run, output=str(tmp_path / "out")))
     assert held_out_accuracy(config) < 0.32
-
-
-@pytest.mark.slow
-def test_the_demo_ends_with_a_judged_scorer_on_two_ranks(tmp_path):
-    command = [str(Path(sys.executable).with_name("lmgym")), "demo", "--output", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    metrics = json.loads((tmp_path / "demo/scorer/evaluation.json").read_text())["metrics"]
-    assert metrics["accuracy"] > 0.72
-    run = json.loads((tmp_path / "demo/scorer/run.json").read_text())
-    assert (run["outcome"], run["exit_code"], run["world_size"]) == ("finished", 0, 2)
-    assert str(tmp_path / "demo") in done.stdout
-    assert "accuracy" in done.stdout
