@@ -27,7 +27,7 @@ test: $(VENV)/.installed-dev  ## what CI runs
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
-	{ date -u; uname -srm; nproc; $(BIN)/python -m pytest -rap --durations=15 -m "not slow" -n $(WORKERS) --dist worksteal; } > docs/test_full.txt 2>&1; \
+	{ date -u; uname -srm; nproc --all; $(BIN)/python -m pytest -rap --durations=15 -m "not slow" -n $(WORKERS) --dist worksteal; } > docs/test_full.txt 2>&1; \
 	quick=$$?; $(BIN)/python -m pytest -rap --durations=15 -m slow -n $(WORKERS) --dist worksteal >> docs/test_full.txt 2>&1; slow=$$?; \
 	grep -E " in [0-9.]+s" docs/test_full.txt; exit $$((quick + slow))
 
