@@ -246,6 +246,16 @@ def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_
     assert found_start(tmp_path).resumed_at == 20
 
 
+def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "run/seconds": 3.0, "run/loss": 0.5}\n')  # killed between its last update and its end
+    run = begin(tmp_path, find_start(tmp_path, FACTS))
+    run.log(10, {"run/loss": 0.5})
+    release(run)
+    assert metrics(tmp_path / "metrics.jsonl") == [1, 10, 10]
+
+
 def test_a_former_run_that_said_how_it_ended_keeps_its_word(tmp_path: Path) -> None:
     former_run(tmp_path, 10, outcome="interrupted")
     begin(tmp_path, find_start(tmp_path, FACTS)).finish()
