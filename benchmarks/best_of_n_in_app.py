@@ -1,8 +1,8 @@
 """What the best of N is worth to users, in the app: by a scorer, by the hidden utility (ceiling), by chance (floor).
 
-    for w in 0 1 2; do lmgym world --rows 100000 --seed $w --output outputs/best_of_n/$w/world; done
-    # for each world a policy (sft/) and a joint scorer (reward_models/experiments/convo_joint.py), then
-    .venv/bin/python benchmarks/best_of_n_in_app.py --worlds 0 1 2 \\
+    for w in 0 1 2; do lmgym world --rows 50000 --seed $w --output outputs/best_of_n/$w/world; done
+    # for each world a policy and a joint scorer, as `make demo` trains them (lmgym/cli/demo.py), then
+    .venv/bin/python benchmarks/best_of_n_in_app.py --worlds 0 1 2 --users 60 \\
         --policy outputs/best_of_n/{world}/policy/model --scorer outputs/best_of_n/{world}/scorer/model
 
 For each world all users meet every policy (paired): N = 1, and N = 2 to 16 by each scorer. Beside what they do stands
