@@ -7,6 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # tests at a time; most of a launch of two ranks is their start, on one core each
 WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test test-full lint bench clean
 
@@ -24,11 +25,11 @@ demo: $(VENV)/.installed  ## world, SFT, scorer, PPO, and an A/B test of them in
 	$(BIN)/lmgym demo
 
 test: $(VENV)/.installed-dev  ## what CI runs
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not slow"
 
 test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
-	{ date -u; uname -srm; nproc --all; $(BIN)/python -m pytest -rap --durations=15 -m "not slow" -n $(WORKERS) --dist worksteal; } > docs/test_full.txt 2>&1; \
-	quick=$$?; $(BIN)/python -m pytest -rap --durations=15 -m slow -n $(WORKERS) --dist worksteal >> docs/test_full.txt 2>&1; slow=$$?; \
+	{ date -u; uname -srm; nproc --all; $(PYTEST) -rap --durations=15 -m "not slow"; } > docs/test_full.txt 2>&1; \
+	quick=$$?; $(PYTEST) -rap --durations=15 -m slow >> docs/test_full.txt 2>&1; slow=$$?; \
 	grep -E " in [0-9.]+s" docs/test_full.txt; exit $$((quick + slow))
 
 lint: $(VENV)/.installed-dev  ## style, types

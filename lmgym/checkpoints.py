@@ -144,8 +144,7 @@ class Checkpoints:
             path = self._path(step)
             trouble = fault(path, self.owner)
             if not trouble:
-                facts = json.loads((path / MANIFEST).read_text())["facts"]
-                return Checkpoint(path, step, facts), skipped
+                return Checkpoint(path, step, _manifest(path)["facts"]), skipped
             skipped.append(f"{path} was skipped: {trouble}")
         return None, skipped
 
@@ -153,7 +152,7 @@ class Checkpoints:
 def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
     """What is wrong with a checkpoint; empty where every file of its manifest is there, of its size and sha256."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = _manifest(path)
         files, whose = {file["path"]: file for file in manifest["files"]}, manifest["owner"]
         known = manifest["format"] == FORMAT
         sound = not known or (
@@ -203,9 +202,13 @@ def _whose(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+def _manifest(path: Path) -> dict[str, Any]:
+    return json.loads((path / MANIFEST).read_text())
+
+
 def ranks_of(path: Path) -> int:
     """How many ranks wrote a checkpoint, by its manifest."""
-    return int(json.loads((path / MANIFEST).read_text())["facts"]["ranks"])
+    return int(_manifest(path)["facts"]["ranks"])
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:
@@ -220,7 +223,7 @@ def _names(folder: Path) -> set[str]:
 
 def _owner(path: Path) -> str | None:
     try:
-        return json.loads((path / MANIFEST).read_text())["owner"]
+        return _manifest(path)["owner"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -49,13 +49,14 @@ class Joined:
 
         Fused optimizers and DeepSpeed change them without a trace in torch's version counters: `renew` tells.
         """
-        now = versions(self.parameters())
+        weights = [layer.weight for layer in self.layers] if self.plain else []
+        self.copies = self.plain and weights[0].device.type == "cpu"
+        now = versions(self.parameters()) if self.copies else []
         if renew or now != self.seen:
             self._forget()
         self.seen = now
-        self.copies = self.plain and self.layers[0].weight.device.type == "cpu"
-        numbers = sum(layer.weight.numel() for layer in self.layers) if self.copies else 0
-        self.packs = numbers >= SMALL and can_pack(self.layers[0].weight.dtype)
+        large = self.copies and sum(weight.numel() for weight in weights) >= SMALL
+        self.packs = large and can_pack(weights[0].dtype)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.copies:
@@ -76,8 +77,9 @@ class Joined:
                 weight, self.bias = self._side_by_side()
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
         rows = len(inputs)
-        filled = F.pad(inputs, (0, 0, 0, next(size for size in FEW_ROWS if size >= rows) - rows))
-        return torch.ops.mkldnn._linear_pointwise(filled, self.packed, self.bias, "none", [], "")[:rows]
+        if fillers := next(size for size in FEW_ROWS if size >= rows) - rows:
+            inputs = F.pad(inputs, (0, 0, 0, fillers))
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")[:rows]
 
     def _of_transposed(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.transposed is None:

@@ -47,20 +47,22 @@ def choose(
     `weakened` are the logits after the penalty, or the same tensor. Log-probabilities are at the temperature, before
     top-k and top-p, and in fp32.
     """
-    if sampling.temperature == 0:
-        ids = weakened.argmax(-1)
-        return ids, _logprobs(logits, ids)
     scaled = _heated(weakened, sampling)
-    if sampling.top_k == 0 and sampling.top_p == 1:
+    own = scaled if weakened is logits else _heated(logits, sampling)
+    if sampling.temperature == 0:
+        ids = scaled.argmax(-1)
+    elif sampling.top_k == 0 and sampling.top_p == 1:
         ids, logprobs = _draw_from_all(scaled, noise)
-        return ids, logprobs if weakened is logits else _logprobs(_heated(logits, sampling), ids)
-    weights, likeliest = _likeliest(scaled, sampling)
-    ids = likeliest.gather(1, _draw(weights, noise)[0][:, None])[:, 0]
-    return ids, _logprobs(_heated(logits, sampling), ids)
+        if own is scaled:
+            return ids, logprobs
+    else:
+        weights, likeliest = _likeliest(scaled, sampling)
+        ids = likeliest.gather(1, _draw(weights, noise)[0][:, None])[:, 0]
+    return ids, _logprobs(own, ids)
 
 
 def _heated(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    return logits if sampling.temperature == 1 else logits / sampling.temperature
+    return logits if sampling.temperature in (0, 1) else logits / sampling.temperature
 
 
 def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ from transformers import Trainer
 
 from lmgym.checkpoints import ranks_of
 from lmgym.engine import Engine, agreed, rank
-from lmgym.errors import InputError
 from lmgym.random_state import random_state, restore_random_state
+from lmgym.rank_files import read_rank, write_rank
 
 
 def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
                 torch.save(trainer.lr_scheduler.state_dict(), folder / "scheduler.pt")
         trainer._save_scaler(str(folder))
         trainer.state.save_to_json(str(folder / "trainer_state.json"))
-    torch.save({"random": random_state(), "sums": dict(sums)}, _of_rank(folder, rank()))
+    write_rank(folder, {"random": random_state(), "sums": dict(sums)})
 
 
 def read_model(trainer: Trainer, folder: Path) -> None:
@@ -54,15 +54,15 @@ def read_model(trainer: Trainer, folder: Path) -> None:
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
     """The caller's sums of this rank; by another number of ranks, rank 0 has those of all. Collective."""
     if ranks == ranks_of(folder):
-        return agreed(lambda: _read_rank(folder, rank())["sums"])
-    every = agreed(lambda: [_read_rank(folder, i)["sums"] for i in range(ranks_of(folder))])
+        return agreed(lambda: read_rank(folder, rank())["sums"])
+    every = agreed(lambda: [read_rank(folder, i)["sums"] for i in range(ranks_of(folder))])
     return every[0] | {"tallies": _added([sums["tallies"] for sums in every]) if rank() == 0 else {}}
 
 
 def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
     """This rank's random numbers as they were; new ones, of seed and step, where there was another number of ranks."""
     if ranks == ranks_of(folder):
-        restore_random_state(_read_rank(folder, rank())["random"])
+        restore_random_state(read_rank(folder, rank())["random"])
     else:
         from transformers import set_seed
 
@@ -71,17 +71,3 @@ def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
 
 def _added(tallies: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([each[name] for each in tallies]).sum(0) for name in tallies[0]}
-
-
-def _of_rank(folder: Path, number: int) -> Path:
-    return folder / f"rank-{number:05d}.pt"
-
-
-def _read_rank(folder: Path, number: int) -> dict[str, Any]:
-    path = _of_rank(folder, number)
-    if not path.is_file():
-        raise InputError(
-            f"{path} is absent: without this rank's random numbers another run would go on; needed: the file, or an "
-            "older checkpoint (remove this one), or --resume never"
-        )
-    return torch.load(path, map_location="cpu", weights_only=True)

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from lmgym.checkpoints import ranks_of
 from lmgym.engine import agreed, rank, world_size
-from lmgym.errors import InputError
 from lmgym.plain_engine import Trained
 from lmgym.random_state import random_state, restore_random_state, seed_all
+from lmgym.rank_files import read_rank, write_rank
 from ppo.advantages import AdaptiveKL, RunningMoments
 from ppo.config import MethodConfig
 from ppo.safeguards import Alarm
@@ -76,7 +74,7 @@ def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
     engine.save(folder)
     if rank() == 0:
         (folder / LOOP).write_text(json.dumps(state.as_json()))
-    torch.save(random_state(), folder / f"rank-{rank():05d}.pt")
+    write_rank(folder, random_state())
 
 
 def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> None:
@@ -85,19 +83,10 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
     Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
     """
     same_ranks = ranks_of(folder) == world_size()
-    chance = agreed(lambda: _read_random(folder / f"rank-{rank():05d}.pt")) if same_ranks else None
+    chance = agreed(lambda: read_rank(folder, rank())) if same_ranks else None
     engine.load(folder)
     state.restore(json.loads((folder / LOOP).read_text()))
     if chance is not None:
         restore_random_state(chance)
     else:
         seed_all(seed, rank(), state.iteration)
-
-
-def _read_random(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(
-            f"{path} is absent: without this rank's random numbers another run would go on; needed: the file, or "
-            "--resume never"
-        )
-    return torch.load(path, map_location="cpu", weights_only=True)
