@@ -1,12 +1,13 @@
-"""A policy that follows a script, token ids in and out, and a judge with an opinion: both remember what they saw."""
+"""A policy that follows a script and a judge with an opinion, which remember what they saw; and a chat for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmgym.environments.protocol import Judgement, Sample
+from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
+from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Completion, Sampling
 from lmgym.small_models import train_tokenizer
-from lmgym.text import tokenize_texts
+from lmgym.text import Conversation, Turn, tokenize_texts
 
 TOKENIZER = train_tokenizer(["hello there, how are you? fine thanks. one two three four five six seven"] * 3, 300)
 
@@ -43,3 +44,47 @@ class Judges:
     def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
         self.calls.append(list(samples))
         return [self.opinion(sample) for sample in samples]
+
+
+@dataclass
+class Chat:
+    """So many turns with one agent; each reply is in the next prompt. Its reward is the number of the turn."""
+
+    turns: int
+    truncates: bool = False
+    terminates: bool = True
+    asks: bool = True
+    agent: str = "policy"
+    said: list[Turn] = field(default_factory=list)
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        self.said = [Turn("user", f"{task['topic']} {seed}")]
+        return self._shown()
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        self.said.append(Turn("bot", actions[self.agent]))
+        number = len(self.said) // 2
+        last = number == self.turns
+        requests = [ScoreRequest(self.agent, Conversation(tuple(self.said[:-1])), actions[self.agent])]
+        self.said.append(Turn("user", f"turn {number}"))
+        return StepResult(
+            self._shown(),
+            {self.agent: float(number)},
+            terminated=last and self.terminates,
+            truncated=last and self.truncates,
+            info={"turns": float(number)},
+            score_requests=requests if self.asks else (),
+        )
+
+    def _shown(self) -> dict[str, Observation]:
+        return {self.agent: Observation(Conversation(tuple(self.said)))}
+
+
+def play(environments: Sequence, generator=None, judge=None, **settings) -> list[Episode]:
+    """Each with a topic and a seed of its number."""
+    tasks = settings.pop("tasks", [{"topic": f"hello {i}"} for i in range(len(environments))])
+    seeds = settings.pop("seeds", list(range(len(environments))))
+    sampling = settings.pop("sampling", Sampling(max_new_tokens=16))
+    return run_episodes(
+        environments, tasks, seeds, generator or Scripted(), TOKENIZER, sampling, judge or Judges(), **settings
+    )

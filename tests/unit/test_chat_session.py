@@ -5,17 +5,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lmgym.errors import InputError
 from lmgym.generation import Completion, Sampling, ScriptedGenerator
-from lmgym.scorers import FunctionScorer, HFScorer, RandomScorer
-from lmgym.text import Conversation, Turn, render
-from reward_models.evaluation.exchanges import Exchange
-from reward_models.evaluation.explaining import explain
+from lmgym.scorers import FunctionScorer
+from lmgym.text import Conversation, Turn
 from reward_models.evaluation.fitting import WithPersona, fit, room_left
-from reward_models.evaluation.judging import agreement, choose, ranks, standardise
 from reward_models.evaluation.lots import Lots
 from reward_models.evaluation.records import load
 from reward_models.evaluation.session import ChatSession
@@ -46,43 +42,6 @@ def make(tmp_path: Path):
         return ChatSession(generator, judges, select, best_of, folder=tmp_path / "sessions", **settings)
 
     return session
-
-
-# --- judging
-
-
-def test_rank_1_is_best_and_equal_scores_share_a_rank() -> None:
-    assert ranks([0.5, 2.0, 0.5, -1.0]) == [2, 1, 2, 4]
-    assert ranks([0.5, None, 1.0]) == [2, None, 1]
-
-
-def test_standardised_scores_are_those_worked_out_by_hand() -> None:
-    assert standardise([1.0, 3.0]) == [-1.0, 1.0]
-    assert standardise([2.0, 2.0]) == [0.0, 0.0]
-    assert standardise([0.0, None, 4.0]) == [-1.0, None, 1.0]
-
-
-def test_a_blend_weighs_standardised_scores() -> None:
-    scores = {"a": [0.0, 100.0, 50.0], "b": [1.0, 0.0, 0.9]}
-    assert choose(scores, {"a": 1.0}) == (1, "a")
-    assert choose(scores, {"b": 1.0}) == (0, "b")
-    assert choose(scores, {"a": 1.0, "b": 1.0}) == (2, "a=1 b=1")  # second best of both
-    assert choose(scores, {"a": -1.0}) == (0, "a=-1")
-
-
-def test_where_the_selecting_scorer_failed_another_decides_and_where_all_failed_the_first_reply_stands() -> None:
-    assert choose({"a": [None, None], "b": [0.0, 1.0]}, {"a": 1.0}) == (1, "b")
-    assert choose({"a": [None, None]}, {"a": 1.0}) == (0, "nobody")
-
-
-def test_agreement_is_the_share_of_pairs_in_one_order_without_ties() -> None:
-    turns = [{"a": [1.0, 2.0, 3.0], "b": [1.0, 3.0, 2.0]}, {"a": [1.0, 1.0], "b": [1.0, 2.0]}]
-    assert agreement(turns) == {("a", "b"): (2 / 3, 3)}
-
-
-def test_lots_are_the_numbers_of_the_random_scorer() -> None:
-    chats = [Conversation((Turn("user", "hi"),), "x"), Conversation((Turn("user", "ho"),))]
-    assert Lots(3).score(chats, ["a", "b"]).tolist() == RandomScorer(3).score(chats, ["a", "b"]).tolist()
 
 
 # --- turns
@@ -417,26 +376,3 @@ def test_a_persona_has_the_models_own_form_and_counts_in_it(local) -> None:
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
     assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
     assert room_left(shaped, chat, Sampling()) < room_left(local, chat, Sampling()) - 90
-
-
-def test_why_shows_the_change_against_an_empty_reply_and_the_text_that_the_scorer_saw(scorer_folders) -> None:
-    whole, cut = HFScorer.load(scorer_folders["llama"]), HFScorer.load(scorer_folders["llama"], max_length=12)
-    prompt = Conversation((Turn("user", "tell me about the soup of my brother"),), "A bot.")
-    exchange = InTurn("yes, soup").reply([prompt], 1, Sampling())
-    session_exchange = _exchange(prompt, exchange[0][0].text)
-    rows = explain({"whole": whole, "cut": cut, "lots": Lots()}, session_exchange, 0)
-    assert rows[0].seen.text == render(whole.tokenizer, prompt, "yes, soup")
-    assert rows[0].seen.cut == 0
-    assert rows[1].seen.tokens == 12
-    assert rows[1].seen.cut == rows[0].seen.tokens - 12
-    assert rows[0].seen.text.endswith(rows[1].seen.text)
-    both = whole.score([prompt] * 2, ["yes, soup", ""]).tolist()
-    assert rows[0].change == pytest.approx(both[0] - both[1], abs=1e-5)
-    assert rows[2].seen is None
-    assert np.isfinite(rows[2].change)
-
-
-def _exchange(prompt: Conversation, text: str):
-    from reward_models.evaluation.exchanges import Candidate
-
-    return Exchange(1, None, prompt, [Candidate(text, 1, "eos", 0)], 0, {}, selected=0)
