@@ -12,15 +12,14 @@ Design decisions:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from lmgym.families import Family, Taken, attention_dtype
+from lmgym.families import Family, attention_dtype
+from lmgym.functions import Taken, TargetLogprobs
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once; more are computed again in the backward
 # a row shorter than this share of its run's longest starts another run; 1: nothing is padded
@@ -198,26 +197,3 @@ def _logprobs(family: Family, normed: torch.Tensor, targets: torch.Tensor, tempe
     if temperature not in (0, 1):
         logits = logits.float() / temperature
     return TargetLogprobs.apply(logits, targets)
-
-
-class TargetLogprobs(torch.autograd.Function):
-    """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary].
-
-    torch's own functions make four more passes over tensors of the logits' size, and took four times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """By the log-softmax, which is kept."""
-        every = torch.log_softmax(logits, -1, dtype=torch.float32)
-        ctx.save_for_backward(every, targets)
-        ctx.dtype = logits.dtype
-        return every.gather(1, targets[:, None])[:, 0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """d log p(target) / d logits is 1 at the target, less the probabilities."""
-        every, targets = ctx.saved_tensors
-        found = every.exp().mul_(-gradient[:, None])
-        return found.scatter_add_(1, targets[:, None], gradient[:, None]).to(ctx.dtype), None

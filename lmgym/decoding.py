@@ -202,16 +202,16 @@ def _attend(
     group = queries.shape[1] // key_heads
     # queries of one prompt and key head together
     together = queries.reshape(prompts, n, key_heads, group, width).transpose(1, 2).reshape(-1, n * group, width)
-    weights = queries.new_empty(len(together), n * group, longest + own)
-    # two views of the same weights: a prompt's rows on the prompt, and each row on its own tokens
-    on_prompt, on_own = weights[..., :longest], weights.view(-1, group, longest + own)[..., longest:]
-    torch.bmm(together, prompt_keys.transpose(1, 2), out=on_prompt)
-    torch.bmm(together.reshape(-1, group, width), keys.flatten(0, 2).transpose(1, 2), out=on_own)
+    # a prompt's rows on the prompt, and each row on its own tokens; apart, since into a part of a larger tensor torch
+    # multiplies matrix by matrix
+    on_prompt = torch.bmm(together, prompt_keys.transpose(1, 2))
+    on_own = torch.bmm(together.reshape(-1, group, width), keys.flatten(0, 2).transpose(1, 2))
     if cache.prompt_mask is not None:
         on_prompt.unflatten(0, (prompts, key_heads)).add_(cache.prompt_mask)
     if mask is not None:
         on_own.add_(mask)
+    weights = torch.cat((on_prompt, on_own.view(len(together), n * group, own)), -1)
     torch.softmax(weights, -1, out=weights)
-    found = torch.bmm(on_prompt, prompt_values).view(-1, group, width)
-    found = found.baddbmm_(on_own, values.flatten(0, 2))
+    found = torch.bmm(weights[..., :longest], prompt_values).view(-1, group, width)
+    found = found.baddbmm_(weights[..., longest:].unflatten(1, (n, group)).flatten(0, 1), values.flatten(0, 2))
     return found.reshape(prompts, key_heads, n, group * width).transpose(1, 2).reshape(len(queries), -1)

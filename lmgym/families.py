@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from lmgym.errors import InputError
+from lmgym.functions import GatedSilu, Taken, rms_norm
 from lmgym.joined import Joined, is_sharded
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -138,8 +137,8 @@ class LlamaFamily:
         """Output projection and the gated layer, each added to what came in."""
         block = self.trunk.layers[layer]
         hidden = hidden + self.outputs[layer](attended)
-        gate, up = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden)).chunk(2, -1)
-        return hidden + self.downs[layer](block.mlp.act_fn(gate) * up)
+        joined = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden))
+        return hidden + self.downs[layer](GatedSilu.apply(joined))
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last norm."""
@@ -211,27 +210,6 @@ class GPT2Family:
         return self.output(self.norm(hidden))
 
 
-class Taken(torch.autograd.Function):
-    """Some places of a tensor's first axis, each at most once: its backward writes where index_select's adds.
-
-    On a CPU that sum goes place by place, and took as long as a product.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """[M, ...] of [N, ...]."""
-        ctx.save_for_backward(places)
-        ctx.count = len(states)
-        return states.index_select(0, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """0 where nothing was taken."""
-        [places] = ctx.saved_tensors
-        return gradient.new_zeros(ctx.count, *gradient.shape[1:]).index_copy_(0, places, gradient), None
-
-
 def attention_dtype(states: torch.Tensor) -> torch.dtype:
     """What attention over states of this type is computed in: on a CPU fp32 also where they are bf16.
 
@@ -244,7 +222,7 @@ def attention_dtype(states: torch.Tensor) -> torch.dtype:
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
     if is_sharded(norm):  # ZeRO-3 gathers a weight when its module is called
         return norm(hidden)
-    return F.rms_norm(hidden, (hidden.shape[-1],), norm.weight, norm.variance_epsilon)
+    return rms_norm(hidden, norm.weight, norm.variance_epsilon)
 
 
 def family_of(model) -> Family:
@@ -253,9 +231,13 @@ def family_of(model) -> Family:
     trunk = getattr(model, model.base_model_prefix)
     head = getattr(model, "lm_head", None) or getattr(model, "score", None)
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    if head is not None and config.model_type in ("llama", "qwen3") and not slides:
+    gated = getattr(config, "hidden_act", None) == "silu"
+    if head is not None and config.model_type in ("llama", "qwen3") and gated and not slides:
         return LlamaFamily(trunk, head)
     odd = getattr(config, "reorder_and_upcast_attn", False) or getattr(config, "scale_attn_by_inverse_layer_idx", False)
     if head is not None and config.model_type == "gpt2" and not odd:
         return GPT2Family(trunk, head)
-    raise InputError(f"generation knows gpt2, llama and qwen3 without sliding windows; found {config.model_type}")
+    found = (
+        f"{config.model_type}, hidden_act {config.hidden_act}" if hasattr(config, "hidden_act") else config.model_type
+    )
+    raise InputError(f"generation knows gpt2, and llama and qwen3 with silu and no sliding window; found {found}")

@@ -1,0 +1,91 @@
+"""Functions with gradients of their own beside torch's way of the same, in values, gradients and what they refuse."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lmgym.functions import GatedSilu, RMSNorm, TargetLogprobs, rms_norm
+
+
+def compare(ours, theirs, *inputs: torch.Tensor, **tolerance: float) -> None:
+    """Values and gradients of all inputs, under weights of chance."""
+    found, expected = ours(*inputs), theirs(*inputs)
+    torch.testing.assert_close(found, expected, **tolerance)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    both = [torch.autograd.grad((value * weights).sum(), inputs) for value in (found, expected)]
+    for ours_, theirs_ in zip(*both, strict=True):
+        torch.testing.assert_close(ours_, theirs_, **tolerance)
+
+
+def drawn(*shape: int, scale: float = 1.0) -> torch.Tensor:
+    """Normal numbers that want a gradient."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) * scale
+    return values.requires_grad_()
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_rms_norm_is_torchs(scale: float) -> None:
+    hidden, weight = drawn(7, 12, scale=scale), drawn(12)
+    bounds = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, 1 / scale)}  # a gradient is as large as the states are small
+    compare(lambda h, w: rms_norm(h, w, 1e-6), lambda h, w: F.rms_norm(h, (12,), w, 1e-6), hidden, weight, **bounds)
+    assert rms_norm(hidden, weight, 1e-6).grad_fn.name() == "RMSNormBackward"
+
+
+def test_rms_norm_by_hand() -> None:
+    hidden = torch.tensor([[3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor([2.0, 1.0], dtype=torch.float64, requires_grad=True)
+    found = RMSNorm.apply(hidden, weight, 0.0)
+    root = 12.5**0.5  # of (9 + 16) / 2
+    torch.testing.assert_close(found, torch.tensor([[6 / root, 4 / root]], dtype=torch.float64))
+    found[0, 0].backward()
+    # d (2 h0 / r) / d h0 = 2 / r - 2 h0^2 / (2 r^3), / d h1 = -2 h0 h1 / (2 r^3)
+    expected = [[2 / root - 9 / root**3, -12 / root**3]]
+    torch.testing.assert_close(hidden.grad, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(weight.grad, torch.tensor([3 / root, 0.0], dtype=torch.float64))
+
+
+def test_rms_norm_over_heads_and_with_a_frozen_weight() -> None:
+    hidden, weight = drawn(5, 3, 8), drawn(8).detach()
+    compare(lambda h: rms_norm(h, weight, 1e-5), lambda h: F.rms_norm(h, (8,), weight, 1e-5), hidden)
+
+
+def test_rms_norm_of_other_types_is_torchs_own() -> None:
+    hidden, weight = drawn(4, 8).detach().bfloat16().requires_grad_(), drawn(8).detach().bfloat16()
+    found = rms_norm(hidden, weight, 1e-6)
+    assert torch.equal(found, F.rms_norm(hidden, (8,), weight, 1e-6))
+    assert found.grad_fn.name() != "RMSNormBackward"
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_a_gated_layer_is_silu_of_the_gate_times_up(scale: float) -> None:
+    def theirs(joined: torch.Tensor) -> torch.Tensor:
+        gate, up = joined.chunk(2, -1)
+        return F.silu(gate) * up
+
+    compare(GatedSilu.apply, theirs, drawn(9, 14, scale=scale))
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(1.0, torch.float32), (60.0, torch.float32), (3.0, torch.bfloat16)])
+def test_target_logprobs_are_the_log_softmax(scale: float, dtype: torch.dtype) -> None:
+    logits = drawn(6, 11, scale=scale).detach().to(dtype).requires_grad_()
+    targets = torch.tensor([0, 10, 3, 3, 7, 1])
+
+    def theirs(logits: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(logits.float(), -1)[torch.arange(6), targets]
+
+    compare(lambda x: TargetLogprobs.apply(x, targets), theirs, logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_target_that_cannot_be_drawn_has_its_finite_log_probability() -> None:
+    logits = torch.tensor([[0.0, 200.0, -50.0]], requires_grad=True)  # e^-250 is 0 in fp32
+    found = TargetLogprobs.apply(logits, torch.tensor([2]))
+    assert found.item() == pytest.approx(-250.0)
+    found.sum().backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.0, -1.0, 1.0]]))
+
+
+def test_there_is_no_second_derivative() -> None:
+    hidden = drawn(3, 4)
+    [first] = torch.autograd.grad(rms_norm(hidden, drawn(4), 1e-6).pow(2).sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
