@@ -32,6 +32,21 @@ def describe_machine() -> dict:
     }
 
 
+def describe_gpu() -> dict:
+    """Name, memory, and what drives the GPU in use."""
+    import torch
+
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "name": found.name,
+        "memory_gib": found.total_memory / 2**30,
+        "multiprocessors": found.multi_processor_count,
+        "capability": f"{found.major}.{found.minor}",
+        "cuda": torch.version.cuda,
+        "allocator": torch.cuda.get_allocator_backend(),
+    }
+
+
 def pin_command(core: int) -> list[str]:
     """`taskset` words that keep a process on one core; empty where that cannot be done."""
     if shutil.which("taskset") is None or core not in os.sched_getaffinity(0):

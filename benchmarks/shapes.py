@@ -1,8 +1,13 @@
-"""The models of shapes.json, made on the spot because no model hub is within reach."""
+"""The models of shapes.json, made on the spot because no model hub is within reach.
+
+S and L are ours; those named qwen3 have the numbers of Qwen/Qwen3-0.6B's and Qwen/Qwen3-8B's config.json.
+"""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
+
+import torch
 
 from lmgym.small_models import build_model, train_tokenizer
 
@@ -33,7 +38,13 @@ def train_shape_tokenizer(name: str, texts: Iterable[str]):
 
 def save_shape(name: str, folder: str | Path, tokenizer, head: str, seed: int) -> None:
     """A seeded model of the shape with a head of `small_models`, beside its tokenizer."""
+    random_model(name, tokenizer, head, seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def random_model(name: str, tokenizer, head: str, seed: int, device: str = "cpu"):
+    """A seeded fp32 model of the shape with a head of `small_models`, made where it will be used."""
     shape = read_shape(name)
     settings = {key: value for key, value in shape.items() if key != "family"}
-    build_model(shape["family"], tokenizer, head, seed, **settings).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with torch.device(device):
+        return build_model(shape["family"], tokenizer, head, seed, **settings)

@@ -11,7 +11,7 @@ Design decisions:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.families import Family, attention_dtype
-from lmgym.functions import Taken, TargetLogprobs
+from lmgym.functions import Spread, Taken, TargetLogprobs
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once; more are computed again in the backward
 # a row shorter than this share of its run's longest starts another run; 1: nothing is padded
@@ -34,6 +34,20 @@ class Run:
     """[B]: tokens of each row"""
     reads: tuple[int, ...]
     """[B]: how many of them are read, from the end"""
+    slots: torch.Tensor = field(compare=False)
+    """[tokens] int64: which of the B * T places side by side is whose"""
+    read_slots: torch.Tensor = field(compare=False)
+    """[sum(reads)] int64: the same of the B * Q"""
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int]]) -> "Run":
+        """Of rows as (tokens, how many of them are read)."""
+        lengths, reads = (tuple(part) for part in zip(*rows, strict=True))
+        return Run(lengths, reads, _slots(lengths), _slots(reads))
+
+    def to(self, device) -> "Run":
+        """The same on another device."""
+        return replace(self, slots=self.slots.to(device), read_slots=self.read_slots.to(device))
 
     @property
     def tokens(self) -> int:
@@ -60,9 +74,10 @@ class CausalRows:
 
     def to(self, device) -> "CausalRows":
         """The same on another device."""
-        return replace(
-            self, ids=self.ids.to(device), positions=self.positions.to(device), places=self.places.to(device)
-        )
+        return CausalRows(
+            self.ids.to(device), self.positions.to(device), self.places.to(device),
+            tuple(run.to(device) for run in self.runs),
+        )  # fmt: skip
 
 
 def lay(rows: Sequence[Sequence[int]], reads: Sequence[int], skip: int = 1) -> CausalRows:
@@ -91,7 +106,12 @@ def _runs(lengths: np.ndarray, reads: np.ndarray) -> tuple[Run, ...]:
             runs[-1].append((length, read))
         else:
             runs.append([(length, read)])
-    return tuple(Run(tuple(length for length, _ in run), tuple(read for _, read in run)) for run in runs)
+    return tuple(Run.of(run) for run in runs)
+
+
+def _slots(counts: Sequence[int]) -> torch.Tensor:
+    """[sum(counts)]: rows of so many tokens, each filled up on the right to the longest."""
+    return torch.from_numpy(np.flatnonzero(np.arange(max(counts)) < np.asarray(counts)[:, None]))
 
 
 def run_layers(
@@ -132,28 +152,27 @@ def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, 
 
 def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) -> torch.Tensor:
     """[tokens, heads * D] of a run's queries: those of all its tokens, or of what is read of them."""
-    asking = run.reads if read_only else run.lengths
-    q, k, v = _side_by_side(queries, asking), _side_by_side(keys, run.lengths), _side_by_side(values, run.lengths)
+    asking, slots = (run.reads, run.read_slots) if read_only else (run.lengths, run.slots)
+    q = _side_by_side(queries, asking, slots)
+    k, v = (_side_by_side(states, run.lengths, run.slots) for states in (keys, values))
     if k.shape[1] != q.shape[1]:
         k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
     mask = _allowed(run, asking, q.device) if read_only else None
     with torch.autocast(q.device.type, enabled=False):  # it would round what is fp32
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling)
-    return _end_to_end(found.transpose(1, 2), asking).flatten(1)
+    found = found.transpose(1, 2).flatten(0, 1)
+    return (found if _even(asking) else Taken.apply(found, slots)).flatten(1)
 
 
-def _side_by_side(states: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
-    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else padded on the right."""
-    if len(set(lengths)) == 1:
-        return states.unflatten(0, (len(lengths), -1)).transpose(1, 2)
-    return torch.nn.utils.rnn.pad_sequence(states.split(lengths), batch_first=True).transpose(1, 2)
+def _even(lengths: tuple[int, ...]) -> bool:
+    return len(set(lengths)) == 1
 
 
-def _end_to_end(states: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
-    """The other way round: [B, T, ...] as [n, ...]."""
-    if len(set(lengths)) == 1:
-        return states.flatten(0, 1)
-    return torch.cat([row[:length] for row, length in zip(states.unbind(0), lengths, strict=True)])
+def _side_by_side(states: torch.Tensor, lengths: tuple[int, ...], slots: torch.Tensor) -> torch.Tensor:
+    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else 0 on the right."""
+    if not _even(lengths):
+        states = Spread.apply(states, slots, len(lengths) * max(lengths))
+    return states.unflatten(0, (len(lengths), -1)).transpose(1, 2)
 
 
 def _allowed(run: Run, asking: tuple[int, ...], device) -> torch.Tensor:

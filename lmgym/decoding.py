@@ -1,5 +1,6 @@
 """The forward of a causal model over cached keys and values, a token a row and step: the part that sampling repeats."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +69,15 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
     positions = torch.arange(real.shape[1], device=device).expand(real.shape)[real]
     places = real.flatten().nonzero()[:, 0]
     hidden = family.embed(ids, positions)
-    attention = attention_dtype(hidden)
     keys, values = [], []
     for layer in range(family.layers):
-        q, k, v = (_side_by_side(x.to(attention), places, real.shape) for x in family.project(layer, hidden))
+        projected = family.project(layer, hidden)
+        # sums and rotations may be fp32: values tell
+        working, attention = projected[2].dtype, attention_dtype(projected[2])
+        q, k, v = (_side_by_side(x.to(attention), places, real.shape) for x in projected)
         # right-padded and causal: no token sees a filler, and what fillers see is dropped
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=family.scaling, enable_gqa=True)
-        attended = attended.transpose(1, 2)[real].flatten(1).to(hidden.dtype)
+        attended = attended.transpose(1, 2)[real].flatten(1).to(working)
         if layer == family.layers - 1:  # what follows is read at the ends only
             ends = lengths.cumsum(0).to(device) - 1
             attended, hidden = attended[ends], hidden[ends]
@@ -128,7 +131,7 @@ def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
             kept[:, :, :, at] = _by_prompt(new, cache)
         keys, values = (kept[..., : at + 1, :] for kept in own)
         attended = _attend(q.to(keys.dtype) * family.scaling, cache, layer, keys, values)
-        hidden = family.finish(layer, hidden, attended.to(hidden.dtype))
+        hidden = family.finish(layer, hidden, attended.to(v.dtype))
     cache.length += 1
     return family.head(hidden)
 
@@ -146,14 +149,22 @@ def static_step(family: Family, ids: torch.Tensor, at: torch.Tensor, cache: Cach
     """
     n, room = cache.replies, cache.reply_keys[0].shape[3]
     hidden = family.embed(ids, (cache.prompt_lengths + at)[:, None].expand(-1, n).reshape(-1))
-    mask = torch.where(torch.arange(room, device=at.device) <= at, 0.0, -torch.inf).to(hidden.dtype)
+    mask = torch.zeros(room, dtype=cache.reply_keys[0].dtype, device=at.device)
+    mask.masked_fill_(torch.arange(room, device=at.device) > at, -torch.inf)
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):
-            kept.index_copy_(3, at, _by_prompt(new, cache)[:, :, :, None])
-        hidden = family.finish(layer, hidden, _attend(q * family.scaling, cache, layer, *own, mask))
+            kept.index_copy_(3, at, _by_prompt(new.to(kept.dtype), cache)[:, :, :, None])
+        attended = _attend(q.to(mask.dtype) * family.scaling, cache, layer, *own, mask)
+        hidden = family.finish(layer, hidden, attended.to(v.dtype))
     return family.head(hidden)
+
+
+@functools.cache
+def _stream_aside(device: torch.device) -> torch.cuda.Stream:
+    """One for all captures: what a stream has freed serves that stream alone."""
+    return torch.cuda.Stream(device)
 
 
 class GraphedStep:
@@ -170,15 +181,19 @@ class GraphedStep:
         self.at = torch.full((1,), cache.length, dtype=torch.int64, device=device)
         # what a capture runs for the first time would be captured with its one-time work; it writes where the first
         # replay will write over it
-        aside = torch.cuda.Stream(device)
+        aside = _stream_aside(device)
         aside.wait_stream(torch.cuda.current_stream(device))
+        self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(aside):
             for _ in range(2):
                 static_step(family, self.ids, self.at, cache)
+            # not by torch.cuda.graph: it hands cached memory back to the driver, of which the next updates ask again
+            self.graph.capture_begin()
+            try:
+                self.logits = static_step(family, self.ids, self.at, cache)
+            finally:
+                self.graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits = static_step(family, self.ids, self.at, cache)
 
     @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,8 @@ class Family(Protocol):
     scaling: float
     output: "Joined"
     """the head"""
+    sums_in_fp32: bool
+    """what layers add to is fp32 whatever the weights are, as autocast has it"""
 
     @property
     def device(self) -> torch.device:
@@ -71,7 +73,7 @@ class LlamaFamily:
     """Llama, and Qwen3 with its norms of queries and keys."""
 
     def __init__(self, trunk, head) -> None:
-        self.trunk = trunk
+        self.trunk, self.sums_in_fp32 = trunk, False
         blocks = self.trunk.layers
         attention = blocks[0].self_attn
         self.layers, self.scaling, self.width = len(blocks), attention.scaling, attention.head_dim
@@ -102,6 +104,7 @@ class LlamaFamily:
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotary angles are looked up once for all layers."""
         hidden = self.trunk.embed_tokens(ids)
+        hidden = hidden.float() if self.sums_in_fp32 else hidden
         cos, sin = self.trunk.rotary_emb(hidden[None], positions[None])
         half = self.width // 2
         # x cos + rotate_half(x) sin, with the sign of the rotated half in the sine: a roll instead of a cat
@@ -157,7 +160,7 @@ class GPT2Family:
     """GPT-2."""
 
     def __init__(self, trunk, head) -> None:
-        self.trunk = trunk
+        self.trunk, self.sums_in_fp32 = trunk, False
         attention = self.trunk.h[0].attn
         self.layers, self.scaling, self.width = len(self.trunk.h), attention.scaling, attention.head_dim
         self.inputs = [Joined(block.attn.c_attn) for block in self.trunk.h]
@@ -182,12 +185,13 @@ class GPT2Family:
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Learned positions."""
-        return self.trunk.wte(ids) + self.trunk.wpe(positions)
+        hidden = self.trunk.wte(ids) + self.trunk.wpe(positions)
+        return hidden.float() if self.sums_in_fp32 else hidden
 
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """One matrix for all three."""
         block = self.trunk.h[layer]
-        heads = self.inputs[layer](block.ln_1(hidden)).view(len(hidden), 3, -1, self.width)
+        heads = self.inputs[layer](block.ln_1(self._of_one_type(hidden))).view(len(hidden), 3, -1, self.width)
         queries, keys, values = heads.unbind(1)
         return queries if asking is None else Taken.apply(queries, asking), keys, values
 
@@ -195,11 +199,14 @@ class GPT2Family:
         """Output projection and the layer after it, each added to what came in."""
         block = self.trunk.h[layer]
         hidden = hidden + self.outputs[layer](attended)
-        return hidden + self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(hidden))))
+        return hidden + self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(self._of_one_type(hidden)))))
+
+    def _of_one_type(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.to(self.trunk.wte.weight.dtype) if self.sums_in_fp32 else hidden
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last norm."""
-        return self.trunk.ln_f(hidden)
+        return self.trunk.ln_f(self._of_one_type(hidden))
 
     def logits(self, normed: torch.Tensor) -> torch.Tensor:
         """By the head."""
@@ -222,7 +229,8 @@ def attention_dtype(states: torch.Tensor) -> torch.dtype:
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
     if is_sharded(norm):  # ZeRO-3 gathers a weight when its module is called
         return norm(hidden)
-    return rms_norm(hidden, norm.weight, norm.variance_epsilon)
+    # of one type: torch's fused kernel refuses others, and what takes its place is several
+    return rms_norm(hidden.to(norm.weight.dtype), norm.weight, norm.variance_epsilon)
 
 
 def family_of(model) -> Family:

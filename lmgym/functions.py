@@ -17,10 +17,17 @@ from torch.autograd.function import once_differentiable
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """hidden / sqrt(mean(hidden^2) + epsilon) * weight over the last axis (Zhang and Sennrich 2019)."""
-    in_fp32 = hidden.dtype == weight.dtype == torch.float32
-    if in_fp32 and hidden.device.type == "cpu" and torch.is_grad_enabled():
+    if hidden.device.type != "cpu" or not hidden.dtype == weight.dtype == torch.float32:
+        return F.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
+    if torch.is_grad_enabled():
         return RMSNorm.apply(hidden, weight, epsilon)
-    return F.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
+    return (hidden * _inverse_root(hidden, epsilon)).mul_(weight)
+
+
+def _inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """1 / sqrt(mean(hidden^2) + epsilon), [..., 1]."""
+    squares = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).square_()
+    return squares.div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
 
 
 class RMSNorm(torch.autograd.Function):
@@ -29,8 +36,7 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Keeps the normed states, not the states."""
-        squares = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).square_()
-        inverse = squares.div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
+        inverse = _inverse_root(hidden, epsilon)
         normed = hidden * inverse
         ctx.save_for_backward(normed, inverse, weight)
         return normed * weight
@@ -90,6 +96,23 @@ class Taken(torch.autograd.Function):
         """0 where nothing was taken."""
         [places] = ctx.saved_tensors
         return gradient.new_zeros(ctx.count, *gradient.shape[1:]).index_copy_(0, places, gradient), None
+
+
+class Spread(torch.autograd.Function):
+    """`Taken` the other way round: entries at places of a longer tensor, 0 elsewhere; one kernel, whatever the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+        """[count, ...] of [M, ...]."""
+        ctx.save_for_backward(places)
+        return states.new_zeros(count, *states.shape[1:]).index_copy_(0, places, states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Those of the places."""
+        [places] = ctx.saved_tensors
+        return gradient.index_select(0, places), None, None
 
 
 class TargetLogprobs(torch.autograd.Function):

@@ -17,8 +17,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import tyro
-
 from lmgym.errors import InputError, RunStopped
 from lmgym.locks import refuse_if_held
 
@@ -111,6 +109,8 @@ def _speaks() -> bool:
 
 def _help(config: object) -> None:
     """Prints the help and exits with 0."""
+    import tyro  # here: who takes no flags needs none of it
+
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
     tyro.cli(type(config), **arguments, console_outputs=_speaks())  # type: ignore[call-overload]
@@ -170,6 +170,8 @@ def _parse_with_tyro(flag: str, values: list[str], hint: Any) -> object:
     """One value by its annotation. A parser for one flag at a time knows which flag was wrong, and runs no check of
     the config (`__post_init__`) before all flags are in.
     """
+    import tyro
+
     one = dataclasses.make_dataclass("One", [("value", hint)])
     # joined by "=", a value may start with a dash
     arguments = [f"--value={values[0]}"] if len(values) == 1 else ["--value", *values]

@@ -67,9 +67,10 @@ class Prefix:
         # a row sees what was before and itself
         mask = None
         if start:
-            mask = torch.full((len(new), end), -torch.inf, dtype=hidden.dtype, device=device).triu_(start + 1)
+            mask = torch.ones(len(new), end, dtype=torch.bool, device=device).tril_(start)
         for layer in range(family.layers):
             q, k, v = (states.transpose(0, 1) for states in family.project(layer, hidden))
+            q, k = q.to(v.dtype), k.to(v.dtype)  # sums and rotations may be fp32
             self._store(layer, k, v, start)
             if layer == family.layers - 1:
                 if not last:
@@ -121,6 +122,7 @@ class Prefix:
         hidden = family.embed(torch.from_numpy(ids).to(device), torch.from_numpy(within + start).to(device))
         for layer in range(family.layers):
             q, k, v = family.project(layer, hidden)
+            q, k = q.to(v.dtype), k.to(v.dtype)
             if layer == family.layers - 1:
                 q, hidden, groups = q[ends], hidden[ends], [group.ends_only() for group in groups]
             keys, values = (kept[layer][:, :start] if start else None for kept in (self.keys, self.values))

@@ -113,7 +113,8 @@ def _find(weights: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, to
     """[rows]: the first place by which the running sum exceeds the target, and what of the target is left there."""
     total = weights.cumsum(-1)
     place = torch.searchsorted(total, target[:, None], right=True)
-    if bool((place == weights.shape[1]).any()):  # by rounding: the last place that has any weight
+    # by rounding: the last place that has any weight; to ask a GPU whether there is a case costs more than to be ready
+    if weights.is_cuda or bool((place == weights.shape[1]).any()):
         last = weights.shape[1] - 1 - (weights.flip(-1) > 0).int().argmax(-1, keepdim=True)
         place = torch.minimum(place, last)
     before = total.gather(1, place) - weights.gather(1, place)

@@ -149,7 +149,8 @@ class Reference:
         What the policy shares stays as it is.
         """
         if everything:
-            self.model.to(torch.bfloat16)
+            for parameter in self.model.parameters():  # no buffer: see lmgym/engine.py
+                parameter.data = parameter.data.to(torch.bfloat16)
             return
         for module in own_linear_layers(self.model, self.frozen_layers):
             module.to(torch.bfloat16)
@@ -188,6 +189,14 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     with without_sharded_load():
         policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code)
         critic = None if method.critic == "head" else load_critic(method.critic, tokenizer)
+    return adapted(config, policy, critic)
+
+
+def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Reference | None]:
+    """A loaded policy as the settings train it, with its critic, and its reference. Raises InputError for layers that
+    there are not.
+    """
+    settings, method = config.policy, config.method
     layers = policy.config.num_hidden_layers
     if method.num_layers_unfrozen > layers:
         raise InputError(f"num_layers_unfrozen={method.num_layers_unfrozen}; {settings.model} has {layers} layers")

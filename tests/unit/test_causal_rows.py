@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym import causal_rows
@@ -102,6 +103,30 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_of_one_length_are_one_run() -> None:
     runs = lay([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 2]], [1, 1, 2, 1]).runs
     assert [(run.lengths, run.reads) for run in runs] == [((2, 2), (1, 1)), ((2,), (2,)), ((1,), (1,))]
+
+
+def operations_of(model, rows) -> int:
+    """Of a forward and a backward over rows that are read at their last 3 places."""
+
+    class Count(TorchDispatchMode):
+        found = 0
+
+        def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+            self.found += 1
+            return operation(*arguments, **(named or {}))
+
+    functions, batch = family_of(model), lay(rows, [3] * len(rows))
+    with Count() as count:
+        run_layers(functions, batch).sum().backward()
+    return count.found
+
+
+def test_rows_of_a_run_cost_no_kernel_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causal_rows, "RUN_SHARE", 0.5)
+    model, _ = make("llama")
+    few, many = ([list(range(30 - i)) for i in range(rows)] for rows in (2, 8))
+    assert len(lay(many, [3] * 8).runs) == 1
+    assert operations_of(model, many) == operations_of(model, few)
 
 
 def test_several_rows_of_one_length_give_what_each_gives_alone() -> None:

@@ -28,7 +28,10 @@ def test_rms_norm_is_torchs(scale: float) -> None:
     hidden, weight = drawn(7, 12, scale=scale), drawn(12)
     bounds = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, 1 / scale)}  # a gradient is as large as the states are small
     compare(lambda h, w: rms_norm(h, w, 1e-6), lambda h, w: F.rms_norm(h, (12,), w, 1e-6), hidden, weight, **bounds)
-    assert rms_norm(hidden, weight, 1e-6).grad_fn.name() == "RMSNormBackward"
+    found = rms_norm(hidden, weight, 1e-6)
+    assert found.grad_fn.name() == "RMSNormBackward"
+    with torch.inference_mode():
+        assert torch.equal(rms_norm(hidden, weight, 1e-6), found)
 
 
 def test_rms_norm_by_hand() -> None:
