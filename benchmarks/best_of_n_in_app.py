@@ -22,7 +22,7 @@ from machine import describe_machine
 
 from lmgym.best_of_n import best_of_n_kl, best_of_n_values
 from lmgym.cli.ab import Design, experiment
-from lmgym.cli.policies import GOLD, RANDOM, load_base, load_policies, load_scorer
+from lmgym.cli.policies import GOLD, RANDOM, load_base, load_scorer
 from lmgym.environments.app import OneLine, deploy
 from lmgym.environments.world import World
 
@@ -42,7 +42,7 @@ def run_world(seed: int, policy: str, scorer: str, design: Design) -> dict:
     world, began = World(seed), time.perf_counter()
     names = {("none", 1): policy}
     names |= {(kind, n): f"{policy}@{words}:{n}" for kind, words in scorers_of(scorer).items() for n in SIZES}
-    arms = experiment(list(names.values()), load_policies(list(names.values()), world), world, design)
+    arms = experiment(list(names.values()), design)
     changes = [{}, *(pair["figures"] for pair in arms["comparisons"])]
     rows = [
         {"by": kind, "n": n, **arm, "change": change}

@@ -3,11 +3,10 @@
 import json
 import math
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +18,14 @@ from lmgym.environments.ab_testing import (
     figures,
     users_needed,
 )  # fmt: skip
-from lmgym.environments.app import deploy
 from lmgym.environments.behaviour import Behaviour, refuse_unwritable
 from lmgym.environments.streams import Ints
 from lmgym.environments.world import VERSION, World
 from lmgym.errors import InputError
-from lmgym.generation import Generator, Sampling
+from lmgym.generation import Sampling
+
+if TYPE_CHECKING:
+    from lmgym.cli.arms import Arm
 
 EFFECT = 0.05  # of the first policy's figure: the difference for which the table says how many users it takes
 
@@ -53,8 +54,14 @@ class Design:
         """Of the policy at that place: the same words twice are the same policy with other luck."""
         return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
 
+    def arms(self, groups: Sequence[Ints]) -> list["Arm"]:
+        """An arm for each policy and its users."""
+        from lmgym.cli.arms import Arm
 
-def run_ab(names: Sequence[str], design: Design, output: str, logs: bool) -> None:
+        return [Arm(i, users, self.days, self.seed, self.sampling(i)) for i, users in enumerate(groups)]
+
+
+def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, processes: int = 0) -> None:
     """Deploys all, compares the first with each other one, prints the table and writes OUTPUT/ab.json."""
     if len(names) < 2:
         raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and what is compared with it")
@@ -62,10 +69,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool) -> Non
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
     for folder in folders:
         refuse_unwritable(folder, design.days)
-    from lmgym.cli.policies import load_policies
-
-    world = World(design.world_seed)
-    record = experiment(names, load_policies(names, world), world, design, folders)
+    record = experiment(names, design, folders, processes)
     path = Path(output) / "ab.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -73,43 +77,37 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool) -> Non
     print(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
 
 
-def run_deploy(name: str, design: Design, output: str) -> None:
+def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
     """Deploys one policy and writes its logs."""
     refuse_unwritable(Path(output), design.days)
-    from lmgym.cli.policies import load_policies
+    from lmgym.cli.arms import deploy_all
 
-    world = World(design.world_seed)
-    [policy] = load_policies([name], world)
-    behaviour = deploy(policy, design.users, design.days, design.seed, world, design.sampling(0))
+    arms = design.arms([np.arange(design.users)])
+    [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
     sizes = behaviour.write(output)
     for figure, ratio in figures(behaviour.lives).items():
         print(f"{figure:20} {ratio.value:.3f}")
     print(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
 
-def experiment(
-    names: Sequence[str],
-    policies: Sequence[Generator],
-    world: World,
-    design: Design,
-    logs: Sequence[Path] = (),
-) -> dict[str, Any]:
+def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0) -> dict[str, Any]:
     """What users did with each policy, and how the first compares with the others, as plain values.
 
-    The logs of each go to the folder of its place in `logs`, where there are such. Raises InputError for fewer than 2
-    users a policy.
+    The logs of each go to the folder of its place in `logs`, where there are such; `processes` 0 is as many as are
+    worth while. Raises InputError for fewer than 2 users a policy, and for policies that cannot be had.
     """
-    groups = design.groups(len(names))
+    from lmgym.cli.arms import deploy_all
+
+    world = World(design.world_seed)
+    deployed = deploy_all(names, world, design.arms(design.groups(len(names))), processes)
     arms, found = [], []
-    for place, (name, policy, users) in enumerate(zip(names, policies, groups, strict=True)):
-        began = time.perf_counter()
-        behaviour = deploy(policy, users, design.days, design.seed, world, design.sampling(place))
+    for place, (name, (behaviour, seconds)) in enumerate(zip(names, deployed, strict=True)):
         if logs:
             behaviour.write(logs[place])
         found.append(figures(behaviour.lives))
-        arms.append(_arm(name, behaviour, found[-1], time.perf_counter() - began))
-        replies, seconds = arms[-1]["replies"], arms[-1]["seconds"]
-        print(f"{name}: {len(users):,} users, {replies:,} replies, {seconds:.1f} s", file=sys.stderr, flush=True)
+        arms.append(_arm(name, behaviour, found[-1], seconds))
+        users, replies = arms[-1]["users"], arms[-1]["replies"]
+        print(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", file=sys.stderr, flush=True)
     comparisons = [
         {"a": names[0], "b": name, "figures": _comparison(found[0], other, design.paired)}
         for name, other in zip(names[1:], found[1:], strict=True)
@@ -128,7 +126,8 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
             figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
             for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
         },
-        "hidden_utility": float(np.concatenate(behaviour.traces.worth).mean()),
+        # exact sums: in whatever order users were served
+        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.worth).tolist()) / len(behaviour.traces.reply),
         "seconds": seconds,
     }
 

@@ -74,6 +74,7 @@ POLICY = (
     "POLICY is a model's folder, or `bots` (the world's own). POLICY@SCORER:N says the best of N of its replies by "
     "SCORER: a scorer's folder, `gold` (the hidden utility: the ceiling) or `random` (the floor)."
 )
+PROCESSES = "that share the users; 0: one a core where it is worth while (small models without a GPU)  [default: 0]"
 DAYS = "that each user lives from the first conversation on; 31 for retention on day 30"
 
 
@@ -87,16 +88,17 @@ DAYS = "that each user lives from the first conversation on; 31 for retention on
 @click.option("--temperature", default=1.0, show_default=True, help="of the policies")
 @click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
 @click.option("--logs", is_flag=True, help="also write OUTPUT/logs/N: what users did under the Nth policy, to train on")
+@click.option("--processes", default=0, type=click.IntRange(0), help=PROCESSES)
 @click.option("--output", default="outputs/ab", show_default=True, help="folder of ab.json")
 def ab(
     policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, temperature: float,
-    max_new_tokens: int, logs: bool, output: str,
+    max_new_tokens: int, logs: bool, processes: int, output: str,
 ) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_ab
     from lmgym.launch import launch
 
     design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens)
-    launch(lambda: run_ab(policies, design, output, logs))
+    launch(lambda: run_ab(policies, design, output, logs, processes))
 
 
 @main.command(help=f"Let simulated users talk to a policy, and log what they do as `lmgym world` does.\n\n{POLICY}")
@@ -107,15 +109,17 @@ def ab(
 @click.option("--world_seed", default=0, show_default=True, help="the world that the policy was made for")
 @click.option("--temperature", default=1.0, show_default=True, help="of the policy")
 @click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
+@click.option("--processes", default=0, type=click.IntRange(0), help=PROCESSES)
 @click.option("--output", required=True, help="folder of the Parquet files")
 def deploy(
-    policy: str, users: int, days: int, seed: int, world_seed: int, temperature: float, max_new_tokens: int, output: str
-) -> None:
+    policy: str, users: int, days: int, seed: int, world_seed: int, temperature: float, max_new_tokens: int,
+    processes: int, output: str,
+) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_deploy
     from lmgym.launch import launch
 
     design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens)
-    launch(lambda: run_deploy(policy, design, output))
+    launch(lambda: run_deploy(policy, design, output, processes))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What users did under a policy, and its files: those that `lmgym world` writes for training, of the same columns."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmgym.environments.days import Lives, Moment
-from lmgym.environments.streams import Population
+from lmgym.environments.streams import Ints, Population, draw_population
 from lmgym.environments.tables import FILES, chat_messages, evaluation_tables, logs_table, refuse_other_files
 from lmgym.environments.users import Floats, Reaction
 from lmgym.environments.world import VERSION, Chat, Cohort, Logs, World
@@ -117,8 +118,39 @@ class Behaviour:
             remaining=(self.lives.messages[user, day] - turn).tolist(),
             utility=np.concatenate(self.traces.worth)[kept].tolist(),
         )
-        chats = [chat for chat in self.chats if chosen[chat.user]]
+        chats = sorted((chat for chat in self.chats if chosen[chat.user]), key=lambda chat: chat.user)
         return Cohort(self.population.users, logs, self.lives.messages, chats)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What some of the users did, as it comes from another process: without what that has of its own anyway."""
+
+    numbers: Ints
+    lives: Lives
+    traces: Traces
+    chats: list[Chat]
+
+    @staticmethod
+    def of(behaviour: Behaviour) -> "Part":
+        return Part(behaviour.population.numbers, behaviour.lives, behaviour.traces, behaviour.chats)
+
+
+def side_by_side(world: World, seed: int, days: int, parts: Sequence[Part]) -> Behaviour:
+    """One behaviour of users who were dealt to several, in the order of their numbers."""
+    numbers = np.concatenate([part.numbers for part in parts])
+    assert (np.diff(numbers) > 0).all(), "users are dealt in the order of their numbers"
+    lives = [part.lives for part in parts]
+    together = Lives(*(np.concatenate([getattr(one, f.name) for one in lives]) for f in fields(Lives)))
+    traces, chats, first = Traces(), [], 0
+    for part in parts:
+        for at in part.traces.at:
+            traces.at.append(replace(at, who=at.who + first))
+        for name in ("worth", "reaction", "nsfw", "conversation", "reply"):
+            getattr(traces, name).extend(getattr(part.traces, name))
+        chats += [replace(chat, user=chat.user + first) for chat in part.chats]
+        first += len(part.numbers)
+    return Behaviour(world, seed, days, draw_population(world, numbers, seed), together, traces, chats)
 
 
 def refuse_unwritable(folder: Path, days: int) -> None:
