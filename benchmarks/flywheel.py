@@ -251,6 +251,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--lots", type=int, default=LOTS, help="scorers a seed that are trained on picks by lot")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/flywheel.json")
     arguments = parser.parse_args()
     import torch
@@ -259,11 +260,18 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(run_seed(seed, Path(folder)))
+            outcomes.append(run_seed(seed, Path(folder), arguments.lots))
         print(table(outcomes[-1:]).splitlines()[-1], f"{outcomes[-1].cpu_seconds:.0f} CPU s", flush=True)
     changes = [comparison.change for outcome in outcomes for comparison in outcome.by_lot]
     record = {
-        "settings": {"picks": PICKS, "best_of": BEST_OF, "unseen": UNSEEN, "old": OLD_FLAGS, "new": NEW_FLAGS},
+        "settings": {
+            "picks": PICKS,
+            "best_of": BEST_OF,
+            "unseen": UNSEEN,
+            "lots": arguments.lots,
+            "old": OLD_FLAGS,
+            "new": NEW_FLAGS,
+        },
         "machine": describe_machine(),
         "faults": judge(outcomes),
         "mean_change_by_lot": mean(changes),

@@ -136,18 +136,25 @@ def run_layers(
 
 
 def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, read_only: bool) -> torch.Tensor:
-    queries, keys, values = family.project(layer, hidden, batch.places if read_only else None)
+    projected = family.project(layer, hidden, batch.places if read_only else None)
+    attended = attend(batch, *projected, family.scaling, read_only)
+    if read_only:
+        hidden = Taken.apply(hidden, batch.places)
+    return family.finish(layer, hidden, attended)
+
+
+def attend(
+    batch: CausalRows, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float, read_only: bool
+) -> torch.Tensor:
+    """[N, heads * D] of what `Family.project` gave of all tokens; with `read_only` [M, heads * D], queries are [M]."""
     working = values.dtype  # under autocast a rotation or a norm makes fp32 of queries and keys: values tell
     queries, keys, values = (states.to(attention_dtype(values)) for states in (queries, keys, values))
     tokens = [run.tokens for run in batch.runs]
     asking = [sum(run.reads) for run in batch.runs] if read_only else tokens
     # one split a tensor: its backward is one concatenation, that of a slice fills a whole tensor with zeros
     parts = zip(batch.runs, queries.split(asking), keys.split(tokens), values.split(tokens), strict=True)
-    found = [_attend(run, q, k, v, family.scaling, read_only) for run, q, k, v in parts if len(q)]
-    attended = torch.cat(found) if found else queries.flatten(1)
-    if read_only:
-        hidden = Taken.apply(hidden, batch.places)
-    return family.finish(layer, hidden, attended.to(working))
+    found = [_attend(run, q, k, v, scaling, read_only) for run, q, k, v in parts if len(q)]
+    return (torch.cat(found) if found else queries.flatten(1)).to(working)
 
 
 def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) -> torch.Tensor:

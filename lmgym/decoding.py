@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from lmgym.causal_rows import attend, lay
 from lmgym.families import Family, attention_dtype
 from lmgym.prefixes import Prefix
 
@@ -62,31 +62,24 @@ class Cache:
 @torch.inference_mode()
 def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tuple[torch.Tensor, Cache]:
     """Logits [P, vocabulary] after each prompt, and the cache for n replies of up to `room` tokens to each."""
+    batch, device = lay(prompts, [1] * len(prompts), skip=0).to(family.device), family.device
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    device = family.device
-    ids = torch.tensor([token for prompt in prompts for token in prompt], device=device)
-    real = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
-    positions = torch.arange(real.shape[1], device=device).expand(real.shape)[real]
-    places = real.flatten().nonzero()[:, 0]
-    hidden = family.embed(ids, positions)
-    keys, values = [], []
+    longest = int(lengths.max())
+    real = torch.arange(longest) < lengths[:, None]
+    slots = real.flatten().nonzero()[:, 0].to(device)
+    hidden = family.embed(batch.ids, batch.positions)
+    keys: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
     for layer in range(family.layers):
-        projected = family.project(layer, hidden)
-        # sums and rotations may be fp32: values tell
-        working, attention = projected[2].dtype, attention_dtype(projected[2])
-        q, k, v = (_side_by_side(x.to(attention), places, real.shape) for x in projected)
-        # right-padded and causal: no token sees a filler, and what fillers see is dropped
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=family.scaling, enable_gqa=True)
-        attended = attended.transpose(1, 2)[real].flatten(1).to(working)
-        if layer == family.layers - 1:  # what follows is read at the ends only
-            ends = lengths.cumsum(0).to(device) - 1
-            attended, hidden = attended[ends], hidden[ends]
-        hidden = family.finish(layer, hidden, attended)
-        keys.append(k.flatten(0, 1))
-        values.append(v.flatten(0, 1))
+        last = layer == family.layers - 1  # what follows is read at the ends only
+        q, k, v = family.project(layer, hidden, batch.places if last else None)
+        attended = attend(batch, q, k, v, family.scaling, last)
+        hidden = family.finish(layer, hidden[batch.places] if last else hidden, attended)
+        for kept, states in ((keys, k), (values, v)):
+            kept.append(_side_by_side(states.to(attention_dtype(v)), slots, len(prompts), longest))
     mask = None
-    if int(lengths.min()) < real.shape[1]:
-        mask = torch.zeros(real.shape, dtype=attention, device=device).masked_fill_(~real, -torch.inf)[:, None, None]
+    if int(lengths.min()) < longest:
+        mask = torch.zeros(real.shape, dtype=keys[0].dtype).masked_fill_(~real, -torch.inf)[:, None, None].to(device)
     return family.head(hidden), _with_room(keys, values, mask, lengths, n, room)
 
 
@@ -112,11 +105,11 @@ def _with_room(
     return Cache(keys, values, mask, lengths.to(keys[0].device), empty, [torch.empty_like(e) for e in empty])
 
 
-def _side_by_side(tokens: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """[N, heads, D] tokens as [P, heads, longest, D], 0 in the gaps."""
-    laid = tokens.new_zeros(shape.numel(), *tokens.shape[1:])
-    laid[places] = tokens
-    return laid.view(*shape, *tokens.shape[1:]).transpose(1, 2).contiguous()
+def _side_by_side(tokens: torch.Tensor, slots: torch.Tensor, rows: int, longest: int) -> torch.Tensor:
+    """[N, heads, D] tokens as [rows * heads, longest, D], 0 in the gaps."""
+    laid = tokens.new_zeros(rows * longest, *tokens.shape[1:])
+    laid[slots] = tokens
+    return laid.unflatten(0, (rows, longest)).transpose(1, 2).flatten(0, 1)
 
 
 @torch.inference_mode()
