@@ -256,11 +256,7 @@ class Engine:
     def prepare(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> "Engine":
         """A model and its optimizer under a resolved config. Raises InputError where an "auto" is left."""
         _fill(config, {}, "")
-        kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         engine, *_ = _import_deepspeed().initialize(model=model, optimizer=optimizer, config=config)
-        for name, buffer in model.named_buffers():
-            # it rounds them to 8 bits too, and rotary frequencies are off by a quarter of a radian at position 150
-            buffer.data = kept[name].to(buffer.device)
         return cls(engine)
 
     def __call__(self, *args, **kwargs):

@@ -279,6 +279,15 @@ def read_at_ends_only(classifier) -> list[nn.Module]:
     return [block.attn.c_proj if hasattr(block, "attn") else block.self_attn.o_proj, block.mlp]
 
 
+def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Gives the weights this type, in place, as DeepSpeed does: `model.to(dtype)` would round buffers too.
+
+    Rotary frequencies of 8 bits are off by a quarter of a radian at position 150.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def count_parameters(model) -> tuple[int, int]:
     """(trainable, all) parameters, whole sizes under ZeRO-3 too."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]

@@ -13,7 +13,7 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
 from lmgym.families import family_of
-from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer
+from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer, round_weights
 from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_replies, tokenize_texts
@@ -93,8 +93,9 @@ class HFScorer:
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
         limit = getattr(config, "max_position_embeddings", None) or 1 << 30
         moments = _moments(saved, path) if normalize else None
+        round_weights(model, dtype)
         scorer = cls(
-            ScoringModel(model.to(device=device, dtype=dtype)),
+            ScoringModel(model.to(device)),
             tokenizer,
             reduce or saved.get("reduce", "logit"),
             max_length or saved.get("max_length") or min(limit, 1024),

@@ -20,7 +20,7 @@ from lmgym.causal_rows import CausalRows, run_layers, token_logprobs
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
 from lmgym.families import Family, family_of
-from lmgym.models import add_lora, gathered, head_name, load_classifier
+from lmgym.models import add_lora, gathered, head_name, load_classifier, round_weights
 from lmgym.policies import load_policy
 from lmgym.random_state import seeded
 from lmgym.saving import below_adapters, is_adapted
@@ -149,8 +149,7 @@ class Reference:
         What the policy shares stays as it is.
         """
         if everything:
-            for parameter in self.model.parameters():  # no buffer: see lmgym/engine.py
-                parameter.data = parameter.data.to(torch.bfloat16)
+            round_weights(self.model, torch.bfloat16)
             return
         for module in own_linear_layers(self.model, self.frozen_layers):
             module.to(torch.bfloat16)

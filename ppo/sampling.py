@@ -51,7 +51,7 @@ class SamplingPolicy:
 def copied(model, dtype: torch.dtype):
     """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
 
-    Buffers stay as they are: rotary frequencies of 8 bits are off by a quarter of a radian at position 150.
+    Buffers stay as they are: see round_weights in lmgym/models.py.
     """
     weights = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
     return copy.deepcopy(model, weights)

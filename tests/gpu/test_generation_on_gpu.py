@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from lmgym.decoding import GraphedStep, prefill, step
 from lmgym.generation import Completion, Sampling
 from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
+from lmgym.models import load_tokenizer, round_weights
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
@@ -29,7 +29,8 @@ def generator_of(folder: Path, device: str = "cuda", dtype: torch.dtype = torch.
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "head" not in name:
                 parameter.mul_(4.0)
-    return LocalGenerator(model.to(device, dtype), load_tokenizer(str(folder)))
+    round_weights(model, dtype)
+    return LocalGenerator(model.to(device), load_tokenizer(str(folder)))
 
 
 def prompts_of(count: int, longest: int = 60) -> list[list[int]]:

@@ -254,6 +254,15 @@ def test_scores_in_bf16_are_close(scorer_folders) -> None:
 CHAT = Conversation((Turn("user", "q"),))
 
 
+def test_a_scorer_in_bf16_has_the_rotary_frequencies_that_it_was_trained_with(scorer_folders) -> None:
+    exact, rough = (
+        dict(HFScorer.load(scorer_folders["llama"], dtype=dtype).model.named_buffers())
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert any(name.endswith("inv_freq") for name in exact)
+    assert all(torch.equal(rough[name], exact[name]) for name in exact)
+
+
 def test_a_function_is_a_scorer() -> None:
     scorer = FunctionScorer(lambda chats, replies: [len(r) + len(c.turns) for c, r in zip(chats, replies, strict=True)])
     scores = scorer.score([CHAT, CHAT], ["abc", ""])
