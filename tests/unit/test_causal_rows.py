@@ -21,10 +21,10 @@ SIZES = {
 LENGTHS, READS = (9, 30, 31, 12, 7), (3, 10, 1, 0, 5)
 
 
-def make(family: str):
+def make(family: str, **settings):
     torch.manual_seed(0)
-    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=97, **ids, **SIZES[family]))
+    settings = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, **SIZES[family], **settings}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=97, **settings))
     for weight in model.parameters():  # norms and biases that are not 1 and 0
         weight.data += 0.1 * torch.randn_like(weight)
     rng = np.random.default_rng(0)
@@ -66,6 +66,16 @@ def test_logprobs_and_gradients_are_those_of_the_plain_forward(
     model, rows = make(family)
     assert len(lay(rows, READS).runs) == (5 if share == 1 else 3)
     found, expected = ours(model, rows, 0.7, recompute), plain_logprobs(model, rows, 0.7)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    mine, theirs = gradients(model, found), gradients(model, expected)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(mine[name], gradient, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_gate_may_be_another_than_silu(family: str) -> None:
+    model, rows = make(family, hidden_act="gelu")
+    found, expected = ours(model, rows, 1.0), plain_logprobs(model, rows, 1.0)
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
     mine, theirs = gradients(model, found), gradients(model, expected)
     for name, gradient in theirs.items():
