@@ -34,20 +34,21 @@ class Run:
     """[B]: tokens of each row"""
     reads: tuple[int, ...]
     """[B]: how many of them are read, from the end"""
-    slots: torch.Tensor = field(compare=False)
-    """[tokens] int64: which of the B * T places side by side is whose"""
-    read_slots: torch.Tensor = field(compare=False)
+    slots: torch.Tensor | None = field(compare=False)
+    """[tokens] int64: which of the B * T places side by side is whose; None where all rows are of one length"""
+    read_slots: torch.Tensor | None = field(compare=False)
     """[sum(reads)] int64: the same of the B * Q"""
 
     @staticmethod
     def of(rows: Sequence[tuple[int, int]]) -> "Run":
         """Of rows as (tokens, how many of them are read)."""
         lengths, reads = (tuple(part) for part in zip(*rows, strict=True))
-        return Run(lengths, reads, _slots(lengths), _slots(reads))
+        return Run(lengths, reads, slots_of(lengths), slots_of(reads))
 
     def to(self, device) -> "Run":
         """The same on another device."""
-        return replace(self, slots=self.slots.to(device), read_slots=self.read_slots.to(device))
+        slots, reads = (part if part is None else part.to(device) for part in (self.slots, self.read_slots))
+        return replace(self, slots=slots, read_slots=reads)
 
     @property
     def tokens(self) -> int:
@@ -109,8 +110,10 @@ def _runs(lengths: np.ndarray, reads: np.ndarray) -> tuple[Run, ...]:
     return tuple(Run.of(run) for run in runs)
 
 
-def _slots(counts: Sequence[int]) -> torch.Tensor:
-    """[sum(counts)]: rows of so many tokens, each filled up on the right to the longest."""
+def slots_of(counts: Sequence[int]) -> torch.Tensor | None:
+    """[sum(counts)]: rows of so many tokens, each filled up on the right to the longest; None where nothing is."""
+    if len(set(counts)) == 1:
+        return None
     return torch.from_numpy(np.flatnonzero(np.arange(max(counts)) < np.asarray(counts)[:, None]))
 
 
@@ -160,24 +163,23 @@ def attend(
 def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) -> torch.Tensor:
     """[tokens, heads * D] of a run's queries: those of all its tokens, or of what is read of them."""
     asking, slots = (run.reads, run.read_slots) if read_only else (run.lengths, run.slots)
-    q = _side_by_side(queries, asking, slots)
-    k, v = (_side_by_side(states, run.lengths, run.slots) for states in (keys, values))
+    q = side_by_side(queries, asking, slots)
+    k, v = (side_by_side(states, run.lengths, run.slots) for states in (keys, values))
     if k.shape[1] != q.shape[1]:
         k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
     mask = _allowed(run, asking, q.device) if read_only else None
     with torch.autocast(q.device.type, enabled=False):  # it would round what is fp32
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling)
     found = found.transpose(1, 2).flatten(0, 1)
-    return (found if _even(asking) else Taken.apply(found, slots)).flatten(1)
+    return (found if slots is None else Taken.apply(found, slots)).flatten(1)
 
 
-def _even(lengths: tuple[int, ...]) -> bool:
-    return len(set(lengths)) == 1
+def side_by_side(states: torch.Tensor, lengths: Sequence[int], slots: torch.Tensor | None) -> torch.Tensor:
+    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else 0 on the right.
 
-
-def _side_by_side(states: torch.Tensor, lengths: tuple[int, ...], slots: torch.Tensor) -> torch.Tensor:
-    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else 0 on the right."""
-    if not _even(lengths):
+    `slots` are those of `slots_of(lengths)`, on the states' device.
+    """
+    if slots is not None:
         states = Spread.apply(states, slots, len(lengths) * max(lengths))
     return states.unflatten(0, (len(lengths), -1)).transpose(1, 2)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lmgym.causal_rows import attend, lay
+from lmgym.causal_rows import attend, lay, side_by_side, slots_of
 from lmgym.families import Family, attention_dtype
 from lmgym.prefixes import Prefix
 
@@ -63,10 +63,9 @@ class Cache:
 def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tuple[torch.Tensor, Cache]:
     """Logits [P, vocabulary] after each prompt, and the cache for n replies of up to `room` tokens to each."""
     batch, device = lay(prompts, [1] * len(prompts), skip=0).to(family.device), family.device
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    longest = int(lengths.max())
-    real = torch.arange(longest) < lengths[:, None]
-    slots = real.flatten().nonzero()[:, 0].to(device)
+    counts = batch.lengths
+    slots = slots_of(counts)
+    slots = slots if slots is None else slots.to(device)
     hidden = family.embed(batch.ids, batch.positions)
     keys: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
@@ -76,11 +75,13 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
         attended = attend(batch, q, k, v, family.scaling, last)
         hidden = family.finish(layer, hidden[batch.places] if last else hidden, attended)
         for kept, states in ((keys, k), (values, v)):
-            kept.append(_side_by_side(states.to(attention_dtype(v)), slots, len(prompts), longest))
+            laid = side_by_side(states.to(attention_dtype(v)), counts, slots)
+            kept.append(laid.flatten(0, 1).contiguous())  # no view: it would keep all that was projected
     mask = None
-    if int(lengths.min()) < longest:
-        mask = torch.zeros(real.shape, dtype=keys[0].dtype).masked_fill_(~real, -torch.inf)[:, None, None].to(device)
-    return family.head(hidden), _with_room(keys, values, mask, lengths, n, room)
+    if slots is not None:
+        mask = torch.full((len(prompts) * max(counts),), -torch.inf, dtype=keys[0].dtype, device=device)
+        mask = mask.index_fill_(0, slots, 0).view(len(prompts), 1, 1, -1)
+    return family.head(hidden), _with_room(keys, values, mask, torch.tensor(counts), n, room)
 
 
 @torch.inference_mode()
@@ -103,13 +104,6 @@ def _with_room(
     prompts, width = len(lengths), keys[0].shape[2]
     empty = [k.new_empty(prompts, len(k) // prompts, n, room, width) for k in keys]
     return Cache(keys, values, mask, lengths.to(keys[0].device), empty, [torch.empty_like(e) for e in empty])
-
-
-def _side_by_side(tokens: torch.Tensor, slots: torch.Tensor, rows: int, longest: int) -> torch.Tensor:
-    """[N, heads, D] tokens as [rows * heads, longest, D], 0 in the gaps."""
-    laid = tokens.new_zeros(rows * longest, *tokens.shape[1:])
-    laid[slots] = tokens
-    return laid.unflatten(0, (rows, longest)).transpose(1, 2).flatten(0, 1)
 
 
 @torch.inference_mode()
