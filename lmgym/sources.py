@@ -4,8 +4,13 @@ A hub id may name a commit, branch or tag: `owner/name@REVISION`.
 """
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from huggingface_hub import constants
 
 from lmgym.errors import InputError
 
@@ -45,9 +50,25 @@ def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, An
             f"--trust_remote_code executes code that comes with the model: found {found}; needed: a hub id with the "
             f"commit that you have read, {source if not local else 'owner/name'}@ and 40 hex digits"
         )
-    pinned = {"revision": revision} if revision else {}
+    pinned: dict[str, Any] = {"revision": revision} if revision else {}
+    if not local and not hub_has_address():
+        pinned["local_files_only"] = True
     # False, said aloud: left out, transformers would ask at the terminal
     return {"pretrained_model_name_or_path": source, "trust_remote_code": trust_remote_code, **pinned}
+
+
+def hub_has_address() -> bool:
+    """Whether the hub's name leads anywhere from here; behind a proxy that is the proxy's business.
+
+    Without a network huggingface_hub 2.4 asks again and again, 23 seconds a file, also for what its cache holds.
+    """
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        return False
+    return True
 
 
 def refuse_pickles(name: str) -> None:
