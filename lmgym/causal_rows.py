@@ -110,11 +110,15 @@ def _runs(lengths: np.ndarray, reads: np.ndarray) -> tuple[Run, ...]:
     return tuple(Run.of(run) for run in runs)
 
 
-def slots_of(counts: Sequence[int]) -> torch.Tensor | None:
-    """[sum(counts)]: rows of so many tokens, each filled up on the right to the longest; None where nothing is."""
+def slots_of(counts: Sequence[int], to_the_right: bool = False) -> torch.Tensor | None:
+    """[sum(counts)]: rows of so many tokens, each filled up on the right to the longest; None where nothing is.
+
+    With `to_the_right` they are filled up on the left.
+    """
     if len(set(counts)) == 1:
         return None
-    return torch.from_numpy(np.flatnonzero(np.arange(max(counts)) < np.asarray(counts)[:, None]))
+    places, number = np.arange(max(counts)), np.asarray(counts)[:, None]
+    return torch.from_numpy(np.flatnonzero(places >= max(counts) - number if to_the_right else places < number))
 
 
 def run_layers(
@@ -175,7 +179,7 @@ def _attend(run: Run, queries, keys, values, scaling: float, read_only: bool) ->
 
 
 def side_by_side(states: torch.Tensor, lengths: Sequence[int], slots: torch.Tensor | None) -> torch.Tensor:
-    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else 0 on the right.
+    """[n, heads, D] end to end as [B, heads, T, D]: a view where rows are of one length, else 0 where there is none.
 
     `slots` are those of `slots_of(lengths)`, on the states' device.
     """

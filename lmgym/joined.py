@@ -58,13 +58,17 @@ class Joined:
         large = self.copies and sum(weight.numel() for weight in weights) >= SMALL
         self.packs = large and can_pack(weights[0].dtype)
 
-    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+    def __call__(self, inputs: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
+        """The product, and what is to be added to it, [N, sum of the widths]."""
         if self.copies:
             rows = inputs.shape[0]
             if self.packs and 1 < rows <= FEW_ROWS[-1] and inputs.dtype == self.layers[0].weight.dtype:
-                return self._of_few(inputs)
+                return _sum(self._of_few(inputs), added)
             if rows == 1 or not self.packs:
-                return self._of_transposed(inputs)
+                return self._of_transposed(inputs, added)
+        return _sum(self._of_layers(inputs), added)
+
+    def _of_layers(self, inputs: torch.Tensor) -> torch.Tensor:
         # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
         if len(self.layers) > 1 and self.plain and len(inputs) > inputs.shape[-1] and not is_sharded(self.layers[0]):
             return F.linear(inputs, *self._side_by_side())
@@ -81,12 +85,16 @@ class Joined:
             inputs = F.pad(inputs, (0, 0, 0, fillers))
         return torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")[:rows]
 
-    def _of_transposed(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _of_transposed(self, inputs: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         if self.transposed is None:
             with torch.no_grad():
                 weight, self.bias = self._side_by_side()
                 self.transposed = weight.t().contiguous()
-        return inputs @ self.transposed if self.bias is None else torch.addmm(self.bias, inputs, self.transposed)
+        if self.bias is not None:
+            return _sum(torch.addmm(self.bias, inputs, self.transposed), added)
+        if added is not None and added.dtype == inputs.dtype:
+            return torch.addmm(added, inputs, self.transposed)
+        return _sum(torch.mm(inputs, self.transposed), added)
 
     def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """[widths, W] and [widths]."""
@@ -95,6 +103,10 @@ class Joined:
         if len(weights) == 1:
             return weights[0], biases[0]
         return torch.cat(weights), None if biases[0] is None else torch.cat(biases)
+
+
+def _sum(found: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+    return found if added is None else added + found
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -115,4 +127,7 @@ def is_sharded(layer: nn.Module) -> bool:
 
     To read `layer.weight` in a forward would gather it, together with the other ranks: where these do not, they hang.
     """
+    for weight in layer._parameters.values():  # what `parameters()` goes over, without its search for submodules
+        if weight is not None:
+            return hasattr(weight, "ds_id")
     return hasattr(next(layer.parameters()), "ds_id")

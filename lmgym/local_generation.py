@@ -25,8 +25,9 @@ class _Rows:
     """Replies under way, a row each; `row` numbers them among all replies of the request."""
 
     row: np.ndarray
-    seeds: np.ndarray
     open: np.ndarray
+    noise: torch.Tensor
+    """[rows, room]"""
     seen: torch.Tensor | None
 
 
@@ -44,9 +45,9 @@ class LocalGenerator:
         config = getattr(model, "generation_config", None)
         eos = getattr(config, "eos_token_id", None)
         eos = tokenizer.eos_token_id if eos is None else eos
-        self.eos = torch.tensor([] if eos is None else [eos] if isinstance(eos, int) else list(eos), dtype=torch.int64)
+        self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self.max_length = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-        self._ends_of_stops: dict[tuple[str, ...], torch.Tensor] = {}
+        self._ends_of_stops: dict[tuple[str, ...], np.ndarray] = {}
 
     def renew(self) -> None:
         """To be called once weights have changed in a way that leaves no trace: by DeepSpeed, or a fused optimizer."""
@@ -103,26 +104,28 @@ class LocalGenerator:
             logits, cache = prefill_from(self.prefix, prompts[0], n, room)
         else:
             logits, cache = prefill(self.family, prompts, n, room)
-        logits = logits.repeat_interleave(n, 0)
-        rows = _Rows(np.arange(total), row_seeds(seeds, n), np.ones(total, dtype=bool), None)
+        logits = logits if n == 1 else logits.repeat_interleave(n, 0)
+        noise = torch.from_numpy(uniforms(row_seeds(seeds, n)[:, None], np.arange(room))).to(logits.device)
+        rows = _Rows(np.arange(total), np.ones(total, dtype=bool), noise, None)
         if sampling.repetition_penalty != 1:
             rows.seen = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
             for i, prompt in enumerate(prompts):
                 rows.seen[i * n : (i + 1) * n, prompt] = True
-        ids = np.zeros((total, sampling.max_new_tokens), dtype=np.int64)
-        logprobs = np.zeros((total, sampling.max_new_tokens), dtype=np.float32)
-        lengths, reasons = np.zeros(total, dtype=np.int64), np.array(["length"] * total, dtype=object)
+        ids, logprobs = np.zeros((total, room), dtype=np.int64), np.zeros((total, room), dtype=np.float32)
+        lengths, reasons = np.full(total, room), np.array(["length"] * total, dtype=object)
         advance = self._stepper(cache, room)
         for position in range(room):
             chosen, chosen_logprobs = self._next(logits, rows, sampling, position)
-            live, on_cpu = rows.row[rows.open], chosen.cpu()
-            ids[live, position] = on_cpu.numpy()[rows.open]
-            logprobs[live, position] = chosen_logprobs.cpu().numpy()[rows.open]
-            lengths[live] = position + 1
-            self._close(rows, on_cpu, ids, lengths, reasons, sampling)
+            # of rows that are closed too, behind their ends
+            ids[rows.row, position] = tokens = chosen.cpu().numpy()
+            logprobs[rows.row, position] = chosen_logprobs.cpu().numpy()
+            ended = self._ended(rows, tokens, ids[:, : position + 1], reasons, sampling)
+            if ended.any():
+                lengths[rows.row[ended]] = position + 1
+                rows.open &= ~ended
             if progress:
                 progress(position + 1, room)
-            if not rows.open.any() or position + 1 == room:
+            if position + 1 == room or not rows.open.any():
                 break
             going_on = self._leave(rows, chosen, cache)
             if len(going_on) < len(chosen):
@@ -145,42 +148,44 @@ class LocalGenerator:
         """The token of each row, and its log-probability under the model at this temperature."""
         logits = logits.float()
         weakened = logits if rows.seen is None else penalise(logits, rows.seen, sampling.repetition_penalty)
-        noise = torch.from_numpy(uniforms(rows.seeds, position)).to(logits.device)
-        chosen, logprobs = choose(logits, weakened, sampling, noise)
+        chosen, logprobs = choose(logits, weakened, sampling, rows.noise[:, position])
         if rows.seen is not None:
             rows.seen.scatter_(1, chosen[:, None], True)
         return chosen, logprobs
 
-    def _close(
-        self, rows: _Rows, chosen: torch.Tensor, ids: np.ndarray, lengths: np.ndarray, reasons: np.ndarray,
-        sampling: Sampling,
-    ) -> None:  # fmt: skip
-        """Marks the rows that end with this token."""
-        if sampling.ends_at_eos and len(self.eos):
-            ended = rows.open & torch.isin(chosen, self.eos).numpy()
-            reasons[rows.row[ended]] = "eos"
-            rows.open &= ~ended
+    def _ended(
+        self, rows: _Rows, chosen: np.ndarray, ids: np.ndarray, reasons: np.ndarray, sampling: Sampling
+    ) -> np.ndarray:
+        """[rows] bool: which open ones end with this token, the last of `ids`; notes why."""
+        ended = np.zeros(len(chosen), dtype=bool)
+        if sampling.ends_at_eos:
+            for eos in self.eos:
+                ended |= chosen == eos
+            ended &= rows.open
+            if ended.any():
+                reasons[rows.row[ended]] = "eos"
         if sampling.stop:
-            candidates = self._last_tokens_of(sampling.stop)
-            for place in np.flatnonzero(rows.open & candidates[chosen].numpy()):
+            candidates = self._last_tokens_of(sampling.stop)[chosen]
+            for place in np.flatnonzero(rows.open & ~ended & candidates):
                 row = rows.row[place]
-                if _first_stop(self._decode(ids[row, : lengths[row]]), sampling.stop) is not None:
-                    reasons[row], rows.open[place] = "stop", False
+                if _first_stop(self._decode(ids[row]), sampling.stop) is not None:
+                    reasons[row], ended[place] = "stop", True
+        return ended
 
-    def _last_tokens_of(self, stops: tuple[str, ...]) -> torch.Tensor:
+    def _last_tokens_of(self, stops: tuple[str, ...]) -> np.ndarray:
         """[vocabulary] bool: tokens whose text has the last character of a stop string, and all that are no text."""
         if stops not in self._ends_of_stops:
             size = self.model.get_output_embeddings().weight.shape[0]
             texts = self.tokenizer.batch_decode([[i] for i in range(size)])
             ends = {stop[-1] for stop in stops}
-            mask = torch.tensor([not ends.isdisjoint(text) or "\ufffd" in text for text in texts])
+            mask = np.array([not ends.isdisjoint(text) or "\ufffd" in text for text in texts])
             self._ends_of_stops[stops] = mask
         return self._ends_of_stops[stops]
 
     def _leave(self, rows: _Rows, chosen: torch.Tensor, cache: Cache) -> torch.Tensor:
         """The tokens to go on with; once enough rows are closed, they and their caches are dropped."""
         share = GRAPHED_KEEP_SHARE if self.graphs else KEEP_SHARE
-        if rows.open.mean() >= share:
+        if np.count_nonzero(rows.open) >= share * len(rows.open):
             return chosen
         grid = rows.open.reshape(-1, cache.replies)
         alive = grid.sum(1)
@@ -192,7 +197,7 @@ class LocalGenerator:
             return chosen
         index = torch.from_numpy(kept).to(chosen.device)
         cache.keep(torch.from_numpy(prompts).to(chosen.device), index)
-        rows.row, rows.seeds, rows.open = rows.row[kept], rows.seeds[kept], rows.open[kept]
+        rows.row, rows.open, rows.noise = rows.row[kept], rows.open[kept], rows.noise[index]
         rows.seen = None if rows.seen is None else rows.seen[index]
         return chosen[index]
 

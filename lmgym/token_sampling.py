@@ -12,10 +12,11 @@ from lmgym.generation import Sampling
 
 FIRST_LOOK = 256  # the likeliest tokens, enough for most top-p: a sort of all takes ten times as long
 BLOCK = 128  # places of the vocabulary that are summed first
+BELOW_1 = 1 - 2.0**-53  # the largest float64 below 1: times any sum it is less than that sum
 
 
 def uniforms(seeds: np.ndarray, position: int | np.ndarray) -> np.ndarray:
-    """[rows] float64 in [0, 1) from uint64 seeds and a position, or one a row, by SplitMix64 (Steele et al. 2014)."""
+    """float64 in [0, 1) from uint64 seeds and positions, side by side, by SplitMix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = seeds + np.uint64(0x9E3779B97F4A7C15) * np.uint64(position + 1)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -96,26 +97,21 @@ def _likeliest(scaled: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, 
 def _draw(weights: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[rows] places drawn in proportion to weights[rows, places], and the sums of the weights in float64.
 
-    First a block of places, then a place in it: a running sum over a whole vocabulary takes ten times as long.
+    First a block of places, then a place in it: a running sum over a whole vocabulary takes ten times as long. A place
+    is the first by which the running sum exceeds a share below 1 of that sum's end: so there is one, and it has weight.
     """
     rows, places = weights.shape
     if fillers := -places % BLOCK:
         weights = F.pad(weights, (0, fillers))
     blocks = weights.view(rows, -1, BLOCK)
-    sums = blocks.sum(-1).double()
-    total = sums.sum(-1)
-    block, rest = _find(sums, noise * total)
-    within, _ = _find(blocks[torch.arange(rows, device=weights.device), block].double(), rest)
-    return block * BLOCK + within, total
-
-
-def _find(weights: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[rows]: the first place by which the running sum exceeds the target, and what of the target is left there."""
-    total = weights.cumsum(-1)
-    place = torch.searchsorted(total, target[:, None], right=True)
-    # by rounding: the last place that has any weight; to ask a GPU whether there is a case costs more than to be ready
-    if weights.is_cuda or bool((place == weights.shape[1]).any()):
-        last = weights.shape[1] - 1 - (weights.flip(-1) > 0).int().argmax(-1, keepdim=True)
-        place = torch.minimum(place, last)
-    before = total.gather(1, place) - weights.gather(1, place)
-    return place[:, 0], (target[:, None] - before)[:, 0].clamp(min=0)  # below 0 only by rounding
+    sums = blocks.sum(-1)
+    running = sums.cumsum(-1, dtype=torch.float64)
+    total = running[:, -1:]
+    target = noise[:, None] * total
+    block = torch.searchsorted(running, target, right=True).clamp_(max=running.shape[1] - 1)  # NaN has no place
+    # where in the block the noise lies, of 1; out of bounds only by rounding
+    size = sums.gather(1, block)
+    share = target.sub_(running.gather(1, block)).div_(size).add_(1).clamp_(0, BELOW_1)
+    within = blocks.gather(1, block[:, :, None].expand(-1, 1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    place = torch.searchsorted(within, share.mul_(within[:, -1:]), right=True)
+    return place.add_(block, alpha=BLOCK).clamp_(max=places - 1)[:, 0], total[:, 0]

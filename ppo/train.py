@@ -152,7 +152,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
 def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
     """What must hold before the first update; all ranks stop alike."""
-    eos = p.sampler.generator.eos.tolist()
+    eos = p.sampler.generator.eos
     agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
     show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
 

@@ -48,12 +48,13 @@ def exact_products():
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_replayed_step_is_the_step(family: str, small_models: dict[str, Path]) -> None:
+def test_a_replayed_step_is_the_step(family: str, n: int, small_models: dict[str, Path]) -> None:
     functions = generator_of(small_models[family]).family
-    prompts = prompts_of(4)
-    (logits, one), (_, other) = (prefill(functions, prompts, 3, 20) for _ in range(2))
-    tokens, replay = logits.argmax(-1).repeat_interleave(3), GraphedStep(functions, other)
+    prompts = prompts_of(12 // n)
+    (logits, one), (_, other) = (prefill(functions, prompts, n, 20) for _ in range(2))
+    tokens, replay = logits.argmax(-1).repeat_interleave(n), GraphedStep(functions, other)
     for _ in range(20):
         expected = step(functions, tokens, one)
         torch.testing.assert_close(replay(tokens), expected, rtol=0, atol=1e-4)

@@ -88,6 +88,9 @@ def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generato
         together = ids(64)
         assert ids(7) == together
         assert ids(1) == together
+        for batch_rows in (64, 7, 1):  # a single reply stands in its prompt's own row
+            generator.batch_rows = batch_rows
+            assert [[c.ids] for [c] in generator.generate(prompts, 1, sampling)] == [first[:1] for first in together]
     finally:
         generator.batch_rows = 64
     alone = generator.generate(prompts[9:10], 2, Sampling(**{**vars(sampling), "seed": 14}))
@@ -235,13 +238,14 @@ def test_the_next_turn_goes_on_from_the_one_before(family: str, generators) -> N
         added = len(replies[0].ids) + 5
 
 
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_of_constant_shapes_is_the_step(family: str, generators) -> None:
+def test_a_step_of_constant_shapes_is_the_step(family: str, n: int, generators) -> None:
     functions = generators[family].family
-    prompts = prompts_of(4, seed=2)
-    (logits, one), (_, other) = (prefill(functions, prompts, 3, 9) for _ in range(2))
+    prompts = prompts_of(12 // n, seed=2)
+    (logits, one), (_, other) = (prefill(functions, prompts, n, 9) for _ in range(2))
     other.clear()
-    tokens = logits.argmax(-1).repeat_interleave(3)
+    tokens = logits.argmax(-1).repeat_interleave(n)
     for place in range(9):
         expected = step(functions, tokens, one)
         found = static_step(functions, tokens, torch.tensor([place]), other)
