@@ -75,8 +75,9 @@ class LlamaFamily:
 
     def __init__(self, trunk, head) -> None:
         self.trunk, self.sums_in_fp32 = trunk, False
-        blocks = self.trunk.layers
+        blocks = list(self.trunk.layers)  # a look into a ModuleList, or for what is not there, takes microseconds
         attention = blocks[0].self_attn
+        self.blocks, self.norms_heads = blocks, hasattr(attention, "q_norm")
         self.layers, self.scaling, self.width = len(blocks), attention.scaling, attention.head_dim
         self.heads = attention.q_proj.out_features // self.width
         self.key_heads = attention.k_proj.out_features // self.width
@@ -113,7 +114,7 @@ class LlamaFamily:
 
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """Rotated queries and keys (Su et al. 2021)."""
-        block = self.trunk.layers[layer]
+        block = self.blocks[layer]
         normed = _rms_norm(block.input_layernorm, hidden)
         if asking is None:
             heads = self.inputs[layer](normed).view(len(hidden), -1, self.width)
@@ -131,14 +132,14 @@ class LlamaFamily:
 
     def _turn(self, heads: torch.Tensor, attention, queries: int, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[N, heads, D] of which the first so many are queries and the others keys: normed in Qwen3, and rotated."""
-        if hasattr(attention, "q_norm"):
+        if self.norms_heads:
             parts = ((attention.q_norm, heads[:, :queries]), (attention.k_norm, heads[:, queries:]))
             heads = torch.cat([_rms_norm(norm, part) for norm, part in parts if part.shape[1]], 1)
         return torch.addcmul(heads * cos, heads.roll(self.width // 2, -1), sin)
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the gated layer, each added to what came in."""
-        block = self.trunk.layers[layer]
+        block = self.blocks[layer]
         hidden = self.outputs[layer](attended, hidden)
         joined = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden))
         if self.silu:
@@ -164,12 +165,13 @@ class GPT2Family:
 
     def __init__(self, trunk, head) -> None:
         self.trunk, self.sums_in_fp32 = trunk, False
-        attention = self.trunk.h[0].attn
-        self.layers, self.scaling, self.width = len(self.trunk.h), attention.scaling, attention.head_dim
-        self.inputs = [Joined(block.attn.c_attn) for block in self.trunk.h]
-        self.outputs = [Joined(block.attn.c_proj) for block in self.trunk.h]
-        self.ups = [Joined(block.mlp.c_fc) for block in self.trunk.h]
-        self.downs = [Joined(block.mlp.c_proj) for block in self.trunk.h]
+        self.blocks = list(self.trunk.h)
+        attention = self.blocks[0].attn
+        self.layers, self.scaling, self.width = len(self.blocks), attention.scaling, attention.head_dim
+        self.inputs = [Joined(block.attn.c_attn) for block in self.blocks]
+        self.outputs = [Joined(block.attn.c_proj) for block in self.blocks]
+        self.ups = [Joined(block.mlp.c_fc) for block in self.blocks]
+        self.downs = [Joined(block.mlp.c_proj) for block in self.blocks]
         self.output = Joined(head)
 
     @property
@@ -193,14 +195,14 @@ class GPT2Family:
 
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """One matrix for all three."""
-        block = self.trunk.h[layer]
+        block = self.blocks[layer]
         heads = self.inputs[layer](block.ln_1(self._of_one_type(hidden))).view(len(hidden), 3, -1, self.width)
         queries, keys, values = heads.unbind(1)
         return queries if asking is None else Taken.apply(queries, asking), keys, values
 
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the layer after it, each added to what came in."""
-        block = self.trunk.h[layer]
+        block = self.blocks[layer]
         hidden = self.outputs[layer](attended, hidden)
         return self.downs[layer](block.mlp.act(self.ups[layer](block.ln_2(self._of_one_type(hidden)))), hidden)
 

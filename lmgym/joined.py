@@ -18,7 +18,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 FEW_ROWS = (2, 4, 8, 16, 24, 32, 48, 64)  # what fewer rows are filled up to
-SMALL = 1 << 17  # numbers of a matrix that is read from the cache anyway: packing it gains nothing
+SMALL = 1 << 18  # numbers of a matrix that is read from the cache anyway: packing it gains nothing
 
 
 class Joined:
