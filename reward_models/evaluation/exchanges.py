@@ -115,14 +115,15 @@ class Exchange:
 
 
 def to_record(exchange: Exchange) -> dict[str, Any]:
-    """As a line of a session's file says it."""
+    """As a line of a session's file says it. While open it has no scores there either: a file can be read beside."""
+    hidden: dict[str, Any] = {"scores": {}} if exchange.is_open else {}
     return {
         "turn": exchange.id,
         "parent": exchange.parent,
         "prompt": messages(exchange.prompt),
         "user": exchange.user,
         "reply": exchange.reply,
-        "candidates": [vars(candidate) for candidate in exchange.candidates],
+        "candidates": [{**vars(candidate), **hidden} for candidate in exchange.candidates],
         "selected": exchange.selected,
         "selected_by": exchange.selected_by,
         "human_pick": exchange.human_pick,

@@ -225,6 +225,9 @@ class ChatSession:
         used = [candidate.seed for exchange in self.exchanges.values() for candidate in exchange.candidates]
         self.requests = max(0, max(used, default=-1) + 1 - self._first_seed)  # no seed twice
         self.path, self._unwritten = self.path.with_name(f"{self.path.stem}_{uuid.uuid4().hex[:4]}.jsonl"), []
+        for exchange in self.exchanges.values():
+            if exchange.is_open and not exchange.names:  # the file has no scores of a choice that was open
+                self._judge(exchange, hides=True)
         problem = self._go(self.head)
         broken = f"line(s) {', '.join(map(str, loaded.broken))} could not be read" if loaded.broken else ""
         return [note for note in (broken, problem) if note]

@@ -191,6 +191,7 @@ def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make)
     assert set(exchange.df.columns) == {"text", "tokens", "finish_reason"}
     kept = json.loads(session.path.read_text().splitlines()[-1])
     assert [c["text"] for c in kept["candidates"]] == shown
+    assert "123456" not in session.path.read_text(), "who reads the file beside is blind too"
     assert (kept["selected"], kept["selected_by"], kept["reply"], kept["human_pick"]) == (None, "", None, None)
     with pytest.raises(InputError, match="not decided"):
         session.say("next")
@@ -201,6 +202,22 @@ def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make)
     assert picked.candidates[picked.selected].text == "reply 29"
     assert picked.column("secret")[picked.chosen] == pytest.approx(7.123456)
     assert session.pick(1).scores_visible, "who picks anew has seen the scores"
+
+
+def test_a_blind_choice_that_was_open_in_a_file_is_judged_anew(make, tmp_path: Path) -> None:
+    session = make()
+    session.set_blind(True)
+    session.say("hello")
+    session.save(tmp_path / "saved.jsonl")
+    other = make()
+    assert other.restore(tmp_path / "saved.jsonl") == []
+    assert other.last.is_open
+    texts = [c.text for c in other.last.candidates]
+    assert sorted(texts) == ["a", "bb", "ccc"]
+    picked = other.pick(texts.index("a") + 1)
+    assert (picked.reply, picked.scores_visible) == ("a", False)
+    assert picked.candidates[picked.selected].text == "ccc"
+    assert other.path.read_text().count('"scores": {}') == 3, "the open turn, as it was loaded"
 
 
 def test_blind_orders_do_not_repeat(make) -> None:
