@@ -39,7 +39,8 @@ def _inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
 def _constants(width: int, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
     """sqrt(W) and sqrt(W epsilon), [1] each, on the CPU."""
     with torch.inference_mode(False):
-        return torch.tensor([width**0.5]), torch.tensor([(width * epsilon) ** 0.5])
+        floor = torch.tensor([(width * epsilon) ** 0.5], device="cpu")
+        return torch.tensor([width**0.5], device="cpu"), floor
 
 
 class RMSNorm(torch.autograd.Function):

@@ -35,8 +35,8 @@ class Angles:
         table = self.tables.get(hidden.dtype)
         if table is None or len(table[0]) < longest:
             with torch.inference_mode(False):  # training reads it too
-                known = torch.arange(-(-longest // ROOM_STEP) * ROOM_STEP)
-                table = self.tables[hidden.dtype] = self._of(torch.empty(0, dtype=hidden.dtype), known)
+                known = torch.arange(-(-longest // ROOM_STEP) * ROOM_STEP, device="cpu")
+                table = self.tables[hidden.dtype] = self._of(torch.empty(0, dtype=hidden.dtype, device="cpu"), known)
         cos, sin = table
         return cos.index_select(0, positions), sin.index_select(0, positions)
 
