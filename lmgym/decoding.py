@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +47,11 @@ class Cache:
     def end(self) -> int:
         """The place of the next token in `reply_*`."""
         return self.first + self.length
+
+    @property
+    def own_mask(self) -> torch.Tensor | None:
+        """`mask` where it is of `reply_*`: of single replies."""
+        return self.mask if self.first else None
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -150,13 +154,15 @@ def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
     """Logits [R, vocabulary] after one more token a row, which the cache then holds."""
     place = cache.end
     hidden = family.embed(ids, _positions(cache, cache.length))
+    mask = cache.own_mask
+    mask = None if mask is None else mask.narrow(2, 0, place + 1)
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):
             kept.select(3, place).copy_(_by_prompt(new, cache))
         keys, values = (kept.narrow(3, 0, place + 1) for kept in own)
-        attended = _attend(q.to(keys.dtype), cache, layer, keys, values, family.scaling)
+        attended = _attend(q.to(keys.dtype), cache, layer, keys, values, family.scaling, mask)
         hidden = family.finish(layer, hidden, attended.to(v.dtype))
     cache.length += 1
     return family.head(hidden)
@@ -185,6 +191,7 @@ def static_step(family: Family, ids: torch.Tensor, at: torch.Tensor, cache: Cach
     hidden = family.embed(ids, _positions(cache, at))
     mask = torch.zeros(room, dtype=cache.reply_keys[0].dtype, device=at.device)
     mask.masked_fill_(torch.arange(room, device=at.device) > place, -torch.inf)
+    mask = mask if cache.own_mask is None else cache.own_mask + mask
     for layer in range(family.layers):
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
@@ -241,19 +248,18 @@ class GraphedStep:
 
 def _attend(
     queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor, scaling: float,
-    mask: torch.Tensor | None = None,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """[R, heads * D]: each row's queries over its prompt and its own tokens.
 
-    keys, values: [P, key heads, n, own, D]; mask: [own], added to what a row makes of its own tokens.
+    keys, values: [P, key heads, n, own, D]; mask: [own] or, of single replies, [P * key heads, 1, own], added to what
+    a row makes of them.
     """
     if not cache.first:
         return _attend_shared(queries * scaling, cache, layer, keys, values, mask)
     prompts, key_heads, _, own, width = keys.shape
     together = queries.reshape(prompts * key_heads, -1, width)
     keys, values = (states.view(-1, own, width) for states in (keys, values))
-    if cache.mask is not None:
-        mask = cache.mask.narrow(2, 0, own) if mask is None else cache.mask + mask
     # no mask: what is added counts nothing
     added, beta = (queries.new_empty(1, 1, 1), 0) if mask is None else (mask, 1)
     weights = torch.baddbmm(added, together, keys.transpose(1, 2), beta=beta, alpha=scaling)
@@ -261,8 +267,9 @@ def _attend(
 
 
 def _attend_shared(
-    queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor, mask: Any
-) -> torch.Tensor:
+    queries: torch.Tensor, cache: Cache, layer: int, keys: torch.Tensor, values: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """`_attend` over prompts that are read once for all their replies."""
     prompt_keys, prompt_values = cache.prompt_keys[layer], cache.prompt_values[layer]
     (prompts, key_heads, n, own, width), longest = keys.shape, prompt_keys.shape[1]

@@ -102,6 +102,7 @@ def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, t
         first.send_signal(signal_)
         first.wait(timeout=60)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    assert first.returncode
 
 
 def workers_of(pid: int) -> list[str]:

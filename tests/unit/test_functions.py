@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lmgym.functions import GatedSilu, RMSNorm, TargetLogprobs, rms_norm
+from lmgym.functions import RMSNorm, TargetLogprobs, gated_silu, rms_norm
 
 
 def compare(ours, theirs, *inputs: torch.Tensor, **tolerance: float) -> None:
@@ -50,6 +50,7 @@ def test_rms_norm_by_hand() -> None:
 def test_rms_norm_over_heads_and_with_a_frozen_weight() -> None:
     hidden, weight = drawn(5, 3, 8), drawn(8).detach()
     compare(lambda h: rms_norm(h, weight, 1e-5), lambda h: F.rms_norm(h, (8,), weight, 1e-5), hidden)
+    assert weight.grad is None
 
 
 def test_rms_norm_of_other_types_is_torchs_own() -> None:
@@ -65,7 +66,12 @@ def test_a_gated_layer_is_silu_of_the_gate_times_up(scale: float) -> None:
         gate, up = joined.chunk(2, -1)
         return F.silu(gate) * up
 
-    compare(GatedSilu.apply, theirs, drawn(9, 14, scale=scale))
+    joined = drawn(9, 14, scale=scale)
+    compare(gated_silu, theirs, joined)
+    found = gated_silu(joined)
+    assert found.grad_fn.name() == "GatedSiluBackward"
+    with torch.inference_mode():
+        assert torch.equal(gated_silu(joined), found)
 
 
 @pytest.mark.parametrize(("scale", "dtype"), [(1.0, torch.float32), (60.0, torch.float32), (3.0, torch.bfloat16)])
@@ -77,6 +83,7 @@ def test_target_logprobs_are_the_log_softmax(scale: float, dtype: torch.dtype) -
         return torch.log_softmax(logits.float(), -1)[torch.arange(6), targets]
 
     compare(lambda x: TargetLogprobs.apply(x, targets), theirs, logits, rtol=1e-5, atol=1e-5)
+    assert TargetLogprobs.apply(logits, targets).dtype == torch.float32
 
 
 def test_a_target_that_cannot_be_drawn_has_its_finite_log_probability() -> None:
