@@ -19,9 +19,11 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.families import Family, attention_dtype
-from lmgym.functions import Spread, Taken, TargetLogprobs
+from lmgym.functions import CACHED_LOGITS, FrozenHeadLogprobs, Spread, Taken, TargetLogprobs
+from lmgym.joined import is_sharded
 
-CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once; more are computed again in the backward
+CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
+FEWEST_ROWS = 64  # of a product by a large weight
 # a row shorter than this share of its run's longest starts another run; 1: nothing is padded
 RUN_SHARE = 0.5 if torch.cuda.is_available() else 1.0
 
@@ -202,11 +204,18 @@ def token_logprobs(
 ) -> torch.Tensor:
     """Log-probabilities [M] in fp32 of targets [M] from states [M, W] behind the last norm, at a temperature.
 
-    In chunks: logits of a large vocabulary are held for few tokens at a time, and computed again in the backward.
+    In chunks: logits of a large vocabulary are held for few tokens at a time. For a head that learns they are kept
+    until the backward, or computed again in it; for a frozen one what the backward needs of them is.
     """
     if not len(targets):
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     rows = max(1, CHUNK_LOGITS // vocabulary_of(family))
+    [head] = family.output.layers
+    learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
+    if family.output.plain and not learns and not is_sharded(head):
+        if normed.device.type == "cpu":
+            rows = min(rows, max(FEWEST_ROWS, CACHED_LOGITS // vocabulary_of(family)))
+        return FrozenHeadLogprobs.apply(normed, head.weight, head.bias, targets, temperature, rows)
     if len(targets) <= rows:
         return _logprobs(family, normed, targets, temperature)
     pieces = []

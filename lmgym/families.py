@@ -234,8 +234,7 @@ def attention_dtype(states: torch.Tensor) -> torch.dtype:
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
     if is_sharded(norm):  # ZeRO-3 gathers a weight when its module is called
         return norm(hidden)
-    # of one type: torch's fused kernel refuses others, and what takes its place is several
-    return rms_norm(hidden.to(norm.weight.dtype), norm.weight, norm.variance_epsilon)
+    return rms_norm(hidden, norm.weight, norm.variance_epsilon)
 
 
 def family_of(model) -> Family:

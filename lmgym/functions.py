@@ -15,14 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
+
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """hidden / sqrt(mean(hidden^2) + epsilon) * weight over the last axis (Zhang and Sennrich 2019)."""
-    if hidden.device.type != "cpu" or not hidden.dtype == weight.dtype == torch.float32:
+    """hidden / sqrt(mean(hidden^2) + epsilon) * weight over the last axis (Zhang and Sennrich 2019).
+
+    Of the weight's type. On a CPU it is computed in fp32, and rounded once it is normed.
+    """
+    if hidden.device.type == "cpu" and not torch.is_grad_enabled():
+        hidden = hidden.float()
+        return (hidden * _inverse_root(hidden, epsilon)).to(weight.dtype).mul_(weight)
+    hidden = hidden.to(weight.dtype)  # of one type: torch's fused kernel refuses others, and is several without
+    if hidden.device.type != "cpu" or hidden.dtype != torch.float32:
         return F.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
-    if torch.is_grad_enabled():
-        return RMSNorm.apply(hidden, weight, epsilon)
-    return (hidden * _inverse_root(hidden, epsilon)).mul_(weight)
+    return RMSNorm.apply(hidden, weight, epsilon)
 
 
 def _inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -137,25 +144,94 @@ class Spread(torch.autograd.Function):
 
 
 class TargetLogprobs(torch.autograd.Function):
-    """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary], which it may overwrite.
+    """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary], which it overwrites.
 
-    log p = logit - largest + log(p of the largest): so neither the log-softmax nor a logsumexp is made.
+    One tensor of that size serves as logits, probabilities and gradient. It is the largest that training has, and new
+    memory is zeroed by the kernel page by page: in bf16 that took four times as long as the softmax. So there is one
+    backward: a second raises.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Keeps the probabilities."""
-        chosen = logits.gather(1, targets[:, None])[:, 0].float()
-        largest = logits.amax(-1).float()
-        every = torch.softmax(logits, -1, dtype=torch.float32)
-        ctx.save_for_backward(every, targets)
-        ctx.dtype = logits.dtype
-        return chosen - largest + every.amax(-1).log()
+        """Keeps the probabilities, less 1 at the target, in the type of the logits."""
+        found = logits.new_empty(len(targets), dtype=torch.float32)
+        for part in _chunks(logits):
+            every = logits[part].float()
+            found[part] = _logprobs_of(every, targets[part])
+            if every.dtype != logits.dtype:
+                logits[part] = every
+        ctx.save_for_backward(logits.detach())
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """d log p(target) / d logits is 1 at the target, less the probabilities."""
-        every, targets = ctx.saved_tensors
-        found = every * -gradient[:, None]
-        return found.scatter_add_(1, targets[:, None], gradient[:, None]).to(ctx.dtype), None
+        [every] = ctx.saved_tensors
+        for part in _chunks(every):
+            scale = -gradient[part, None]
+            if every.dtype == torch.float32:
+                every[part].mul_(scale)
+            else:  # of two types torch would make a third
+                every[part] = every[part].float().mul_(scale)
+        return every, None
+
+
+class FrozenHeadLogprobs(torch.autograd.Function):
+    """`TargetLogprobs` of states [M, W] by a head that learns nothing itself, weight [vocabulary, W] and maybe a bias.
+
+    d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
+    logits are there for `rows` tokens at a time, and neither kept for the backward nor computed again (the order of
+    work is that of Liger's cross entropy, Hsu et al. 2024, which needs to know the loss).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
+        temperature: float, rows: int,
+    ) -> torch.Tensor:  # fmt: skip
+        """Keeps [M, W]: the derivative, with the sign turned."""
+        kind = states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        found = states.new_empty(len(targets), dtype=torch.float32)
+        slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        with torch.autocast(kind, enabled=False):  # it would round the whole weight at each use
+            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            for start in range(0, len(targets), rows):
+                part = slice(start, start + rows)
+                logits = F.linear(states[part].to(dtype), weight, bias).float()
+                logits = logits if temperature in (0, 1) else logits.div_(temperature)
+                found[part] = _logprobs_of(logits, targets[part])
+                if slopes is not None:
+                    slopes[part] = torch.mm(logits.to(dtype), weight)
+        if slopes is not None:
+            ctx.save_for_backward(slopes)
+            ctx.scale = -1 / (temperature or 1)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The derivative, times the gradient of each token."""
+        [slopes] = ctx.saved_tensors
+        return slopes * (gradient * ctx.scale).to(slopes.dtype)[:, None], None, None, None, None, None
+
+
+def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [M] of targets [M]; the logits [M, vocabulary], fp32, become what is named below.
+
+    log p = logit - largest + log(p of the largest): so neither the log-softmax nor a logsumexp is made. Logits become
+    the probabilities, less 1 at the target: in fp32, before anything rounds it, near certainty nothing cancels.
+    """
+    targets = targets[:, None]
+    chosen, largest = logits.gather(1, targets)[:, 0], logits.amax(-1)
+    torch.softmax(logits, -1, out=logits)
+    found = chosen - largest + logits.amax(-1).log()
+    logits.scatter_add_(1, targets, logits.new_full((1, 1), -1).expand(len(logits), 1))
+    return found
+
+
+def _chunks(logits: torch.Tensor) -> list[slice]:
+    """Rows of [M, vocabulary] that a CPU's cache holds together."""
+    rows = max(1, CACHED_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
+    return [slice(start, start + rows) for start in range(0, len(logits), rows)]

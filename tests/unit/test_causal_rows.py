@@ -53,7 +53,7 @@ def ours(model, rows, temperature: float, recompute: bool = False) -> torch.Tens
 def gradients(model, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
     model.zero_grad()
     (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
-    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 @pytest.mark.parametrize("family", SIZES)
@@ -107,6 +107,23 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     chunked = ours(model, rows, 1.0)
     torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=0)
     for name, gradient in gradients(model, chunked).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_frozen_head_gives_the_same_and_is_asked_for_few_logits_at_a_time(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = make("llama")
+    learning = ours(model, rows, temperature)
+    expected = gradients(model, learning)
+    model.lm_head.requires_grad_(False)
+    monkeypatch.setattr(causal_rows, "FEWEST_ROWS", 4)
+    monkeypatch.setattr(causal_rows, "CACHED_LOGITS", 0)
+    frozen = ours(model, rows, temperature)
+    assert frozen.grad_fn.name() == "FrozenHeadLogprobsBackward"
+    torch.testing.assert_close(frozen, learning, atol=1e-6, rtol=0)
+    for name, gradient in gradients(model, frozen).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
 
 

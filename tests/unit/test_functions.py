@@ -1,10 +1,12 @@
 """Functions with gradients of their own beside torch's way of the same, in values, gradients and what they refuse."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lmgym.functions import RMSNorm, TargetLogprobs, gated_silu, rms_norm
+from lmgym.functions import FrozenHeadLogprobs, RMSNorm, TargetLogprobs, gated_silu, rms_norm
 
 
 def compare(ours, theirs, *inputs: torch.Tensor, **tolerance: float) -> None:
@@ -60,6 +62,15 @@ def test_rms_norm_of_other_types_is_torchs_own() -> None:
     assert found.grad_fn.name() != "RMSNormBackward"
 
 
+@torch.no_grad()
+def test_a_norm_with_a_bf16_weight_rounds_fp32_states_once_they_are_normed() -> None:
+    hidden, weight = drawn(7, 12, scale=100.0), drawn(12).bfloat16()
+    found = rms_norm(hidden, weight, 1e-6)
+    assert found.dtype == torch.bfloat16
+    expected = F.rms_norm(hidden, (12,), None, 1e-6)
+    assert torch.equal(found, expected.bfloat16() * weight)
+
+
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 def test_a_gated_layer_is_silu_of_the_gate_times_up(scale: float) -> None:
     def theirs(joined: torch.Tensor) -> torch.Tensor:
@@ -82,16 +93,66 @@ def test_target_logprobs_are_the_log_softmax(scale: float, dtype: torch.dtype) -
     def theirs(logits: torch.Tensor) -> torch.Tensor:
         return torch.log_softmax(logits.float(), -1)[torch.arange(6), targets]
 
-    compare(lambda x: TargetLogprobs.apply(x, targets), theirs, logits, rtol=1e-5, atol=1e-5)
-    assert TargetLogprobs.apply(logits, targets).dtype == torch.float32
+    # in bf16 the probabilities are rounded, and then the gradient
+    tolerance = {"rtol": 2**-7, "atol": 1e-5} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    compare(lambda x: TargetLogprobs.apply(x.clone(), targets), theirs, logits, **tolerance)
+    assert TargetLogprobs.apply(logits.clone(), targets).dtype == torch.float32
 
 
 def test_a_target_that_cannot_be_drawn_has_its_finite_log_probability() -> None:
     logits = torch.tensor([[0.0, 200.0, -50.0]], requires_grad=True)  # e^-250 is 0 in fp32
-    found = TargetLogprobs.apply(logits, torch.tensor([2]))
+    found = TargetLogprobs.apply(logits.clone(), torch.tensor([2]))
     assert found.item() == pytest.approx(-250.0)
     found.sum().backward()
     torch.testing.assert_close(logits.grad, torch.tensor([[0.0, -1.0, 1.0]]))
+
+
+def test_logprobs_take_no_memory_of_the_logits_size_and_have_one_backward() -> None:
+    logits, targets = drawn(4, 9), torch.tensor([1, 8, 0, 3])
+    own = logits * 1
+    found = TargetLogprobs.apply(own, targets)
+    torch.testing.assert_close(own, torch.softmax(logits, -1) - F.one_hot(targets, 9))
+    [first] = torch.autograd.grad(found.sum(), own, retain_graph=True)
+    assert first.data_ptr() == own.data_ptr()
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        found.sum().backward()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("biased", [False, True])
+def test_logprobs_of_a_frozen_head_are_those_of_its_logits(rows: int, temperature: float, biased: bool) -> None:
+    states, weight, targets = drawn(6, 5), drawn(11, 5).detach(), torch.tensor([0, 10, 3, 3, 7, 1])
+    bias = drawn(11).detach() if biased else None
+
+    def theirs(states: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(F.linear(states, weight, bias) / temperature, -1)[torch.arange(6), targets]
+
+    def ours(states: torch.Tensor) -> torch.Tensor:
+        return FrozenHeadLogprobs.apply(states, weight, bias, targets, temperature, rows)
+
+    compare(ours, theirs, states, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(states), theirs(states))
+
+
+def test_a_frozen_head_under_autocast_rounds_as_its_layer_does() -> None:
+    states, weight, targets = drawn(6, 64), drawn(11, 64).detach(), torch.arange(6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = FrozenHeadLogprobs.apply(states, weight, None, targets, 1.0, 4)
+        expected = TargetLogprobs.apply(F.linear(states, weight), targets)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+    [ours], [theirs] = (torch.autograd.grad(one.sum(), states) for one in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_a_token_that_is_nearly_certain_keeps_its_small_gradient_in_bf16() -> None:
+    weight, states = torch.eye(2, 4), torch.tensor([[9.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        FrozenHeadLogprobs.apply(states, weight, None, torch.tensor([0]), 1.0, 1).backward()
+    rest = 1 / (1 + math.exp(9))  # 1.2e-4, which 1 - p would lose in bf16
+    torch.testing.assert_close(states.grad, torch.tensor([[rest, -rest, 0.0, 0.0]]), rtol=0.01, atol=0)
 
 
 def test_there_is_no_second_derivative() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from lmgym.joined import FEW_ROWS, SMALL, Joined, can_pack
+from lmgym.joined import FEW_ROWS, SMALL, SMALL_IN_BF16, Joined, can_pack
 
 WIDTH = 256
 LARGE = 2 * SMALL // WIDTH  # columns of a matrix that is packed
@@ -44,11 +44,12 @@ def test_gpt2s_layers_are_the_other_way_round() -> None:
 
 
 @pytest.mark.skipif(not can_pack(torch.bfloat16), reason="this processor has no bf16 products")
+@pytest.mark.parametrize("rows", [1, 4])
 @torch.no_grad()
-def test_bf16_is_the_rounded_product() -> None:
-    parts = layers(LARGE)
+def test_bf16_is_the_rounded_product(rows: int) -> None:
+    parts = layers(SMALL_IN_BF16 // WIDTH)
     parts[0].to(torch.bfloat16)
-    joined, inputs = Joined(*parts), torch.randn(4, WIDTH, dtype=torch.bfloat16)
+    joined, inputs = Joined(*parts), torch.randn(rows, WIDTH, dtype=torch.bfloat16)
     joined.refresh()
     torch.testing.assert_close(joined(inputs), parts[0](inputs))
     assert joined.packed is not None

@@ -130,10 +130,12 @@ def test_forwards_and_backwards_are_what_torch_counts(way: Way) -> None:
     forward, (logprobs, values) = counted(lambda: actor(batch, targets, states))
     backward, _ = counted(lambda: (logprobs.sum() + values.sum()).backward())
     products = list(policy_products(shape, way, rows, way.frozen_layers))
+    # what a frozen head's backward needs is computed in its forward
+    early = 0 if way.trains_head(shape) else 2 * BATCH * READ * shape.words
     assert trunk == trunk_flops(shape, way, rows)
-    assert trunk + forward == policy_flops(shape, way, rows)
-    assert forward == sum(product.forward for product in products)
-    assert backward == sum(product.backward for product in products)
+    assert trunk + forward - early == policy_flops(shape, way, rows)
+    assert forward - early == sum(product.forward for product in products)
+    assert backward + early == sum(product.backward for product in products)
     with torch.no_grad():
         if reference is not None:
             again, _ = counted(lambda: reference.logprobs(batch, targets, states))

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym import families, functions
+from lmgym import functions
 from lmgym.causal_rows import lay, run_layers, token_logprobs
 from lmgym.decoding import prefill, static_step, step
 from lmgym.families import family_of
@@ -114,14 +115,14 @@ def test_a_sampler_in_bf16_knows_its_log_probabilities_by_a_prefix_as_by_a_batch
 
 def test_norms_are_asked_for_in_one_type_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two types torch has no fused kernel, and says so once."""
-    types = []
+    types, fused, own_way = [], F.rms_norm, functions.RMSNorm.apply
 
-    def rms_norm(hidden, weight, epsilon):
+    def note(hidden: torch.Tensor, weight: torch.Tensor) -> None:
         types.append((hidden.dtype, weight.dtype))
-        return functions.rms_norm(hidden, weight, epsilon)
 
+    monkeypatch.setattr(F, "rms_norm", lambda h, shape, w, epsilon: (note(h, w), fused(h, shape, w, epsilon))[1])
+    monkeypatch.setattr(functions.RMSNorm, "apply", lambda h, w, epsilon: (note(h, w), own_way(h, w, epsilon))[1])
     model = make("qwen3")
-    monkeypatch.setattr(families, "rms_norm", rms_norm)
     with torch.autocast("cpu", torch.bfloat16):
         logprobs_of(family_of(model))
     own = family_of(copied(model, torch.bfloat16))
