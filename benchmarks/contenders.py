@@ -33,13 +33,13 @@ class Contender:
         return ""
 
 
-def run_contender(contender: Contender, spec: dict, micro_batch: int, pin: list[str]) -> dict:
+def run_contender(contender: Contender, spec: dict, micro_batch: int, pin: list[str], *flags: str) -> dict:
     """One run; returns the runner's result. Raises RuntimeError with the end of its errors when it fails."""
     spec = {**spec, "variant": contender.variant, "micro_batch": micro_batch}
     with tempfile.TemporaryDirectory() as folder:
         spec_path, result_path = Path(folder, "spec.json"), Path(folder, "result.json")
         spec_path.write_text(json.dumps(spec))
-        command = [*pin, contender.python, str(contender.script), str(spec_path), str(result_path)]
+        command = [*pin, contender.python, str(contender.script), str(spec_path), str(result_path), *flags]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode or not result_path.exists():

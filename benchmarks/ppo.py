@@ -46,7 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="S")
     parser.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
-    parser.add_argument("--sections", nargs="+", choices=("curves", "speed"), default=["curves", "speed"])
+    parser.add_argument("--sections", nargs="+", choices=("curves", "products", "speed"), default=["curves", "speed"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=3, help="measured ones of a run, after one to warm up")
     parser.add_argument("--minibatches", type=int, default=1, help="optimizer updates an epoch; TRL's default is 1")
@@ -225,6 +225,19 @@ def print_summary(summary: dict[str, dict], judged: list[dict], title: str) -> N
         console.print(f"{'met' if bar['met'] else 'MISSED'}: {bar['what']}: {bar['found']:.2f} (bar {bar['bar']})")
 
 
+def run_products(arguments: argparse.Namespace, folder: Path, precision: str, pin: list[str]) -> dict:
+    """Operations of an iteration's matrix products, at each one's largest micro-batch: what of a ratio is less work."""
+    contenders = available(arguments, "speed", precision)
+    spec = make_spec(arguments, folder, precision, 1 + arguments.iterations, replay=False)
+    found = {
+        c.name: run_contender(c, spec, c.micro_batches[-1], pin, "--count")["product_operations"] / arguments.iterations
+        for c in contenders
+    }
+    for name, operations in found.items():
+        console.print(f"products  {name:16} {operations / 1e9:.0f} billion operations an iteration")
+    return {"iterations": arguments.iterations, "operations": found}
+
+
 def run_speeds(arguments: argparse.Namespace, folder: Path, precision: str, pin: list[str]) -> dict:
     """Sweep, interleaved repetitions, table; returns what goes into the JSON."""
     contenders = available(arguments, "speed", precision)
@@ -259,7 +272,7 @@ def main() -> None:
     console.print("prompts:", inputs)
     output = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     output |= {"shape": arguments.shape, "inputs": inputs}
-    sections = {"curves": run_curves, "speed": run_speeds}
+    sections = {"curves": run_curves, "products": run_products, "speed": run_speeds}
     for precision in arguments.precision:
         for section in arguments.sections:
             measured = sections[section](arguments, folder, precision, pin)

@@ -138,4 +138,5 @@ def parse_paths() -> argparse.Namespace:
     parser.add_argument("spec")
     parser.add_argument("result")
     parser.add_argument("--profile", action="store_true", help="print torch's profile of the measured updates")
+    parser.add_argument("--count", action="store_true", help="PPO: count the operations of matrix products")
     return parser.parse_args()

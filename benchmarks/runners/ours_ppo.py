@@ -121,7 +121,7 @@ def main() -> None:
         raise ValueError(f"variant={spec.variant!r} must be own_critic, shared_head or hydra")
     logging.disable_progress_bar()
     torch.manual_seed(spec.seed)
-    clock, memory = Clock(spec, paths.profile), Memory()
+    clock, memory = Clock(spec, paths.profile, paths.count), Memory()
     contender = Contender.load(spec, memory)
     ours = contender.ours
     for iteration, rows in enumerate(read_rollouts(spec)):

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from products import CountProducts
 
 __all__ = ["Clock", "Memory", "PPOSpec", "Rollout", "parse_paths", "read_rollouts", "read_spec", "write_result"]
 
@@ -148,9 +149,10 @@ class Clock:
     A timed function inside another one counts for the inner phase only.
     """
 
-    def __init__(self, spec: PPOSpec, profile: bool = False) -> None:
+    def __init__(self, spec: PPOSpec, profile: bool = False, count: bool = False) -> None:
         self.spec, self.iteration, self.updates = spec, 0, 0
         self.profiler = torch.profiler.profile() if profile else None
+        self.counter = CountProducts() if count else None
         self.cpu_seconds = self.wall_seconds = 0.0
         self.policy_losses: list[list[float]] = []
         self.value_losses: list[list[float]] = []
@@ -197,9 +199,13 @@ class Clock:
             self.phases.clear()
             if self.profiler:
                 self.profiler.start()
+            if self.counter:
+                self.counter.__enter__()
         if self.iteration == self.spec.iterations:
             self.cpu_seconds, self.wall_seconds = now[0] - self.start[0], now[1] - self.start[1]
             self.phases["rest"] = self.cpu_seconds - sum(self.phases.values())
+            if self.counter:
+                self.counter.__exit__(None, None, None)
             if self.profiler:
                 self.profiler.stop()
                 print(self.profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=18))
@@ -231,4 +237,6 @@ def write_result(
         "value_losses": [sum(losses) / len(losses) for losses in clock.value_losses],
         "versions": {package: version(package) for package in ("torch", "transformers", *packages)},
     }
+    if clock.counter:
+        result["product_operations"] = clock.counter.operations
     Path(path).write_text(json.dumps(result, indent=1))

@@ -195,7 +195,7 @@ def main() -> None:
         raise ValueError(f"TRL cannot split a minibatch: micro_batch={spec.micro_batch} must be {spec.minibatch}")
     if spec.variant == "autocast":
         os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    clock, memory = Clock(spec, paths.profile), Memory()
+    clock, memory = Clock(spec, paths.profile, paths.count), Memory()
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(spec, memory, clock, folder)
         precision = trainer.accelerator.mixed_precision

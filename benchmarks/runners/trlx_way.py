@@ -214,7 +214,7 @@ def main() -> None:
     if spec.variant not in ("hydra", "shared_head", "own_critic"):
         raise ValueError(f"variant={spec.variant!r} must be hydra, shared_head or own_critic")
     torch.manual_seed(spec.seed)
-    clock, memory = Clock(spec, paths.profile), Memory()
+    clock, memory = Clock(spec, paths.profile, paths.count), Memory()
     model = PolicyAndValues(spec).eval()  # no shape has dropout
     reward_model = AutoModelForSequenceClassification.from_pretrained(spec.reward_model, dtype=torch.float32)
     memory.loaded((model, reward_model.eval().requires_grad_(False)))
