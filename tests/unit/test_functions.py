@@ -71,6 +71,14 @@ def test_a_norm_with_a_bf16_weight_rounds_fp32_states_once_they_are_normed() -> 
     assert torch.equal(found, expected.bfloat16() * weight)
 
 
+@torch.no_grad()
+def test_a_norm_in_float64_stays_so() -> None:
+    hidden, weight = drawn(7, 12).double(), drawn(12).double()
+    torch.testing.assert_close(
+        rms_norm(hidden, weight, 1e-6), F.rms_norm(hidden, (12,), weight, 1e-6), rtol=1e-12, atol=0
+    )
+
+
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 def test_a_gated_layer_is_silu_of_the_gate_times_up(scale: float) -> None:
     def theirs(joined: torch.Tensor) -> torch.Tensor:
