@@ -67,10 +67,11 @@ def ours(generator: LocalGenerator, prompts: list[list[int]], n: int, lengths: n
     order = np.argsort([-len(p) for p in prompts], kind="stable")
     wanted = lengths.reshape(len(prompts), n)[order].ravel()
 
-    def close(rows, chosen, ids, found, reasons, sampling) -> None:
-        rows.open &= found[rows.row] < wanted[rows.row]
+    def ended(rows, chosen, ids, reasons, sampling) -> np.ndarray:
+        return rows.open & (ids.shape[1] >= wanted[rows.row])
 
-    generator._close = close  # type: ignore[method-assign]
+    assert hasattr(generator, "_ended")
+    generator._ended = ended  # type: ignore[method-assign]
     sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0)
     return [list(c.ids) for replies in generator.generate(prompts, n, sampling) for c in replies]
 

@@ -21,7 +21,7 @@ CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """hidden / sqrt(mean(hidden^2) + epsilon) * weight over the last axis (Zhang and Sennrich 2019).
 
-    Of the weight's type. On a CPU it is computed in fp32 (of a float64 weight in float64), and rounded once it is normed.
+    Of the weight's type. On a CPU it is computed in fp32, or float64 as its weight, and rounded once it is normed.
     """
     if hidden.device.type == "cpu" and not torch.is_grad_enabled() and weight.dtype != torch.float64:
         hidden = hidden.float()
