@@ -1,4 +1,4 @@
-"""benchmarks/generation.py forces where replies end, by a part of the generator that is not public: it must be there."""
+"""benchmarks/generation.py forces where replies end, by a part of the generator that must be there."""
 
 import numpy as np
 import torch
