@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.families import Family, attention_dtype
-from lmgym.functions import CACHED_LOGITS, FrozenHeadLogprobs, Spread, Taken, TargetLogprobs
+from lmgym.functions import CACHED_LOGITS, HeadLogprobs, Spread, Taken, TargetLogprobs
 from lmgym.joined import is_sharded
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
-FEWEST_ROWS = 64  # of a product by a large weight
+FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product by a large weight, and of one whose gradient it adds to
 # a row shorter than this share of its run's longest starts another run; 1: nothing is padded
 RUN_SHARE = 0.5 if torch.cuda.is_available() else 1.0
 
@@ -209,21 +209,28 @@ def token_logprobs(
     """
     if not len(targets):
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
-    rows = max(1, CHUNK_LOGITS // vocabulary_of(family))
-    [head] = family.output.layers
+    most, [head] = max(1, CHUNK_LOGITS // vocabulary_of(family)), family.output.layers
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
-    if family.output.plain and not learns and not is_sharded(head):
-        if normed.device.type == "cpu":
-            rows = min(rows, max(FEWEST_ROWS, CACHED_LOGITS // vocabulary_of(family)))
-        return FrozenHeadLogprobs.apply(normed, head.weight, head.bias, targets, temperature, rows)
-    if len(targets) <= rows:
-        return _logprobs(family, normed, targets, temperature)
+    on_cpu = normed.device.type == "cpu"
+    if family.output.plain and not is_sharded(head) and (on_cpu or not learns):
+        in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary_of(family))
+        rows = min(most, in_cache) if on_cpu else most
+        kept = most if learns else len(targets)
+
+        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return HeadLogprobs.apply(states, head.weight, head.bias, wanted, temperature, rows)
+    else:
+        kept = most
+
+        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return _logprobs(family, states, wanted, temperature)
+
+    if len(targets) <= kept:
+        return read(normed, targets)
     pieces = []
-    for chunk, wanted in zip(normed.split(rows), targets.split(rows), strict=True):
-        if torch.is_grad_enabled():
-            pieces.append(checkpoint(_logprobs, family, chunk, wanted, temperature, use_reentrant=False))
-        else:
-            pieces.append(_logprobs(family, chunk, wanted, temperature))
+    for chunk, wanted in zip(normed.split(kept), targets.split(kept), strict=True):
+        again = torch.is_grad_enabled()
+        pieces.append(checkpoint(read, chunk, wanted, use_reentrant=False) if again else read(chunk, wanted))
     return torch.cat(pieces)
 
 

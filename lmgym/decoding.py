@@ -263,7 +263,31 @@ def _attend(
     # no mask: what is added counts nothing
     added, beta = (queries.new_empty(1, 1, 1), 0) if mask is None else (mask, 1)
     weights = torch.baddbmm(added, together, keys.transpose(1, 2), beta=beta, alpha=scaling)
-    return torch.bmm(torch.softmax(weights, -1), values).view(len(queries), -1)
+    return _weighted(torch.softmax(weights, -1), values).view(len(queries), -1)
+
+
+def _weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """[B, queries, D]: each row's values [B, T, D] by its weights [B, queries, T].
+
+    On a CPU as the bags of an embedding: for a query or two a row that is three times as quick as a batched product (16
+    to 256 rows of 4 heads and 150 tokens, EPYC 9004).
+    """
+    rows, tokens, width = values.shape
+    if values.device.type != "cpu" or values.dtype != torch.float32 or values.stride(0) % width or weights.shape[1] > 2:
+        return torch.bmm(weights, values)
+    room = values.stride(0) // width
+    table = values.as_strided(((rows - 1) * room + tokens, width), (width, 1))
+    places, firsts = _bags(rows, weights.shape[1], room, tokens)
+    found, *_ = torch.embedding_bag(table, places, firsts, mode=0, per_sample_weights=weights.reshape(-1))
+    return found.view(rows, -1, width)
+
+
+@functools.lru_cache(maxsize=2)
+def _bags(rows: int, queries: int, room: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each row's tokens stand, once a query, and where each bag begins: the same for all layers of a step."""
+    begins = torch.arange(rows, dtype=torch.int32).mul_(room).repeat_interleave(queries)
+    places = begins[:, None] + torch.arange(tokens, dtype=torch.int32)
+    return places.flatten(), torch.arange(0, places.numel(), tokens, dtype=torch.int32)
 
 
 def _attend_shared(

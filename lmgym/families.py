@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lmgym.blocks import FEWEST, GatedEnd, NormedHeads
 from lmgym.errors import InputError
 from lmgym.functions import Taken, gated_silu, rms_norm
 from lmgym.joined import Joined, is_sharded
@@ -115,6 +116,8 @@ class LlamaFamily:
     def project(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None = None) -> QKV:
         """Rotated queries and keys (Su et al. 2021)."""
         block = self.blocks[layer]
+        if self._goes_by_blocks(layer, hidden):
+            return self._project_blocks(layer, hidden, asking)
         normed = _rms_norm(block.input_layernorm, hidden)
         if asking is None:
             heads = self.inputs[layer](normed).view(len(hidden), -1, self.width)
@@ -130,6 +133,34 @@ class LlamaFamily:
         queries = self._turn(queries, block.self_attn, self.heads, self.cos[asking], self.sin[asking])
         return queries, keys, values
 
+    def _goes_by_blocks(self, layer: int, hidden: torch.Tensor) -> bool:
+        """Whether lmgym/blocks.py does the layer's work: plain fp32 weights on a CPU, for tokens enough."""
+        if len(hidden) < FEWEST or hidden.device.type != "cpu" or hidden.dtype != torch.float32:
+            return False
+        own = (self.inputs[layer], self.outputs[layer], self.gates[layer], self.downs[layer])
+        if not (self.silu and all(joined.plain for joined in own)):
+            return False
+        layers = [layer for joined in own for layer in joined.layers]
+        return not is_sharded(layers[0]) and all(x.bias is None and x.weight.dtype == torch.float32 for x in layers)
+
+    def _project_blocks(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None) -> QKV:
+        attention, norm = self.blocks[layer].self_attn, self.blocks[layer].input_layernorm
+        query, key, value = (x.weight for x in (attention.q_proj, attention.k_proj, attention.v_proj))
+        settings = norm.weight, norm.variance_epsilon, self.cos, self.sin
+        turned = 0 if self.norms_heads else 1
+        if asking is None:
+            queries, keys, values = NormedHeads.apply(hidden, *settings, 2 * turned, query, key, value)
+            cos, sin = self.cos, self.sin
+        else:
+            keys, values = NormedHeads.apply(hidden, *settings, turned, key, value)
+            cos, sin = self.cos[asking], self.sin[asking]
+            some = Taken.apply(hidden, asking)
+            [queries] = NormedHeads.apply(some, norm.weight, norm.variance_epsilon, cos, sin, turned, query)
+        if self.norms_heads:
+            queries = self._turn(queries, attention, self.heads, cos, sin)
+            keys = self._turn(keys, attention, 0, self.cos, self.sin)
+        return queries, keys, values
+
     def _turn(self, heads: torch.Tensor, attention, queries: int, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[N, heads, D] of which the first so many are queries and the others keys: normed in Qwen3, and rotated."""
         if self.norms_heads:
@@ -140,6 +171,10 @@ class LlamaFamily:
     def finish(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection and the gated layer, each added to what came in."""
         block = self.blocks[layer]
+        if self._goes_by_blocks(layer, hidden):
+            norm, mlp = block.post_attention_layernorm, block.mlp
+            weights = (x.weight for x in (block.self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+            return GatedEnd.apply(hidden, attended, norm.weight, norm.variance_epsilon, *weights)
         hidden = self.outputs[layer](attended, hidden)
         joined = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden))
         if self.silu:

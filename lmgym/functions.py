@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from lmgym.products import added_product, product
+
 CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
 
 
@@ -25,14 +27,14 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torc
     """
     if hidden.device.type == "cpu" and not torch.is_grad_enabled() and weight.dtype != torch.float64:
         hidden = hidden.float()
-        return (hidden * _inverse_root(hidden, epsilon)).to(weight.dtype).mul_(weight)
+        return (hidden * inverse_root(hidden, epsilon)).to(weight.dtype).mul_(weight)
     hidden = hidden.to(weight.dtype)  # of one type: torch's fused kernel refuses others, and is several without
     if hidden.device.type != "cpu" or hidden.dtype != torch.float32:
         return F.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
     return RMSNorm.apply(hidden, weight, epsilon)
 
 
-def _inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
+def inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
     """1 / sqrt(mean(hidden^2) + epsilon), [..., 1], as sqrt(W) / hypot(|hidden|, sqrt(W epsilon)).
 
     Few kernels, and no number among their arguments, which torch makes a tensor of at each call: for 4 states of 256
@@ -56,7 +58,7 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Keeps the normed states, not the states."""
-        inverse = _inverse_root(hidden, epsilon)
+        inverse = inverse_root(hidden, epsilon)
         normed = hidden * inverse
         ctx.save_for_backward(normed, inverse, weight)
         return normed * weight
@@ -177,12 +179,13 @@ class TargetLogprobs(torch.autograd.Function):
         return every, None
 
 
-class FrozenHeadLogprobs(torch.autograd.Function):
-    """`TargetLogprobs` of states [M, W] by a head that learns nothing itself, weight [vocabulary, W] and maybe a bias.
+class HeadLogprobs(torch.autograd.Function):
+    """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
 
     d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
-    logits are there for `rows` tokens at a time, and neither kept for the backward nor computed again (the order of
-    work is that of Liger's cross entropy, Hsu et al. 2024, which needs to know the loss).
+    logits are there for `rows` tokens at a time, and states need none of them in the backward (the order of work is
+    that of Liger's cross entropy, Hsu et al. 2024, which needs to know the loss). A head that learns keeps the
+    probabilities: what comes in scales the states, which are narrower.
     """
 
     @staticmethod
@@ -190,31 +193,47 @@ class FrozenHeadLogprobs(torch.autograd.Function):
         ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
         temperature: float, rows: int,
     ) -> torch.Tensor:  # fmt: skip
-        """Keeps [M, W]: the derivative, with the sign turned."""
+        """Keeps [M, W], the derivative with the sign turned, and the probabilities, less 1 at the target."""
         kind = states.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         found = states.new_empty(len(targets), dtype=torch.float32)
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        learns, every = any(ctx.needs_input_grad[1:3]), []
         with torch.autocast(kind, enabled=False):  # it would round the whole weight at each use
-            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
-                logits = F.linear(states[part].to(dtype), weight, bias).float()
+                by = product if len(targets) - start >= rows else F.linear
+                logits = by(states[part].to(dtype), low, low_bias).float()
                 logits = logits if temperature in (0, 1) else logits.div_(temperature)
                 found[part] = _logprobs_of(logits, targets[part])
+                logits = logits.to(dtype)
                 if slopes is not None:
-                    slopes[part] = torch.mm(logits.to(dtype), weight)
-        if slopes is not None:
-            ctx.save_for_backward(slopes)
-            ctx.scale = -1 / (temperature or 1)
+                    slopes[part] = by(logits, low.t())
+                if learns:
+                    every.append(logits)
+        ctx.scale, ctx.rows = -1 / (temperature or 1), rows
+        ctx.save_for_backward(*(kept for kept in (states if learns else None, slopes) if kept is not None), *every)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The derivative, times the gradient of each token."""
-        [slopes] = ctx.saved_tensors
-        return slopes * (gradient * ctx.scale).to(slopes.dtype)[:, None], None, None, None, None, None
+        kept, scale = list(ctx.saved_tensors), (gradient * ctx.scale)[:, None]
+        of_states = of_weight = of_bias = None
+        states: Any = kept.pop(0) if any(ctx.needs_input_grad[1:3]) else None
+        if ctx.needs_input_grad[0]:
+            slopes = kept.pop(0)
+            of_states = slopes * scale.to(slopes.dtype)
+        for start, every in zip(range(0, len(gradient), ctx.rows), kept, strict=False):
+            part = slice(start, start + ctx.rows)
+            if ctx.needs_input_grad[1]:
+                of_weight = added_product(of_weight, every, (states[part] * scale[part]).to(every.dtype))
+            if ctx.needs_input_grad[2]:
+                own = torch.mv(every.t(), scale[part, 0].to(every.dtype))
+                of_bias = own.float() if of_bias is None else of_bias.add_(own)
+        return of_states, of_weight, of_bias, None, None, None
 
 
 def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

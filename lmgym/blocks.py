@@ -1,0 +1,220 @@
+"""Parts of a layer over blocks of tokens that stay in a processor's cache, forward and backward.
+
+Design decisions:
+- A state is read from memory once where a norm, a product, a rotation or a gate would each have gone over all of them,
+  and of what is between nothing is as long as the batch: an iteration of PPO on a CPU with a critic of its own takes a
+  third less memory (benchmarks/ppo.py).
+- Blocks have one size, since oneDNN compiles a product for every number of rows. What is left over at the end goes to
+  MKL; in bf16, which oneDNN does, it is filled up to one of a few sizes.
+- Kept for the backward: what came in, the states after attention, gate and up. The rest is computed again in the cache.
+- Weights' gradients are added up block by block, in fp32, in the tensor that autograd receives.
+- First derivatives only: a backward through a backward raises.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from lmgym.functions import inverse_root
+from lmgym.products import added_product, product
+
+BLOCKS = {torch.float32: 256, torch.bfloat16: 512}  # tokens: gate and up of 2 x 688 numbers each are 1.4 MB
+FEWEST = 512  # tokens: with fewer, weights that are laid side by side cost more than is gained
+FILLED = 64  # a last block in bf16 is filled up to a multiple of so many tokens
+
+
+def blocks(tokens: int, dtype: torch.dtype) -> Iterator[slice]:
+    """Of so many tokens, in their order, for products of a type."""
+    size = BLOCKS[dtype]
+    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+
+class Matrix:
+    """Weights [O, W] of linear layers without biases, side by side: what blocks are multiplied by, in a type."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], dtype: torch.dtype, learns: bool = False) -> None:
+        self.sizes = [len(weight) for weight in weights]
+        weights = [weight.to(dtype) for weight in weights]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self.learns = learns
+        self.gradient: torch.Tensor | None = None
+
+    def of(self, inputs: torch.Tensor) -> torch.Tensor:
+        """[n, W] to [n, O]."""
+        return self._product(inputs, self.weight)
+
+    def back(self, gradient: torch.Tensor) -> torch.Tensor:
+        """[n, O] to [n, W]."""
+        return self._product(gradient, self.weight.t())
+
+    def _product(self, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[n, a] of [n, b] and [a, b]."""
+        rows, dtype = len(inputs), weight.dtype
+        if dtype == torch.float32:
+            return product(inputs, weight) if rows == BLOCKS[dtype] else torch.mm(inputs, weight.t())
+        inputs = inputs.to(dtype)
+        if fillers := -rows % FILLED:
+            inputs = F.pad(inputs, (0, 0, 0, fillers))
+        return torch.mm(inputs, weight.t())[:rows]
+
+    def learn(self, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
+        """Adds what a block's [n, O] and [n, W] contribute to the weights' gradient, which is fp32."""
+        if not self.learns:
+            return
+        gradient, inputs = (states.to(self.weight.dtype) for states in (gradient, inputs))
+        if self.weight.dtype != torch.float32 and (fillers := -len(inputs) % FILLED):
+            gradient, inputs = (F.pad(states, (0, 0, 0, fillers)) for states in (gradient, inputs))
+        self.gradient = added_product(self.gradient, gradient, inputs)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """One a weight."""
+        return [None] * len(self.sizes) if self.gradient is None else list(self.gradient.split(self.sizes))
+
+
+class Norm:
+    """An RMS norm of blocks: hidden / sqrt(mean(hidden^2) + epsilon) * weight."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        self.weight, self.epsilon = weight, epsilon
+        self.gradient: torch.Tensor | None = None
+
+    def of(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[n, W] without the weight, and the inverse root [n, 1]."""
+        inverse = inverse_root(hidden, self.epsilon)
+        return hidden * inverse, inverse
+
+    def back(self, gradient: torch.Tensor, unit: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+        """With u the states without the weight and r the inverse root: r (g w - u mean(g w u)); the weight learns."""
+        along = gradient * unit
+        of_weight = along.sum(0)
+        self.gradient = of_weight if self.gradient is None else self.gradient.add_(of_weight)
+        mean = torch.mv(along, self.weight).div_(-along.shape[1])
+        return torch.mul(gradient, self.weight, out=along).addcmul_(unit, mean[:, None]).mul_(inverse)
+
+
+def working_type() -> torch.dtype:
+    """What products are computed in: fp32, or bf16 under autocast."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+
+
+class NormedHeads(torch.autograd.Function):
+    """Heads [N, heads, D] of normed states [N, W], one a weight [heads * D, W]; the first `turned` are rotated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, cos: torch.Tensor, sin: torch.Tensor,
+        turned: int, *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """One tensor a weight; cos and sin are [N, 1, D]."""
+        dtype = working_type()
+        with torch.autocast("cpu", enabled=False):
+            matrix, norm, width = Matrix(weights, dtype), Norm(weight, epsilon), cos.shape[-1]
+            found = [hidden.new_empty(len(hidden), size // width, width) for size in matrix.sizes]
+            for part in blocks(len(hidden), dtype):
+                unit, _ = norm.of(hidden[part])
+                heads = matrix.of(unit.mul_(weight)).split(matrix.sizes, 1)
+                for number, (own, out) in enumerate(zip(heads, found, strict=True)):
+                    own = own.unflatten(1, (-1, width))
+                    if number < turned:
+                        torch.mul(own, cos[part], out=out[part]).addcmul_(own.roll(width // 2, -1), sin[part])
+                    else:
+                        out[part] = own
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(hidden, weight, cos, sin, *weights)
+            ctx.epsilon, ctx.turned, ctx.dtype = epsilon, turned, dtype
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Turned back, and joined block by block.
+
+        Where nothing below learns, the norm's weight has its gradient from that of the matrix before the weight is
+        in it: the sum over tokens of u^T (g W) is (g^T u) * W summed over its rows.
+        """
+        hidden, weight, cos, sin, *weights = ctx.saved_tensors
+        matrix, norm = Matrix(weights, ctx.dtype, any(ctx.needs_input_grad[6:])), Norm(weight, ctx.epsilon)
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        for part in blocks(len(hidden), ctx.dtype):
+            unit, inverse = norm.of(hidden[part])
+            heads = [
+                _turned_back(own[part], cos[part], sin[part]) if number < ctx.turned else own[part]
+                for number, own in enumerate(gradients)
+            ]
+            joined = torch.cat([own.flatten(1) for own in heads], 1)
+            if of_hidden is None:
+                matrix.learn(joined, unit)
+            else:
+                matrix.learn(joined, unit * weight)
+                of_hidden[part] = norm.back(matrix.back(joined), unit, inverse)
+        if of_hidden is None and matrix.gradient is not None:
+            norm.gradient = (matrix.gradient * matrix.weight).sum(0)
+            matrix.gradient *= weight
+        return of_hidden, norm.gradient, None, None, None, None, *matrix.gradients()
+
+
+def _turned_back(gradient: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The gradient before a rotation x cos + roll(x) sin, of that after it."""
+    return torch.addcmul((gradient * sin).roll(gradient.shape[-1] // 2, -1), gradient, cos)
+
+
+class GatedEnd(torch.autograd.Function):
+    """The rest of a layer after attention, [N, W]: h = hidden + out(attended), then h + down(silu(gate(n)) * up(n)),
+    n the norm of h (Shazeer 2020, SwiGLU).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, attended: torch.Tensor, weight: torch.Tensor, epsilon: float,
+        out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """Keeps h, gate and up, block by block."""
+        dtype, keeps = working_type(), any(ctx.needs_input_grad)
+        found, kept = torch.empty_like(hidden), []
+        with torch.autocast("cpu", enabled=False):
+            outs, gates, downs = Matrix([out], dtype), Matrix([gate, up], dtype), Matrix([down], dtype)
+            norm = Norm(weight, epsilon)
+            for part in blocks(len(hidden), dtype):
+                middle = torch.add(hidden[part], outs.of(attended[part]))
+                unit, _ = norm.of(middle)
+                joined = gates.of(unit.mul_(weight))
+                opened, right = joined.chunk(2, 1)
+                torch.add(middle, downs.of(F.silu(opened).mul_(right)), out=found[part])
+                if keeps:
+                    kept += [middle, joined]
+        if keeps:
+            ctx.save_for_backward(attended, weight, out, gate, up, down, *kept)
+            ctx.epsilon, ctx.dtype = epsilon, dtype
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The chain rule from below, block by block."""
+        attended, weight, out, gate, up, down, *kept = ctx.saved_tensors
+        learn_out, learn_gate, learn_up, learn_down = ctx.needs_input_grad[4:]
+        outs, downs = Matrix([out], ctx.dtype, learn_out), Matrix([down], ctx.dtype, learn_down)
+        gates = Matrix([gate, up], ctx.dtype, learn_gate or learn_up)
+        norm = Norm(weight, ctx.epsilon)
+        of_hidden, of_attended = torch.empty_like(gradient), torch.empty_like(attended)
+        for number, part in enumerate(blocks(len(gradient), ctx.dtype)):
+            middle, joined = kept[2 * number : 2 * number + 2]
+            own, (left, right) = gradient[part], joined.chunk(2, 1)
+            low = own.to(ctx.dtype)
+            opened = F.silu(left)
+            downs.learn(low, opened * right)
+            of_product = downs.back(low)
+            of_joined = torch.empty_like(joined)
+            of_left, of_right = of_joined.chunk(2, 1)
+            torch.mul(of_product, opened, out=of_right)
+            torch.ops.aten.silu_backward.grad_input(of_product.mul_(right), left, grad_input=of_left)
+            unit, inverse = norm.of(middle)
+            gates.learn(of_joined, unit * weight)
+            of_middle = torch.add(own, norm.back(gates.back(of_joined), unit, inverse), out=of_hidden[part])
+            low = of_middle.to(ctx.dtype)
+            outs.learn(low, attended[part])
+            of_attended[part] = outs.back(low)
+        return of_hidden, of_attended, norm.gradient, None, *outs.gradients(), *gates.gradients(), *downs.gradients()
