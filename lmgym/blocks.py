@@ -33,13 +33,18 @@ def blocks(tokens: int, dtype: torch.dtype) -> Iterator[slice]:
 
 
 class Matrix:
-    """Weights [O, W] of linear layers without biases, side by side: what blocks are multiplied by, in a type."""
+    """Weights [O, W] of linear layers without biases, side by side: what blocks are multiplied by, in a type.
 
-    def __init__(self, weights: Sequence[torch.Tensor], dtype: torch.dtype, learns: bool = False) -> None:
-        self.sizes = [len(weight) for weight in weights]
-        weights = [weight.to(dtype) for weight in weights]
-        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        self.learns = learns
+    A norm's weight [W] before them is multiplied into them: once a call, and not once a token.
+    """
+
+    def __init__(
+        self, weights: Sequence[torch.Tensor], dtype: torch.dtype, norm: torch.Tensor | None = None,
+        learns: bool = False,
+    ) -> None:  # fmt: skip
+        self.sizes, self.norm, self.learns = [len(weight) for weight in weights], norm, learns
+        self.plain = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        self.weight = (self.plain if norm is None else self.plain * norm).to(dtype)
         self.gradient: torch.Tensor | None = None
 
     def of(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -71,28 +76,27 @@ class Matrix:
 
     def gradients(self) -> list[torch.Tensor | None]:
         """One a weight."""
-        return [None] * len(self.sizes) if self.gradient is None else list(self.gradient.split(self.sizes))
+        if self.gradient is None:
+            return [None] * len(self.sizes)
+        found = self.gradient if self.norm is None else self.gradient * self.norm
+        return list(found.split(self.sizes))
+
+    def gradient_of_norm(self) -> torch.Tensor | None:
+        """The sum over tokens of u^T (g W), u what the norm's weight is multiplied by: (g^T u) * W over W's rows."""
+        return None if self.gradient is None else (self.gradient * self.plain).sum(0)
 
 
-class Norm:
-    """An RMS norm of blocks: hidden / sqrt(mean(hidden^2) + epsilon) * weight."""
+def normed(hidden: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, W] over the root of their mean square, without a weight; and the inverse root [n, 1]."""
+    inverse = inverse_root(hidden, epsilon)
+    return hidden * inverse, inverse
 
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        self.weight, self.epsilon = weight, epsilon
-        self.gradient: torch.Tensor | None = None
 
-    def of(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[n, W] without the weight, and the inverse root [n, 1]."""
-        inverse = inverse_root(hidden, self.epsilon)
-        return hidden * inverse, inverse
-
-    def back(self, gradient: torch.Tensor, unit: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-        """With u the states without the weight and r the inverse root: r (g w - u mean(g w u)); the weight learns."""
-        along = gradient * unit
-        of_weight = along.sum(0)
-        self.gradient = of_weight if self.gradient is None else self.gradient.add_(of_weight)
-        mean = torch.mv(along, self.weight).div_(-along.shape[1])
-        return torch.mul(gradient, self.weight, out=along).addcmul_(unit, mean[:, None]).mul_(inverse)
+def before_norm(gradient: torch.Tensor, unit: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """The gradient of what was normed: r (g - u mean(g u)), u the normed states and r the inverse root."""
+    gradient = gradient.float()
+    mean = (gradient * unit).sum(1, keepdim=True).div_(-unit.shape[1])
+    return torch.addcmul(gradient, unit, mean).mul_(inverse)
 
 
 def working_type() -> torch.dtype:
@@ -111,11 +115,10 @@ class NormedHeads(torch.autograd.Function):
         """One tensor a weight; cos and sin are [N, 1, D]."""
         dtype = working_type()
         with torch.autocast("cpu", enabled=False):
-            matrix, norm, width = Matrix(weights, dtype), Norm(weight, epsilon), cos.shape[-1]
+            matrix, width = Matrix(weights, dtype, weight), cos.shape[-1]
             found = [hidden.new_empty(len(hidden), size // width, width) for size in matrix.sizes]
             for part in blocks(len(hidden), dtype):
-                unit, _ = norm.of(hidden[part])
-                heads = matrix.of(unit.mul_(weight)).split(matrix.sizes, 1)
+                heads = matrix.of(normed(hidden[part], epsilon)[0]).split(matrix.sizes, 1)
                 for number, (own, out) in enumerate(zip(heads, found, strict=True)):
                     own = own.unflatten(1, (-1, width))
                     if number < turned:
@@ -130,30 +133,21 @@ class NormedHeads(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Turned back, and joined block by block.
-
-        Where nothing below learns, the norm's weight has its gradient from that of the matrix before the weight is
-        in it: the sum over tokens of u^T (g W) is (g^T u) * W summed over its rows.
-        """
+        """Turned back, and joined block by block."""
         hidden, weight, cos, sin, *weights = ctx.saved_tensors
-        matrix, norm = Matrix(weights, ctx.dtype, any(ctx.needs_input_grad[6:])), Norm(weight, ctx.epsilon)
+        matrix = Matrix(weights, ctx.dtype, weight, any(ctx.needs_input_grad[6:]) or ctx.needs_input_grad[1])
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         for part in blocks(len(hidden), ctx.dtype):
-            unit, inverse = norm.of(hidden[part])
+            unit, inverse = normed(hidden[part], ctx.epsilon)
             heads = [
                 _turned_back(own[part], cos[part], sin[part]) if number < ctx.turned else own[part]
                 for number, own in enumerate(gradients)
             ]
             joined = torch.cat([own.flatten(1) for own in heads], 1)
-            if of_hidden is None:
-                matrix.learn(joined, unit)
-            else:
-                matrix.learn(joined, unit * weight)
-                of_hidden[part] = norm.back(matrix.back(joined), unit, inverse)
-        if of_hidden is None and matrix.gradient is not None:
-            norm.gradient = (matrix.gradient * matrix.weight).sum(0)
-            matrix.gradient *= weight
-        return of_hidden, norm.gradient, None, None, None, None, *matrix.gradients()
+            matrix.learn(joined, unit)
+            if of_hidden is not None:
+                of_hidden[part] = before_norm(matrix.back(joined), unit, inverse)
+        return of_hidden, matrix.gradient_of_norm(), None, None, None, None, *matrix.gradients()
 
 
 def _turned_back(gradient: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -175,12 +169,10 @@ class GatedEnd(torch.autograd.Function):
         dtype, keeps = working_type(), any(ctx.needs_input_grad)
         found, kept = torch.empty_like(hidden), []
         with torch.autocast("cpu", enabled=False):
-            outs, gates, downs = Matrix([out], dtype), Matrix([gate, up], dtype), Matrix([down], dtype)
-            norm = Norm(weight, epsilon)
+            outs, gates, downs = Matrix([out], dtype), Matrix([gate, up], dtype, weight), Matrix([down], dtype)
             for part in blocks(len(hidden), dtype):
                 middle = torch.add(hidden[part], outs.of(attended[part]))
-                unit, _ = norm.of(middle)
-                joined = gates.of(unit.mul_(weight))
+                joined = gates.of(normed(middle, epsilon)[0])
                 opened, right = joined.chunk(2, 1)
                 torch.add(middle, downs.of(F.silu(opened).mul_(right)), out=found[part])
                 if keeps:
@@ -195,10 +187,10 @@ class GatedEnd(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The chain rule from below, block by block."""
         attended, weight, out, gate, up, down, *kept = ctx.saved_tensors
-        learn_out, learn_gate, learn_up, learn_down = ctx.needs_input_grad[4:]
-        outs, downs = Matrix([out], ctx.dtype, learn_out), Matrix([down], ctx.dtype, learn_down)
-        gates = Matrix([gate, up], ctx.dtype, learn_gate or learn_up)
-        norm = Norm(weight, ctx.epsilon)
+        learns_norm, _, *learns = ctx.needs_input_grad[2:]
+        outs = Matrix([out], ctx.dtype, learns=learns[0])
+        gates = Matrix([gate, up], ctx.dtype, weight, learns_norm or any(learns[1:3]))
+        downs = Matrix([down], ctx.dtype, learns=learns[3])
         of_hidden, of_attended = torch.empty_like(gradient), torch.empty_like(attended)
         for number, part in enumerate(blocks(len(gradient), ctx.dtype)):
             middle, joined = kept[2 * number : 2 * number + 2]
@@ -211,10 +203,11 @@ class GatedEnd(torch.autograd.Function):
             of_left, of_right = of_joined.chunk(2, 1)
             torch.mul(of_product, opened, out=of_right)
             torch.ops.aten.silu_backward.grad_input(of_product.mul_(right), left, grad_input=of_left)
-            unit, inverse = norm.of(middle)
-            gates.learn(of_joined, unit * weight)
-            of_middle = torch.add(own, norm.back(gates.back(of_joined), unit, inverse), out=of_hidden[part])
+            unit, inverse = normed(middle, ctx.epsilon)
+            gates.learn(of_joined, unit)
+            of_middle = torch.add(own, before_norm(gates.back(of_joined), unit, inverse), out=of_hidden[part])
             low = of_middle.to(ctx.dtype)
             outs.learn(low, attended[part])
             of_attended[part] = outs.back(low)
-        return of_hidden, of_attended, norm.gradient, None, *outs.gradients(), *gates.gradients(), *downs.gradients()
+        weights = (*outs.gradients(), *gates.gradients(), *downs.gradients())
+        return of_hidden, of_attended, gates.gradient_of_norm(), None, *weights

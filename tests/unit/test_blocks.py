@@ -109,13 +109,14 @@ def products_of(backward) -> int:
 def test_nothing_is_multiplied_for_what_does_not_learn() -> None:
     inputs = [drawn(16, WIDE), drawn(16, WIDE), drawn(WIDE), *weights_of_end()]
     every = products_of(our_end(*inputs)[0].sum().backward)
-    frozen = [*inputs[:3], *(weight.detach() for weight in inputs[3:])]
+    frozen = [*inputs[:2], *(weight.detach() for weight in inputs[2:])]
     assert (every, products_of(our_end(*frozen)[0].sum().backward)) == (6, 3)
     heads, weight = heads_by("blocks", 1), drawn(8, WIDE)
     hidden = drawn(TOKENS, WIDE)
     both = products_of(heads(hidden, drawn(WIDE), weight)[0].sum().backward)
+    frozen = products_of(heads(hidden, drawn(WIDE).detach(), weight.detach())[0].sum().backward)
     alone = products_of(heads(hidden.detach(), drawn(WIDE), weight)[0].sum().backward)
-    assert (both, alone) == (6, 3)  # two a block of three, and one
+    assert (both, frozen, alone) == (6, 3, 3)  # two a block of three, and one
 
 
 def test_bf16_is_near_fp32_and_its_gradients_are_fp32() -> None:
