@@ -312,5 +312,5 @@ def _attend_shared(
     weights = torch.cat((on_prompt, on_own.view(len(together), n * group, own)), -1)
     torch.softmax(weights, -1, out=weights)
     found = torch.bmm(weights[..., :longest], prompt_values).view(-1, group, width)
-    found = found.baddbmm_(weights[..., longest:].view(-1, n, group, own).flatten(0, 1), values.flatten(0, 2))
+    found.add_(_weighted(weights[..., longest:].view(-1, n, group, own).flatten(0, 1), values.flatten(0, 2)))
     return found.view(prompts, key_heads, n, group * width).transpose(1, 2).reshape(len(queries), -1)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # the factor whose rows and inner width count, by the name of the operation; the result's last axis is the third number
-FACTOR = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "linear": 0, "_linear_pointwise": 0}
+FACTOR = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "linear": 0, "_linear_pointwise": 0}
 
 
 class CountProducts(TorchDispatchMode):

@@ -2,7 +2,12 @@
 
 import pytest
 import torch
+from runners.products import CountProducts
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from lmgym import families
+from lmgym.causal_rows import lay, run_layers
+from lmgym.families import family_of
 from lmgym.products import added_product, by_onednn, product
 
 
@@ -42,3 +47,17 @@ def test_blocks_add_up_in_fp32(dtype: torch.dtype) -> None:
     assert total.dtype == torch.float32
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(total, left.float().t() @ right.float(), rtol=tolerance, atol=tolerance)
+
+
+def test_a_layer_by_blocks_is_counted_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    family = family_of(AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=50, **sizes)))
+    rows, found = lay([list(range(40))] * 20, [30] * 20), []
+    for fewest in (1, 10**6):
+        monkeypatch.setattr(families, "FEWEST", fewest)
+        with CountProducts() as count:
+            run_layers(family, rows).sum().backward()
+        found.append(count.operations)
+    tokens, read, square, gated = 20 * 39, 20 * 30, 64 * 64, 3 * 64 * 96
+    by_hand = 3 * 2 * (2 * tokens * square + read * (2 * square + gated))  # keys and values of all tokens
+    assert found == [by_hand, by_hand]
