@@ -198,7 +198,11 @@ class HeadLogprobs(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         found = states.new_empty(len(targets), dtype=torch.float32)
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        learns, every = any(ctx.needs_input_grad[1:3]), []
+        learns = any(ctx.needs_input_grad[1:3])
+        # fp32 as it comes, block by block; what is rounded anyway into one tensor, so that the backward is one product
+        every: list[torch.Tensor] = []
+        if learns and dtype != torch.float32:
+            every = [weight.new_empty(len(targets), len(weight), dtype=dtype)]
         with torch.autocast(kind, enabled=False):  # it would round the whole weight at each use
             low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
             for start in range(0, len(targets), rows):
@@ -207,12 +211,14 @@ class HeadLogprobs(torch.autograd.Function):
                 logits = by(states[part].to(dtype), low, low_bias).float()
                 logits = logits if temperature in (0, 1) else logits.div_(temperature)
                 found[part] = _logprobs_of(logits, targets[part])
-                logits = logits.to(dtype)
-                if slopes is not None:
-                    slopes[part] = by(logits, low.t())
-                if learns:
+                if learns and dtype != torch.float32:
+                    every[0][part] = logits
+                    logits = every[0][part]
+                elif learns:
                     every.append(logits)
-        ctx.scale, ctx.rows = -1 / (temperature or 1), rows
+                if slopes is not None:
+                    slopes[part] = by(logits.to(dtype), low.t())
+        ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
         ctx.save_for_backward(*(kept for kept in (states if learns else None, slopes) if kept is not None), *every)
         return found
 
