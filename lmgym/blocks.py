@@ -99,20 +99,43 @@ def before_norm(gradient: torch.Tensor, unit: torch.Tensor, inverse: torch.Tenso
     return torch.addcmul(gradient, unit, mean).mul_(inverse)
 
 
+def normed_heads(
+    hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, cos: torch.Tensor, sin: torch.Tensor, turned: int,
+    *weights: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Heads [N, heads, D] of normed states [N, W], one a weight [heads * D, W]; the first `turned` are rotated.
+
+    The norm's weight is [W], cos and sin are [N, 1, D].
+    """
+    return NormedHeads.apply(hidden, weight, epsilon, cos, sin, turned, *weights)
+
+
+def gated_end(
+    hidden: torch.Tensor, attended: torch.Tensor, weight: torch.Tensor, epsilon: float,
+    out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """The rest of a layer after attention, [N, W]: h = hidden + out(attended), then h + down(silu(gate(n)) * up(n)),
+    n the norm of h (Shazeer 2020, SwiGLU).
+    """
+    # a function is told of weights that learn, but not whether gradients are wanted
+    keeps = torch.is_grad_enabled()
+    return GatedEnd.apply(hidden, attended, weight, epsilon, out, gate, up, down, keeps)
+
+
 def working_type() -> torch.dtype:
     """What products are computed in: fp32, or bf16 under autocast."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 class NormedHeads(torch.autograd.Function):
-    """Heads [N, heads, D] of normed states [N, W], one a weight [heads * D, W]; the first `turned` are rotated."""
+    """`normed_heads`."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, cos: torch.Tensor, sin: torch.Tensor,
         turned: int, *weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """One tensor a weight; cos and sin are [N, 1, D]."""
+        """Keeps what came in."""
         dtype = working_type()
         with torch.autocast("cpu", enabled=False):
             matrix, width = Matrix(weights, dtype, weight), cos.shape[-1]
@@ -125,9 +148,8 @@ class NormedHeads(torch.autograd.Function):
                         torch.mul(own, cos[part], out=out[part]).addcmul_(own.roll(width // 2, -1), sin[part])
                     else:
                         out[part] = own
-        if any(ctx.needs_input_grad):
-            ctx.save_for_backward(hidden, weight, cos, sin, *weights)
-            ctx.epsilon, ctx.turned, ctx.dtype = epsilon, turned, dtype
+        ctx.save_for_backward(hidden, weight, cos, sin, *weights)
+        ctx.epsilon, ctx.turned, ctx.dtype = epsilon, turned, dtype
         return tuple(found)
 
     @staticmethod
@@ -156,18 +178,15 @@ def _turned_back(gradient: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -
 
 
 class GatedEnd(torch.autograd.Function):
-    """The rest of a layer after attention, [N, W]: h = hidden + out(attended), then h + down(silu(gate(n)) * up(n)),
-    n the norm of h (Shazeer 2020, SwiGLU).
-    """
+    """`gated_end`."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, attended: torch.Tensor, weight: torch.Tensor, epsilon: float,
-        out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor,
+        out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, keeps: bool,
     ) -> torch.Tensor:  # fmt: skip
         """Keeps h, gate and up, block by block."""
-        dtype, keeps = working_type(), any(ctx.needs_input_grad)
-        found, kept = torch.empty_like(hidden), []
+        dtype, found, kept = working_type(), torch.empty_like(hidden), []
         with torch.autocast("cpu", enabled=False):
             outs, gates, downs = Matrix([out], dtype), Matrix([gate, up], dtype, weight), Matrix([down], dtype)
             for part in blocks(len(hidden), dtype):
@@ -187,7 +206,7 @@ class GatedEnd(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The chain rule from below, block by block."""
         attended, weight, out, gate, up, down, *kept = ctx.saved_tensors
-        learns_norm, _, *learns = ctx.needs_input_grad[2:]
+        learns_norm, _, *learns = ctx.needs_input_grad[2:8]
         outs = Matrix([out], ctx.dtype, learns=learns[0])
         gates = Matrix([gate, up], ctx.dtype, weight, learns_norm or any(learns[1:3]))
         downs = Matrix([down], ctx.dtype, learns=learns[3])
@@ -210,4 +229,4 @@ class GatedEnd(torch.autograd.Function):
             outs.learn(low, attended[part])
             of_attended[part] = outs.back(low)
         weights = (*outs.gradients(), *gates.gradients(), *downs.gradients())
-        return of_hidden, of_attended, gates.gradient_of_norm(), None, *weights
+        return of_hidden, of_attended, gates.gradient_of_norm(), None, *weights, None

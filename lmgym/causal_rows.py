@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.families import Family, attention_dtype
-from lmgym.functions import CACHED_LOGITS, HeadLogprobs, Spread, Taken, TargetLogprobs
+from lmgym.functions import CACHED_LOGITS, Spread, Taken, TargetLogprobs, head_logprobs
 from lmgym.joined import is_sharded
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
@@ -218,7 +218,7 @@ def token_logprobs(
         kept = most if learns else len(targets)
 
         def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return HeadLogprobs.apply(states, head.weight, head.bias, wanted, temperature, rows)
+            return head_logprobs(states, head.weight, head.bias, wanted, temperature, rows)
     else:
         kept = most
 

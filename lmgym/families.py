@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.blocks import FEWEST, GatedEnd, NormedHeads
+from lmgym.blocks import FEWEST, gated_end, normed_heads
 from lmgym.errors import InputError
 from lmgym.functions import Taken, gated_silu, rms_norm
 from lmgym.joined import Joined, is_sharded
@@ -149,13 +149,13 @@ class LlamaFamily:
         settings = norm.weight, norm.variance_epsilon, self.cos, self.sin
         turned = 0 if self.norms_heads else 1
         if asking is None:
-            queries, keys, values = NormedHeads.apply(hidden, *settings, 2 * turned, query, key, value)
+            queries, keys, values = normed_heads(hidden, *settings, 2 * turned, query, key, value)
             cos, sin = self.cos, self.sin
         else:
-            keys, values = NormedHeads.apply(hidden, *settings, turned, key, value)
+            keys, values = normed_heads(hidden, *settings, turned, key, value)
             cos, sin = self.cos[asking], self.sin[asking]
             some = Taken.apply(hidden, asking)
-            [queries] = NormedHeads.apply(some, norm.weight, norm.variance_epsilon, cos, sin, turned, query)
+            [queries] = normed_heads(some, norm.weight, norm.variance_epsilon, cos, sin, turned, query)
         if self.norms_heads:
             queries = self._turn(queries, attention, self.heads, cos, sin)
             keys = self._turn(keys, attention, 0, self.cos, self.sin)
@@ -174,7 +174,7 @@ class LlamaFamily:
         if self._goes_by_blocks(layer, hidden):
             norm, mlp = block.post_attention_layernorm, block.mlp
             weights = (x.weight for x in (block.self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
-            return GatedEnd.apply(hidden, attended, norm.weight, norm.variance_epsilon, *weights)
+            return gated_end(hidden, attended, norm.weight, norm.variance_epsilon, *weights)
         hidden = self.outputs[layer](attended, hidden)
         joined = self.gates[layer](_rms_norm(block.post_attention_layernorm, hidden))
         if self.silu:

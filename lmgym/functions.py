@@ -179,26 +179,39 @@ class TargetLogprobs(torch.autograd.Function):
         return every, None
 
 
-class HeadLogprobs(torch.autograd.Function):
+def head_logprobs(
+    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, temperature: float,
+    rows: int,
+) -> torch.Tensor:  # fmt: skip
     """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
 
+    Logits are there for `rows` tokens at a time.
+    """
+    # a function is told of weights that learn, but not whether gradients are wanted
+    keeps = torch.is_grad_enabled()
+    return HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, keeps)
+
+
+class HeadLogprobs(torch.autograd.Function):
+    """`head_logprobs`.
+
     d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
-    logits are there for `rows` tokens at a time, and states need none of them in the backward (the order of work is
-    that of Liger's cross entropy, Hsu et al. 2024, which needs to know the loss). A head that learns keeps the
-    probabilities: what comes in scales the states, which are narrower.
+    states need no logits in the backward (the order of work is that of Liger's cross entropy, Hsu et al. 2024, which
+    needs to know the loss). A head that learns keeps the probabilities: what comes in scales the states, which are
+    narrower.
     """
 
     @staticmethod
     def forward(
         ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
-        temperature: float, rows: int,
+        temperature: float, rows: int, keeps: bool,
     ) -> torch.Tensor:  # fmt: skip
         """Keeps [M, W], the derivative with the sign turned, and the probabilities, less 1 at the target."""
         kind = states.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         found = states.new_empty(len(targets), dtype=torch.float32)
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        learns = any(ctx.needs_input_grad[1:3])
+        learns = keeps and any(ctx.needs_input_grad[1:3])
         # fp32 as it comes, block by block; what is rounded anyway into one tensor, so that the backward is one product
         every: list[torch.Tensor] = []
         if learns and dtype != torch.float32:
@@ -239,7 +252,7 @@ class HeadLogprobs(torch.autograd.Function):
             if ctx.needs_input_grad[2]:
                 own = torch.mv(every.t(), scale[part, 0].to(every.dtype))
                 of_bias = own.float() if of_bias is None else of_bias.add_(own)
-        return of_states, of_weight, of_bias, None, None, None
+        return of_states, of_weight, of_bias, None, None, None, None
 
 
 def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

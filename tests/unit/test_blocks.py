@@ -1,5 +1,7 @@
 """Parts of a layer over blocks beside torch's way of the same, and whole models that go by them."""
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,9 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym import blocks, families
-from lmgym.blocks import GatedEnd, NormedHeads
+from lmgym.blocks import gated_end, normed_heads
 from lmgym.causal_rows import lay, run_layers
 from lmgym.families import family_of
+from lmgym.functions import head_logprobs
 
 TOKENS, WIDE, HEADS, INNER = 37, 24, 3, 40  # two blocks of 16 and what is left
 
@@ -52,7 +55,7 @@ def plain_end(hidden, attended, norm, out, gate, up, down) -> tuple[torch.Tensor
 
 
 def our_end(hidden, attended, norm, out, gate, up, down) -> tuple[torch.Tensor]:
-    return (GatedEnd.apply(hidden, attended, norm, 1e-5, out, gate, up, down),)
+    return (gated_end(hidden, attended, norm, 1e-5, out, gate, up, down),)
 
 
 @pytest.mark.parametrize("tokens", [TOKENS, 16, 5])
@@ -72,7 +75,7 @@ def heads_by(apply, turned: int):
     cos, sin = (drawn(TOKENS, 1, 8).detach() * scale for scale in (1.0, 0.5))
 
     def ours(hidden, norm, *weights):
-        return NormedHeads.apply(hidden, norm, 1e-5, cos, sin, turned, *weights)
+        return normed_heads(hidden, norm, 1e-5, cos, sin, turned, *weights)
 
     def theirs(hidden, norm, *weights):
         normed = F.rms_norm(hidden, (WIDE,), norm, 1e-5)
@@ -162,3 +165,38 @@ def test_a_layer_with_biases_goes_another_way(setting: str) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=50, **sizes, **{setting: True}))
     states = run_layers(family_of(model), lay([list(range(40))], [11]))
     assert states.grad_fn.name() != "GatedEndBackward"
+
+
+class MostAlive(TorchDispatchMode):
+    """The most tensors of a last axis that were there at once, of those that products made."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.wide, self.made, self.most = wide, [], 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        found = operation(*arguments, **(named or {}))
+        if operation._overloadpacket.__name__ in ("mm", "addmm") and found.shape[-1] == self.wide:
+            self.made.append(weakref.ref(found))
+            self.most = max(self.most, sum(made() is not None for made in self.made))
+        return found
+
+
+@pytest.mark.parametrize("what", ["layer", "head"])
+def test_without_gradients_a_block_is_gone_before_the_next_but_one(what: str) -> None:
+    head, targets = drawn(90, WIDE), torch.zeros(160, dtype=torch.int64)
+    inputs = [drawn(160, WIDE).detach(), drawn(160, WIDE).detach(), drawn(WIDE), *weights_of_end()]
+
+    def call() -> None:
+        if what == "layer":
+            our_end(*inputs)
+        else:
+            head_logprobs(inputs[0], head, None, targets, 1.0, 16)
+
+    wide, counts = 2 * INNER if what == "layer" else 90, []
+    for context in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with context(), MostAlive(wide) as count:
+            call()
+        counts.append(count.most)
+    assert counts[0] == 10
+    assert max(counts[1:]) <= 2
