@@ -57,22 +57,23 @@ class Matrix:
 
     def _product(self, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """[n, a] of [n, b] and [a, b]."""
-        rows, dtype = len(inputs), weight.dtype
-        if dtype == torch.float32:
-            return product(inputs, weight) if rows == BLOCKS[dtype] else torch.mm(inputs, weight.t())
-        inputs = inputs.to(dtype)
-        if fillers := -rows % FILLED:
-            inputs = F.pad(inputs, (0, 0, 0, fillers))
-        return torch.mm(inputs, weight.t())[:rows]
+        rows = len(inputs)
+        if self.weight.dtype == torch.float32:
+            whole = rows == BLOCKS[torch.float32]
+            return product(inputs, weight) if whole else torch.mm(inputs, weight.t())
+        return torch.mm(self._filled(inputs), weight.t())[:rows]
 
     def learn(self, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
         """Adds what a block's [n, O] and [n, W] contribute to the weights' gradient, which is fp32."""
-        if not self.learns:
-            return
-        gradient, inputs = (states.to(self.weight.dtype) for states in (gradient, inputs))
-        if self.weight.dtype != torch.float32 and (fillers := -len(inputs) % FILLED):
-            gradient, inputs = (F.pad(states, (0, 0, 0, fillers)) for states in (gradient, inputs))
-        self.gradient = added_product(self.gradient, gradient, inputs)
+        if self.learns:
+            self.gradient = added_product(self.gradient, self._filled(gradient), self._filled(inputs))
+
+    def _filled(self, states: torch.Tensor) -> torch.Tensor:
+        """Of the weights' type; where it is rounded, with zeros up to a number of rows that oneDNN has compiled."""
+        states = states.to(self.weight.dtype)
+        if self.weight.dtype == torch.float32 or not (fillers := -len(states) % FILLED):
+            return states
+        return F.pad(states, (0, 0, 0, fillers))
 
     def gradients(self) -> list[torch.Tensor | None]:
         """One a weight."""

@@ -146,16 +146,15 @@ class LlamaFamily:
     def _project_blocks(self, layer: int, hidden: torch.Tensor, asking: torch.Tensor | None) -> QKV:
         attention, norm = self.blocks[layer].self_attn, self.blocks[layer].input_layernorm
         query, key, value = (x.weight for x in (attention.q_proj, attention.k_proj, attention.v_proj))
-        settings = norm.weight, norm.variance_epsilon, self.cos, self.sin
+        scale = norm.weight, norm.variance_epsilon
+        cos, sin = self.cos, self.sin
         turned = 0 if self.norms_heads else 1
         if asking is None:
-            queries, keys, values = normed_heads(hidden, *settings, 2 * turned, query, key, value)
-            cos, sin = self.cos, self.sin
+            queries, keys, values = normed_heads(hidden, *scale, cos, sin, 2 * turned, query, key, value)
         else:
-            keys, values = normed_heads(hidden, *settings, turned, key, value)
-            cos, sin = self.cos[asking], self.sin[asking]
-            some = Taken.apply(hidden, asking)
-            [queries] = normed_heads(some, norm.weight, norm.variance_epsilon, cos, sin, turned, query)
+            keys, values = normed_heads(hidden, *scale, cos, sin, turned, key, value)
+            cos, sin = cos[asking], sin[asking]
+            [queries] = normed_heads(Taken.apply(hidden, asking), *scale, cos, sin, turned, query)
         if self.norms_heads:
             queries = self._turn(queries, attention, self.heads, cos, sin)
             keys = self._turn(keys, attention, 0, self.cos, self.sin)

@@ -92,6 +92,10 @@ def test_heads_are_those_of_norm_product_and_rotation(turned: int, below_learns:
     hidden = drawn(TOKENS, WIDE).detach().requires_grad_(below_learns)
     inputs = [hidden, drawn(WIDE), *weights]
     compare(heads_by("blocks", turned), heads_by("parts", turned), inputs, rtol=1e-4, atol=5e-5)
+    found = heads_by("blocks", turned)(*inputs)
+    assert [one.shape for one in found] == [(TOKENS, HEADS, 8), (TOKENS, 1, 8), (TOKENS, 1, 8)]
+    plain = F.linear(F.rms_norm(hidden, (WIDE,), inputs[1], 1e-5), weights[2])
+    torch.testing.assert_close(found[2].flatten(1), plain, rtol=1e-4, atol=5e-5)  # the last is never rotated
 
 
 def products_of(backward) -> int:
