@@ -1,5 +1,10 @@
-"""How an experiment ends: a user's error, or a run that stopped by its own word, in one line with its exit code."""
+"""How an experiment ends: a user's error, or a run that stopped by its own word, in one line with its exit code; a run
+of a launcher's rank that succeeded, before the interpreter takes itself apart.
+"""
 
+import atexit
+import os
+import sys
 from collections.abc import Callable
 
 from lmgym.errors import InputError, RunStopped
@@ -7,8 +12,28 @@ from lmgym.override import leave
 
 
 def launch(main: Callable[[], None]) -> None:
-    """Runs `main`; such an error is printed by rank 0 alone and every rank exits with its code."""
+    """Runs `main`, the last thing that a script does.
+
+    A user's error is printed by rank 0 alone, and every rank exits with its code.
+    """
+    # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
+    succeeded: list[bool] = []
+    atexit.register(lambda: _end_rank() if succeeded else None)
     try:
         main()
     except (InputError, RunStopped) as error:
         leave(error)
+    succeeded.append(True)
+
+
+def _end_rank() -> None:
+    """Ends a rank with 0 once the exit handlers have run, without the interpreter's own end.
+
+    A process group that DeepSpeed still refers to keeps its threads, and one that lets go of a tensor while the
+    interpreter ends aborts the process (pytorch/pytorch#190489): a launcher would call a run failed that is whole.
+    """
+    raised = hasattr(sys, "last_value")  # by what the script did after all
+    if "RANK" in os.environ and not raised:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

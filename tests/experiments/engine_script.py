@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from lmgym.engine import Engine, rank, read_config, resolve_config, start_distributed, stop_distributed, world_size
+from lmgym.launch import launch
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RANKS, ACCUMULATION, MICRO_BATCH, UPDATES, INPUTS, WIDTH = 2, 2, 3, 5, 8, 16
@@ -105,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -18,6 +18,7 @@ import reward_models.train
 import sft.train
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.engine import Engine, rank, read_config, resolve_config, start_distributed, stop_distributed, world_size
+from lmgym.launch import launch
 from lmgym.models import load_tokenizer
 from lmgym.run import Run
 from ppo.config import PPOConfig
@@ -117,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from lmgym.engine import rank, start_distributed, stop_distributed
+from lmgym.launch import launch
 from lmgym.models import load_tokenizer
 from lmgym.run import Run
 from reward_models import train
@@ -64,9 +65,13 @@ def gradients(
     return capture.updates, [rows.tolist() for rows in trainer.sampler.updates()], data
 
 
-if __name__ == "__main__":
+def main() -> None:
     start_distributed(use_deepspeed=False)
     captured, _, _ = gradients(**json.loads(Path(sys.argv[1]).read_text()))
     if rank() == 0:
         torch.save(captured, sys.argv[2])
     stop_distributed()
+
+
+if __name__ == "__main__":
+    launch(main)

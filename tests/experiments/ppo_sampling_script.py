@@ -14,6 +14,7 @@ from lmgym.causal_rows import lay
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.engine import rank, read_config, share_objects, start_distributed, stop_distributed, whole_weights
 from lmgym.generation import Sampling
+from lmgym.launch import launch
 from lmgym.models import load_tokenizer
 from ppo.config import PPOConfig
 from ppo.models import build
@@ -60,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)
