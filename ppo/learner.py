@@ -1,7 +1,7 @@
 """Epochs of minibatches over an iteration's rollouts: PPO's updates."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lmgym.engine import rank, sum_over_ranks, world_size
+from lmgym.joined import is_sharded
 from lmgym.plain_engine import Trained
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
@@ -87,40 +88,69 @@ class Learner:
     def _accumulate(
         self, rollouts: Rollouts, rows: np.ndarray, count: float, update: int, critic_only: bool, last: bool
     ) -> torch.Tensor:
-        """Forward and backward of a micro-batch. Without rows the first one stands in, and counts nothing."""
+        """Forward and backward of a micro-batch; its sums. Without rows the first one stands in, and counts nothing."""
         method = self.config.method
         batch = Batch.of(rollouts, rows, self.device)
-        logprobs, values = self._forward(rollouts, batch)
         old, advantages, old_values, returns, mask = (
             one[batch.places].to(self.device)[None]
             for one in (rollouts.logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.trained)
         )
         mask = mask & bool(len(rows))
-        logprobs, values = logprobs[None], values[None]
-        policy, _ = policy_loss(logprobs, old, advantages, mask, method.cliprange)
-        value, _ = value_loss(values, old_values, returns, mask, method.cliprange_value)
         # gradients are averaged over ranks, and the loss is a mean over the tokens of all
         share = world_size() / max(count, 1.0)
-        loss = ((0.0 if critic_only else 1.0) * policy + method.vf_coef * value) * share
+        sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        for logprobs, values in self._passes(rollouts, batch):
+            loss = torch.zeros((), device=self.device)
+            if logprobs is not None:
+                policy, _ = policy_loss(logprobs[None], old, advantages, mask, method.cliprange)
+                loss = loss + (0.0 if critic_only else 1.0) * policy
+                sums += self._policy_sums(policy, logprobs[None], old, advantages, mask)
+            if values is not None:
+                value, _ = value_loss(values[None], old_values, returns, mask, method.cliprange_value)
+                loss = loss + method.vf_coef * value
+                sums[SUMS.index("value_loss")] = value.item()
+            loss = loss * share
+            self._refuse_non_finite(loss, update, rollouts, batch)
+            self.engine.backward(loss, last and values is not None)
+        return sums
+
+    def _passes(self, rollouts: Rollouts, batch: Batch) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
+        """Log-probabilities and values [M] of a batch: both of one forward, or one after the other where the critic is
+        a model of its own, so that only one model's states are there for a backward.
+
+        Not under ZeRO-3: its prefetch goes by the forward before, and left weights of before the update in place.
+        """
+        if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
+            found, rollouts.forward = rollouts.forward, None
+            yield found
+            return
+        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
+        actor = self.engine.module
+        if actor.critic is None or is_sharded(actor):
+            yield self.engine(batch.rows, batch.targets, states)
+            return
+        yield self.engine(batch.rows, batch.targets, states, values=False)
+        yield self.engine(batch.rows)
+
+    def _refuse_non_finite(self, loss: torch.Tensor, update: int, rollouts: Rollouts, batch: Batch) -> None:
         total = sum_over_ranks(loss.detach().double().clone()).item()
         if not math.isfinite(total):
             own = loss.item()
             self.non_finite(update, "" if math.isfinite(own) else f"a loss of {own}", _names(rollouts, batch.chosen))
-        self.engine.backward(loss, last)
-        with torch.no_grad():
-            log_ratio = torch.where(mask, logprobs - old, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
-            clipped, tokens = clip_fraction(logprobs, old, advantages, mask, method.cliprange)
-            drift = (log_ratio.expm1() - log_ratio).sum()  # k3 of the policy that sampled to the one that learns
-            ratio = (log_ratio.exp() * mask).sum()
-            return torch.stack([x.double().cpu() for x in (policy, value, drift, clipped, ratio, tokens)])
 
-    def _forward(self, rollouts: Rollouts, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and values [M] of a batch."""
-        if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
-            found, rollouts.forward = rollouts.forward, None
-            return found
-        states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
-        return self.engine(batch.rows, batch.targets, states)
+    @torch.no_grad()
+    def _policy_sums(
+        self, loss: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """What an update logs of the policy, [len(SUMS)], of [1, M] each."""
+        log_ratio = torch.where(mask, logprobs - old, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+        clipped, tokens = clip_fraction(logprobs, old, advantages, mask, self.config.method.cliprange)
+        drift = (log_ratio.expm1() - log_ratio).sum()  # k3 of the policy that sampled to the one that learns
+        ratio = (log_ratio.exp() * mask).sum()
+        found = {"policy_loss": loss, "approx_kl": drift, "clipfrac": clipped, "ratio": ratio, "tokens": tokens}
+        nothing = torch.zeros((), device=loss.device)
+        return torch.stack([found.get(name, nothing).double() for name in SUMS]).cpu()
 
 
 def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:

@@ -79,13 +79,34 @@ def run(variant: str, micro_batch: int, config: PPOConfig | None = None) -> tupl
 def test_one_micro_batch_learns_what_many_learn_with_one_forward_less(variant: str) -> None:
     whole, whole_curve, whole_weights, forwards = run(variant, 4)
     parts, parts_curve, parts_weights, many = run(variant, 1)
-    assert (forwards, many) == (EPOCHS, 4 * EPOCHS)
+    # policy and critic go one after the other, but for the first forward, which is that of `measure`
+    models = 2 if variant == "own_critic" else 1
+    assert (forwards, many) == (1 + models * (EPOCHS - 1), models * 4 * EPOCHS)
     assert whole.forward is None  # its graph is given up
     for name in ("logprobs", "reference_logprobs", "values", "advantages", "returns"):
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name), atol=2e-6, rtol=0)
     torch.testing.assert_close(torch.tensor(whole_curve), torch.tensor(parts_curve), atol=1e-5, rtol=0)
     for name, weight in whole_weights.items():
         torch.testing.assert_close(weight, parts_weights[name], atol=2e-4, rtol=0)
+
+
+def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
+    """So that the states of one model are there at a time."""
+    config = make_config(2)
+    actor, rollouts, found = make_actor("own_critic"), make_rollouts(), []
+    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+    experience.measure(rollouts)
+    reward_and_advance(rollouts, config, 0.05)
+
+    def look(module, inputs, outputs) -> None:
+        weights = (module.policy.lm_head.weight, module.critic.score.weight)
+        found.append((*(out is not None for out in outputs), *(w.grad is not None for w in weights)))
+
+    actor.register_forward_hook(look)
+    Learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
+    policy, critic = (True, False), (False, True)
+    first = [(*policy, False, False), (*critic, True, False)]
+    assert found == EPOCHS * [*first, (*policy, True, True), (*critic, True, True)]
 
 
 def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
