@@ -95,7 +95,8 @@ class MethodConfig:
     stop_kl: float = 0.0
     """end an iteration's epochs once the policy is so many nats a token from the one that sampled; 0: never"""
     critic: str = "head"
-    """head: a value head on the policy's trunk; else the folder of a reward model that the critic starts from"""
+    """head: a new value head on the policy's trunk; else the folder of a reward model that the critic starts from, or
+    `critic/` of a former run"""
     critic_warmup: int = 0
     """first iterations in which only the critic learns"""
     num_layers_unfrozen: int = -1

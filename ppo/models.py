@@ -20,32 +20,12 @@ from lmgym.causal_rows import CausalRows, run_layers, token_logprobs
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
 from lmgym.families import Family, family_of
-from lmgym.models import add_lora, gathered, head_name, load_classifier, round_weights
+from lmgym.models import add_lora, round_weights
 from lmgym.policies import load_policy
 from lmgym.random_state import seeded
 from lmgym.saving import below_adapters, is_adapted
 from ppo.config import PPOConfig
-
-
-class ValueHead(nn.Module):
-    """Linear(d, 2d), ReLU, Linear(2d, 1), as in trlx, in fp32; it says 0 until it has learned."""
-
-    def __init__(self, width: int, seed: int) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, 1)
-        generator = torch.Generator().manual_seed(seed)
-        with gathered([*self.parameters()], modifier_rank=0), torch.no_grad():
-            if self.inner.weight.numel():
-                drawn = torch.randn(self.inner.weight.shape, generator=generator) / width**0.5
-                self.inner.weight.copy_(drawn.to(self.inner.weight))
-                for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
-                    zero.zero_()
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[M] of [M, W]."""
-        with torch.autocast(states.device.type, enabled=False):
-            inner = self.inner(states.to(self.inner.weight.dtype)).relu()
-            return self.outer(inner)[:, 0].float()
+from ppo.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 
 
 @final
@@ -187,7 +167,7 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     settings, method = config.policy, config.method
     with without_sharded_load():
         policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code)
-        critic = None if method.critic == "head" else load_critic(method.critic, tokenizer)
+        critic = None if is_on_trunk(method.critic) else load_critic(method.critic, tokenizer)
     return adapted(config, policy, critic)
 
 
@@ -208,23 +188,6 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     actor = ActorCritic(
         policy, critic, frozen, config.rollout.temperature, settings.gradient_checkpointing, config.optimizer.seed
     )
+    if actor.value_head is not None and method.critic != "head":
+        load_value_head(actor.value_head, method.critic)
     return actor, Reference.of(actor)
-
-
-def load_critic(name: str, tokenizer):
-    """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
-    other words to it.
-    """
-    from lmgym.models import load_tokenizer
-
-    own = load_tokenizer(name)
-    if own.get_vocab() != tokenizer.get_vocab():
-        raise InputError(
-            f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
-            "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
-        )
-    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
-    head = getattr(model, head_name(model))
-    if head.out_features != 1:
-        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
-    return model

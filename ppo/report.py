@@ -15,6 +15,7 @@ from lmgym.reporting import CONSOLE
 from lmgym.run import Run
 from lmgym.text import render, tokenize_texts
 from ppo.config import PPOConfig
+from ppo.critics import save_critic
 from ppo.gyms import Gym
 from ppo.models import ActorCritic
 
@@ -94,12 +95,13 @@ def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, 
 
 
 def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
-    """The policy as an ordinary folder. The weights are gathered on all ranks."""
+    """The policy as an ordinary folder, and its critic beside it. The weights are gathered on all ranks."""
     state = engine.gather()
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
     own = {name.removeprefix("policy."): value for name, value in state.items() if name.startswith("policy.")}
+    save_critic(actor.critic, state, run.folder / "critic", tokenizer)
     folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True)
     (folder / "README.md").write_text(_card(config, metrics or _last_figures(run)), encoding="utf-8")
     return folder

@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -137,6 +138,9 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
         model = AutoModelForCausalLM.from_pretrained(found / "model")
         ids = AutoTokenizer.from_pretrained(found / "model")("and now", return_tensors="pt")
         assert torch.isfinite(model(**ids).logits).all(), "an ordinary folder"
+        saved, plain = (load_file(next((folder / "critic").glob("*.safetensors"))) for folder in (found, wanted))
+        assert saved.keys() == plain.keys()
+        assert all(torch.allclose(saved[name], plain[name], atol=1e-4) for name in saved)
 
 
 @pytest.mark.slow

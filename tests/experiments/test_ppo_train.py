@@ -10,13 +10,17 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run, words
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError, RunStopped
+from lmgym.models import load_tokenizer
 from lmgym.override import flatten
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.critics import ValueHead, save_critic
 from ppo.gyms import chat_with_scorers, text_with_function
+from ppo.models import build
 from ppo.train import train
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -116,6 +120,31 @@ def test_a_critic_of_its_own_starts_from_a_reward_model(go: Go, scorer_folders: 
     head = go(name="head")
     assert read_metrics(head)["values/mean"][4] == 0
     assert metrics["reward/mean"][4] == read_metrics(head)["reward/mean"][4], "the policy is the same"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_another_run_goes_on_with_the_critic_of_a_former_one(own: bool, go: Go, scorer_folders) -> None:
+    first = go(critic=scorer_folders["gpt2"] if own else "head")
+    assert [path.suffix for path in (first / "critic").glob("*.safetensors")] == [".safetensors"]
+    model, critic = str(first / "model"), str(first / "critic")
+    actor, _ = build(
+        PPOConfig("more", policy=ModelConfig(model), method=MethodConfig(critic=critic)), load_tokenizer(model)
+    )
+    assert (actor.critic is not None) == own
+    saved = load_file(next((first / "critic").glob("*.safetensors")))
+    loaded = (actor.critic if own else actor.value_head).state_dict()
+    assert saved.keys() <= loaded.keys()
+    assert all(torch.equal(saved[name], loaded[name]) for name in saved)
+    # what it has learned is there: an error of values that a new head does not have
+    again = go(name="again", model=model, critic=critic)
+    fresh = go(name="fresh", model=model, critic=scorer_folders["gpt2"] if own else "head")
+    assert read_metrics(again)["losses/value_loss"][4] < read_metrics(fresh)["losses/value_loss"][4]
+
+
+def test_a_value_head_of_another_policy_is_refused(go: Go, tmp_path) -> None:
+    save_critic(None, {f"value_head.{n}": p for n, p in ValueHead(24, 0).state_dict().items()}, tmp_path / "critic", 0)
+    with pytest.raises(InputError, match="is a value head for states of 24 numbers, and the policy's have 32"):
+        go(critic=tmp_path / "critic")
 
 
 def test_while_the_critic_warms_up_the_policy_stays(go: Go, talkative_models, scorer_folders) -> None:

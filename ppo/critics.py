@@ -1,0 +1,86 @@
+"""Critics: a value head on the policy's trunk, or a model of its own; loading them, and saving them for another run."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lmgym.errors import InputError
+from lmgym.models import gathered, head_name, load_classifier, load_tokenizer
+from lmgym.saving import Weights, replaced, save_plain
+
+VALUE_HEAD = "value_head.safetensors"
+
+
+class ValueHead(nn.Module):
+    """Linear(d, 2d), ReLU, Linear(2d, 1), as in trlx, in fp32; it says 0 until it has learned."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, 1)
+        generator = torch.Generator().manual_seed(seed)
+        with gathered([*self.parameters()], modifier_rank=0), torch.no_grad():
+            if self.inner.weight.numel():
+                drawn = torch.randn(self.inner.weight.shape, generator=generator) / width**0.5
+                self.inner.weight.copy_(drawn.to(self.inner.weight))
+                for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
+                    zero.zero_()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[M] of [M, W]."""
+        with torch.autocast(states.device.type, enabled=False):
+            inner = self.inner(states.to(self.inner.weight.dtype)).relu()
+            return self.outer(inner)[:, 0].float()
+
+
+def is_on_trunk(name: str) -> bool:
+    """Whether a critic that settings name is a head on the policy's trunk: a new one, or that of a former run."""
+    return name == "head" or (Path(name) / VALUE_HEAD).is_file()
+
+
+def load_value_head(head: ValueHead, folder: str) -> None:
+    """What `save_critic` wrote of a head. Raises InputError where it is of a policy of another width."""
+    found, needed = load_file(Path(folder) / VALUE_HEAD), {name: p.shape for name, p in head.named_parameters()}
+    if {name: value.shape for name, value in found.items()} != needed:
+        width, own = (shapes["inner.weight"][-1] for shapes in ({n: v.shape for n, v in found.items()}, needed))
+        raise InputError(
+            f"critic {folder} is a value head for states of {width} numbers, and the policy's have {own}; needed: "
+            "the policy that it was trained with, or critic=head"
+        )
+    with gathered([*head.parameters()], modifier_rank=0):
+        head.load_state_dict(found)
+
+
+def load_critic(name: str, tokenizer):
+    """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
+    other words to it.
+    """
+    own = load_tokenizer(name)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
+            "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
+        )
+    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
+    head = getattr(model, head_name(model))
+    if head.out_features != 1:
+        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
+    return model
+
+
+def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
+    """A folder for another run's `--critic`, from the whole weights of policy and critic by name.
+
+    A critic of its own is an ordinary folder of a classifier with one label.
+    """
+    with replaced(folder) as partial:
+        if critic is not None:
+            save_plain(critic, _below(state, "critic."), partial, tokenizer)
+        else:
+            partial.mkdir(parents=True)
+            save_file(_below(state, "value_head."), partial / VALUE_HEAD)
+
+
+def _below(state: Weights, prefix: str) -> Weights:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
