@@ -80,8 +80,8 @@ def deploy_all(
         return
     context, before = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, _begin) as pool:
-        parts = [[pool.submit(_live, names, world, part) for part in arm.parts(processes)] for arm in arms]
-        try:
+        try:  # from the first submit on: an interrupt meanwhile would wait for all that was submitted
+            parts = [[pool.submit(_live, names, world, part) for part in arm.parts(processes)] for arm in arms]
             for arm, futures in zip(arms, parts, strict=True):
                 yield _joined(arm, world, futures)
         except BrokenProcessPool as error:

@@ -105,6 +105,25 @@ def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, t
     assert first.returncode
 
 
+INTERRUPTED = """
+from lmgym.cli.arms import Arm, deploy_all
+from lmgym.environments.world import World
+from lmgym.generation import Sampling
+import numpy as np
+
+def arms():
+    yield Arm(0, np.arange(20000), 31, 0, Sampling())
+    raise KeyboardInterrupt
+
+list(deploy_all(["bots"], World(0), arms(), 2))
+"""
+
+
+def test_an_interrupt_while_work_is_handed_out_waits_for_none_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
+    assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
+
+
 def workers_of(pid: int) -> list[str]:
     """Processes that multiprocessing started there."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
