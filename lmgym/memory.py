@@ -1,6 +1,7 @@
 """What a training run needs of a device's memory, estimated before anything is loaded."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ class Demand:
         """All of it."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
+    def __add__(self, other: "Demand") -> "Demand":
+        """Of both, part by part."""
+        return Demand(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
 
 def estimate(
     model_config,
@@ -48,19 +53,32 @@ def estimate(
     to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
-    parameters, trainable = count_weights(model_config, lora_rank, causal)
+    weights = of_weights(*count_weights(model_config, lora_rank, causal), precision, deepspeed, ranks)
+    per_token = 3 * 4 * model_config.vocab_size if causal else 0
+    states = of_states(model_config, tokens, precision, checkpointing)
+    return replace(weights, activations=states + tokens * per_token)
+
+
+def of_weights(parameters: int, trainable: int, precision: str, deepspeed: dict[str, Any] | None, ranks: int) -> Demand:
+    """`estimate` of so many weights, without activations."""
     stage = zero_stage(deepspeed)
     weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
     zero = (deepspeed or {}).get("zero_optimization", {})
-    layers, width = model_config.num_hidden_layers, 2 if precision == "fp32" else 1
-    per_token = model_config.hidden_size * width * ((2 * layers + 34) if checkpointing else 34 * layers)
-    per_token += 3 * 4 * model_config.vocab_size if causal else 0
     return Demand(
         weights=0 if zero.get("offload_param") else parameters * weight / (ranks if stage == 3 else 1),
         gradients=trainable * weight / (ranks if stage >= 2 else 1),
         optimizer=0 if zero.get("offload_optimizer") else trainable * moment / (ranks if stage >= 1 else 1),
-        activations=tokens * per_token,
+        activations=0.0,
     )
+
+
+def of_states(
+    model_config, tokens: int, precision: str, checkpointing: bool = False, layers: int | None = None
+) -> float:
+    """Bytes of the activations of so many layers, without logits; None: of all."""
+    layers = model_config.num_hidden_layers if layers is None else layers
+    per_token = model_config.hidden_size * (2 if precision == "fp32" else 1)
+    return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
 
 
 def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tuple[int, int]:
@@ -81,8 +99,10 @@ def device_memory_gb() -> float | None:
     return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
 
 
-def refuse_excess(demand: Demand, memory_gb: float | None, stage: int, micro_batch: int) -> None:
-    """Raises InputError where the estimate exceeds the stated memory (GiB a device)."""
+def refuse_excess(
+    demand: Demand, memory_gb: float | None, stage: int, micro_batch: int, more: Sequence[str] = ()
+) -> None:
+    """Raises InputError where the estimate exceeds the stated memory (GiB a device); `more` are further ways out."""
     if memory_gb is None or demand.total <= memory_gb * GIB:
         return
     parts = ", ".join(f"{name} {getattr(demand, name) / GIB:.1f}" for name in Demand.__dataclass_fields__)
@@ -94,7 +114,7 @@ def refuse_excess(demand: Demand, memory_gb: float | None, stage: int, micro_bat
         fixes.append(f"--deepspeed configs/zero{stage + 1}.json" if stage else "--deepspeed configs/zero2.json")
     else:
         fixes.append("--deepspeed configs/zero3_offload.json")
-    fixes.append("more devices, or --lora_rank 16")
+    fixes += [*more, "more devices, or --lora_rank 16"]
     raise InputError(
         f"the run needs about {demand.total / GIB:.1f} GiB a device ({parts}); --memory_gb is {memory_gb:g}; "
         f"try {', '.join(fixes)}"

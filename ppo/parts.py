@@ -1,6 +1,6 @@
 """What the loop works with: models, the weights that sample, the engine, in the order in which they must be made."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,8 +8,7 @@ import torch
 from lmgym.engine import Engine, resolve_config, world_size, zero_stage
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
-from lmgym.memory import count_weights, device_memory_gb, estimate, refuse_excess
-from lmgym.models import count_parameters, load_config
+from lmgym.models import count_parameters
 from lmgym.plain_engine import PlainEngine, Trained
 from lmgym.run import Run
 from lmgym.training import room_for_checkpoints
@@ -60,24 +59,6 @@ def set_up(
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * config.updates_an_iteration)
     learner = Learner(config, engine, rate, device, keeper.leave_non_finite, keeper.beat)
     return Parts(gym, tokenizer, engine, sampler, Experience(config, engine, reference, device), learner, sampling)
-
-
-def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None) -> None:
-    """Raises InputError where policy, reference and a micro-batch of full context exceed the device's memory."""
-    settings, rollout = config.policy, config.rollout
-    model = load_config(settings.model, settings.trust_remote_code)
-    context = getattr(model, "max_position_embeddings", None) or 1024
-    tokens = min(context, (rollout.max_prompt or context) + rollout.max_new_tokens)
-    demand = estimate(
-        model, config.optimizer.micro_batch * tokens, settings.precision, deepspeed, world_size(),
-        settings.gradient_checkpointing, settings.lora_rank, causal=True,
-    )  # fmt: skip
-    whole, _ = count_weights(model, causal=True)
-    copies = 0 if settings.lora_rank else 1
-    copies += zero_stage(deepspeed) == 3  # the weights that sample
-    demand = replace(demand, weights=demand.weights + copies * whole * (4 if settings.precision == "fp32" else 2))
-    memory = config.run.memory_gb or device_memory_gb()
-    refuse_excess(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch)
 
 
 def make_engine(

@@ -16,6 +16,13 @@ MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 """nats between sampler and trainer: the largest in fp32, the mean in 16 bits"""
 
 
+def prompt_lengths(tokenizer, tasks: Sequence[Task]) -> list[int]:
+    """Tokens of each prompt, each prompt once; none of tasks whose environment makes the prompts."""
+    prompts = {task["prompt"] for task in tasks if isinstance(task.get("prompt"), str | Conversation)}
+    rendered = render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)])
+    return [len(ids) for ids in tokenize_texts(tokenizer, [*rendered, *(p for p in prompts if isinstance(p, str))])]
+
+
 def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence[Task]) -> list[str]:
     """A line where prompts are longer than the context leaves room for, and lose their left.
 
@@ -23,9 +30,7 @@ def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence
     """
     settings = config.rollout
     room = settings.max_prompt or max_length - settings.max_new_tokens
-    prompts = {task["prompt"] for task in tasks if isinstance(task.get("prompt"), str | Conversation)}
-    rendered = render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)])
-    lengths = [len(ids) for ids in tokenize_texts(tokenizer, [*rendered, *(p for p in prompts if isinstance(p, str))])]
+    lengths = prompt_lengths(tokenizer, tasks)
     long = [length for length in lengths if length > room]
     if not long or room < 1:
         return []  # what leaves no room at all is refused by who samples

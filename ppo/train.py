@@ -36,12 +36,13 @@ from lmgym.tracking import adopt_original_token_names
 from lmgym.training import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
 from ppo.config import PPOConfig, refuse_impossible
+from ppo.demand import refuse_excess_memory
 from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
 from ppo.learner import Learned
-from ppo.parts import Parts, count_iterations, refuse_excess_memory, set_up
+from ppo.parts import Parts, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
 from ppo.prompts import tasks_of_iteration
@@ -62,9 +63,9 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
-    refuse_excess_memory(config, deepspeed)
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
+    refuse_excess_memory(config, deepspeed, tokenizer, [*gym.tasks, *gym.eval_tasks])
     iterations = count_iterations(config, len(gym.tasks))
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)

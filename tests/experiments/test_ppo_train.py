@@ -147,6 +147,13 @@ def test_a_value_head_of_another_policy_is_refused(go: Go, tmp_path) -> None:
         go(critic=tmp_path / "critic")
 
 
+def test_a_run_that_will_not_fit_is_refused_before_the_policy_is_loaded(go: Go, scorer_folders) -> None:
+    found = r"needs about .* GiB a device .*; --memory_gb is 0.001; try .*--num_layers_unfrozen, more devices"
+    with pytest.raises(InputError, match=found):
+        go(memory_gb=0.001)
+    go(memory_gb=0.2, max_updates=2, critic=scorer_folders["gpt2"])
+
+
 def test_while_the_critic_warms_up_the_policy_stays(go: Go, talkative_models, scorer_folders) -> None:
     folder = go(critic=scorer_folders["gpt2"], critic_warmup=2)
     assert set(moved(folder, talkative_models["gpt2"]).values()) == {0.0}

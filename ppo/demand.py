@@ -1,0 +1,88 @@
+"""What a run of PPO needs of a device's memory, estimated before a policy is loaded.
+
+Design decisions:
+- Rows are as long as the longest prompt that there is and a reply, not as long as the context: that of Qwen3 has 40,960
+  tokens, for which a run of short chats would be refused on any GPU.
+- Sampling and training follow each other: of the cache of the one and the activations of the other the larger counts.
+- Whoever rewards is loaded by then, and counts with what it takes.
+"""
+
+from dataclasses import replace
+
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoModelForCausalLM
+
+from lmgym.causal_rows import CHUNK_LOGITS
+from lmgym.engine import world_size, zero_stage
+from lmgym.environments.protocol import Task
+from lmgym.memory import Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
+from lmgym.models import load_config
+from ppo.config import PPOConfig
+from ppo.critics import is_on_trunk
+from ppo.models import freeze_below
+from ppo.preflight import prompt_lengths
+
+
+def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: list[Task]) -> None:
+    """Raises InputError where the estimate exceeds `--memory_gb`, or the device's memory; without either all fits."""
+    memory = config.run.memory_gb or device_memory_gb()
+    if memory is None:
+        return
+    longest = max(prompt_lengths(tokenizer, tasks), default=0)
+    demand = estimate_run(config, deepspeed, longest, world_size())
+    taken = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    demand = replace(demand, weights=demand.weights + taken)
+    more = ("a smaller --max_prompt, --batch_rows or --num_layers_unfrozen",)
+    refuse_excess(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
+
+
+def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> Demand:
+    """Bytes on each of the ranks' devices, for prompts of at most `longest` tokens: policy, critic, reference, the
+    weights that sample, and the larger of an update's activations and the cache that sampling reads.
+
+    An update's logits are held for so many tokens at a time that they are CHUNK_LOGITS; with their softmax and gradient
+    they take 12 bytes each.
+    """
+    settings, rollout, method = config.policy, config.rollout, config.method
+    model = load_config(settings.model, settings.trust_remote_code)
+    context = getattr(model, "max_position_embeddings", None) or 1 << 30
+    prompt = min(longest, rollout.max_prompt) if rollout.max_prompt and longest else rollout.max_prompt or longest
+    row, size = min(context, prompt + rollout.max_new_tokens), 4 if settings.precision == "fp32" else 2
+    whole, trained = _count(config, model)
+    layers = min(method.num_layers_unfrozen, model.num_hidden_layers) if method.num_layers_unfrozen > 0 else None
+
+    rows = config.optimizer.micro_batch
+    states = of_states(model, rows * row, settings.precision, settings.gradient_checkpointing, layers)
+    states += 12 * min(rows * rollout.max_new_tokens * model.vocab_size, CHUNK_LOGITS)
+    demand = of_weights(whole, trained, settings.precision, deepspeed, ranks)
+    if not is_on_trunk(method.critic):
+        critic = load_config(method.critic)
+        demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
+        own = of_states(critic, rows * row, settings.precision, settings.gradient_checkpointing)
+        # one after the other, but for ZeRO-3 (ppo/learner.py)
+        states = states + own if zero_stage(deepspeed) == 3 else max(states, own)
+    reference = 0 if settings.lora_rank else trained if layers else whole
+    sampling = whole if zero_stage(deepspeed) == 3 else 0
+    together = min(rollout.batch_rows, -(-rollout.num_rollouts // ranks))
+    cache = together * row * _cached_numbers(model) * size
+    return replace(demand, weights=demand.weights + size * (reference + sampling), activations=max(states, cache))
+
+
+def _count(config: PPOConfig, model_config) -> tuple[int, int]:
+    """(all, trainable) weights of the policy, counted without allocating any."""
+    unfrozen, rank = config.method.num_layers_unfrozen, config.policy.lora_rank
+    if rank or unfrozen <= 0:
+        return count_weights(model_config, rank, causal=True)
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(model_config)
+    freeze_below(model, max(0, model_config.num_hidden_layers - unfrozen))
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)
+
+
+def _cached_numbers(model_config) -> int:
+    """Keys and values of a token."""
+    heads = model_config.num_attention_heads
+    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
+    return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)
