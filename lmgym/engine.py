@@ -26,6 +26,8 @@ from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
 
+RATE_SCALE = "rate_scale"  # of an optimizer's group: how many times the rate of `set_rate` its own is; else 1
+
 if not torch.accelerator.is_available():
     # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -232,6 +234,11 @@ def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return whole
 
 
+def take_scales(optimizer: torch.optim.Optimizer) -> list[float]:
+    """RATE_SCALE of each group, which goes no further: what keeps an optimizer's state need not know of it."""
+    return [float(group.pop(RATE_SCALE, 1.0)) for group in optimizer.param_groups]
+
+
 @contextlib.contextmanager
 def without_sharded_load() -> Iterator[None]:
     """Models made within are whole and this rank's own, also where the Trainer's ZeRO-3 shards at load."""
@@ -249,15 +256,17 @@ def without_sharded_load() -> Iterator[None]:
 class Engine:
     """One trained model under raw DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
 
-    def __init__(self, engine) -> None:
+    def __init__(self, engine, scales: Sequence[float] | None = None) -> None:
         self.engine = engine
+        self.scales = scales or [1.0] * len(engine.optimizer.param_groups)
 
     @classmethod
     def prepare(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> "Engine":
         """A model and its optimizer under a resolved config. Raises InputError where an "auto" is left."""
         _fill(config, {}, "")
+        scales = take_scales(optimizer)
         engine, *_ = _import_deepspeed().initialize(model=model, optimizer=optimizer, config=config)
-        return cls(engine)
+        return cls(engine, scales)
 
     def __call__(self, *args, **kwargs):
         """The wrapped module's forward."""
@@ -270,8 +279,8 @@ class Engine:
 
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+        for group, scale in zip(self.engine.optimizer.param_groups, self.scales, strict=True):
+            group["lr"] = learning_rate * scale
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
         """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller.

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 
-from lmgym.engine import rank, world_size
+from lmgym.engine import rank, take_scales, world_size
 from lmgym.saving import untied
 
 BUCKET = 1 << 26  # numbers that are averaged at once
@@ -57,7 +57,7 @@ class PlainEngine:
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, precision: str, max_grad_norm: float
     ) -> None:
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, self.scales = model, optimizer, take_scales(optimizer)
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.trained = [p for p in model.parameters() if p.requires_grad]
 
@@ -74,8 +74,8 @@ class PlainEngine:
 
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        for group, scale in zip(self.optimizer.param_groups, self.scales, strict=True):
+            group["lr"] = learning_rate * scale
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
         """Adds the loss's gradients; the last time they are averaged over ranks."""

@@ -97,6 +97,8 @@ class MethodConfig:
     critic: str = "head"
     """head: a new value head on the policy's trunk; else the folder of a reward model that the critic starts from, or
     `critic/` of a former run"""
+    critic_learning_rate: float = 0.0
+    """peak learning rate of a value head, or of a critic of its own; 0: learning_rate, as for all else"""
     critic_warmup: int = 0
     """first iterations in which only the critic learns"""
     num_layers_unfrozen: int = -1
@@ -158,6 +160,13 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
             config.method.num_layers_unfrozen,
             config.method.num_layers_unfrozen != 0,
             "-1 or more",
+        ),
+        ("learning_rate", config.optimizer.learning_rate, config.optimizer.learning_rate > 0, "above 0"),
+        (
+            "critic_learning_rate",
+            config.method.critic_learning_rate,
+            config.method.critic_learning_rate >= 0,
+            "0 or more",
         ),
         ("max_failed_rewards", config.reward.max_failed_rewards, 0 <= config.reward.max_failed_rewards <= 1, "0 to 1"),
     ):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lmgym.engine import Engine, resolve_config, world_size, zero_stage
+from lmgym.engine import RATE_SCALE, Engine, resolve_config, world_size, zero_stage
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.models import count_parameters
@@ -64,17 +64,11 @@ def set_up(
 def make_engine(
     config: PPOConfig, actor: ActorCritic, deepspeed: dict | None, adam_epsilon: float = ADAM_EPSILON
 ) -> Trained:
-    """The policy with AdamW, under DeepSpeed or without."""
+    """The policy and its critic with AdamW, under DeepSpeed or without."""
     o = config.optimizer
-    trained = [p for p in actor.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": o.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
     optimizer = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=adam_epsilon,
-        fused=deepspeed is None,
-    )  # fmt: skip
+        _groups(config, actor), lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=adam_epsilon, fused=deepspeed is None
+    )
     if deepspeed is None:
         return PlainEngine(actor, optimizer, config.policy.precision, o.max_grad_norm)
     resolved = resolve_config(
@@ -85,6 +79,18 @@ def make_engine(
     resolved.pop("optimizer", None)
     resolved.pop("scheduler", None)
     return Engine.prepare(actor, optimizer, resolved)
+
+
+def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
+    """Trained weights by their rate and decay: matrices decay, and the critic may have a rate of its own."""
+    rate, critic_rate = config.optimizer.learning_rate, config.method.critic_learning_rate
+    of_policy = {id(p) for p in actor.policy.parameters()}
+    found: dict[tuple[float, float], list[torch.Tensor]] = {}
+    for p in actor.parameters():
+        if p.requires_grad:
+            scale = critic_rate / rate if critic_rate and id(p) not in of_policy else 1.0
+            found.setdefault((scale, config.optimizer.weight_decay if p.ndim >= 2 else 0.0), []).append(p)
+    return [{"params": own, "weight_decay": decay, RATE_SCALE: scale} for (scale, decay), own in found.items()]
 
 
 def count_iterations(config: PPOConfig, tasks: int) -> int:

@@ -131,7 +131,7 @@ def test_so_do_two_ranks_of_which_the_lower_layers_are_frozen(family: str, confi
 def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
     kind: str, config: str | None, go: Go, recorded, scorer_folders: dict[str, Path]
 ) -> None:
-    for changes in ({"critic": scorer_folders["llama"]}, {"lora_rank": 4}):
+    for changes in ({"critic": scorer_folders["llama"], "critic_learning_rate": 0.02}, {"lora_rank": 4}):
         wanted, replay = recorded(family="llama", **changes)
         _, found = go(kind, config=config, plant=replay, family="llama", **changes)
         assert_same_run(found, wanted)

@@ -12,7 +12,7 @@ from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner
 from ppo.models import ActorCritic, Reference
-from ppo.parts import make_engine
+from ppo.parts import ADAM_EPSILON, make_engine
 from ppo.rollouts import Rollouts
 
 CPU = torch.device("cpu")
@@ -57,12 +57,14 @@ def make_rollouts() -> Rollouts:
     )
 
 
-def run(variant: str, micro_batch: int, config: PPOConfig | None = None) -> tuple[Rollouts, list, dict, int]:
+def run(
+    variant: str, micro_batch: int, config: PPOConfig | None = None, adam_epsilon: float = ADAM_EPSILON
+) -> tuple[Rollouts, list, dict, int]:
     """The rollouts filled in, the curve, the trained weights, and how often the policy's forward ran with a graph."""
     config = config or make_config(micro_batch)
     actor = make_actor(variant)
     reference = Reference.of(actor)
-    engine = make_engine(config, actor, None)
+    engine = make_engine(config, actor, None, adam_epsilon)
     graphs = []
     actor.register_forward_hook(lambda *_: graphs.append(1) if torch.is_grad_enabled() else None)
     rollouts = make_rollouts()
@@ -107,6 +109,21 @@ def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
     policy, critic = (True, False), (False, True)
     first = [(*policy, False, False), (*critic, True, False)]
     assert found == EPOCHS * [*first, (*policy, True, True), (*critic, True, True)]
+
+
+@pytest.mark.parametrize("variant", ["own_critic", "shared_head"])
+def test_a_critic_may_have_a_rate_of_its_own(variant: str) -> None:
+    """Adam's first update moves a weight by its rate, wherever the gradient is far above its epsilon."""
+    config = make_config(4)
+    config = replace(config, method=replace(config.method, ppo_epochs=1, critic_learning_rate=4e-3))
+    before = {name: p.detach().clone() for name, p in make_actor(variant).named_parameters()}
+    _, _, after, _ = run(variant, 4, config, adam_epsilon=1e-12)
+    moved = {name: (after[name] - before[name]).abs().max().item() for name in after}
+    of_policy = {name: x for name, x in moved.items() if name.startswith("policy.")}
+    assert of_policy == pytest.approx(dict.fromkeys(of_policy, 1e-3), rel=1e-3)
+    # the head says 0 at first, so that what is below its last layer gets no gradient
+    of_critic = {n: x for n, x in moved.items() if n not in of_policy and not n.startswith("value_head.inner")}
+    assert of_critic == pytest.approx(dict.fromkeys(of_critic, 4e-3), rel=1e-3)
 
 
 def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
