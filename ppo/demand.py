@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.engine import world_size, zero_stage
 from lmgym.environments.protocol import Task
-from lmgym.memory import Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
+from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
 from lmgym.models import load_config
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk
@@ -39,7 +39,8 @@ def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, t
 
 def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> Demand:
     """Bytes on each of the ranks' devices, for prompts of at most `longest` tokens: policy, critic, reference, the
-    weights that sample, and the larger of an update's activations and the cache that sampling reads.
+    weights that sample, the larger of an update's activations and the cache that sampling reads, and the frozen layers'
+    states.
 
     An update's logits are held for so many tokens at a time that they are CHUNK_LOGITS; with their softmax and gradient
     they take 12 bytes each.
@@ -63,10 +64,13 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         # one after the other, but for ZeRO-3 (ppo/learner.py)
         states = states + own if zero_stage(deepspeed) == 3 else max(states, own)
     reference = 0 if settings.lora_rank else trained if layers else whole
-    sampling = whole if zero_stage(deepspeed) == 3 else 0
-    together = min(rollout.batch_rows, -(-rollout.num_rollouts // ranks))
-    cache = together * row * _cached_numbers(model) * size
-    return replace(demand, weights=demand.weights + size * (reference + sampling), activations=max(states, cache))
+    rounds = settings.precision != "fp32" and deepspeed is None
+    sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
+    own_rollouts = -(-rollout.num_rollouts // ranks)
+    cache = min(rollout.batch_rows, own_rollouts) * row * _cached_numbers(model) * size
+    frozen = min(rollout.cache_gb * GIB, own_rollouts * row * model.hidden_size * 4) if layers else 0
+    weights = demand.weights + size * (reference + sampling)
+    return replace(demand, weights=weights, activations=max(states, cache) + frozen)
 
 
 def _count(config: PPOConfig, model_config) -> tuple[int, int]:
