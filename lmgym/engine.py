@@ -277,6 +277,15 @@ class Engine:
         """The model itself."""
         return self.engine.module
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether each backward of an update may reach a part of the weights alone.
+
+        ZeRO-3 writes gradients in an update's first backward and adds to them in the others, whether or not it has
+        written any; with offload those of the last backward alone reach the host (deepspeed 0.19.8).
+        """
+        return self.engine.zero_optimization_stage() < 3 and not self.engine.zero_cpu_offload()
+
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""
         for group, scale in zip(self.engine.optimizer.param_groups, self.scales, strict=True):

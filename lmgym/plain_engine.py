@@ -25,6 +25,11 @@ class Trained(Protocol):
         """Its forward."""
         ...
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether each backward of an update may reach a part of the weights alone."""
+        ...
+
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""
         ...
@@ -71,6 +76,11 @@ class PlainEngine:
         device = self.trained[0].device.type
         with torch.autocast(device, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             return self.model(*args, **kwargs)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Gradients are torch's own."""
+        return True
 
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""

@@ -61,8 +61,9 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         critic = load_config(method.critic)
         demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
         own = of_states(critic, rows * row, settings.precision, settings.gradient_checkpointing)
-        # one after the other, but for ZeRO-3 (ppo/learner.py)
-        states = states + own if zero_stage(deepspeed) == 3 else max(states, own)
+        offloads = (deepspeed or {}).get("zero_optimization", {}).get("offload_optimizer")
+        # one after the other where the engine bears it (ppo/learner.py)
+        states = states + own if zero_stage(deepspeed) == 3 or offloads else max(states, own)
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = settings.precision != "fp32" and deepspeed is None
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from lmgym.engine import rank, sum_over_ranks, world_size
-from lmgym.joined import is_sharded
 from lmgym.plain_engine import Trained
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
@@ -116,17 +115,14 @@ class Learner:
 
     def _passes(self, rollouts: Rollouts, batch: Batch) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
         """Log-probabilities and values [M] of a batch: both of one forward, or one after the other where the critic is
-        a model of its own, so that only one model's states are there for a backward.
-
-        Not under ZeRO-3: its prefetch goes by the forward before, and left weights of before the update in place.
+        a model of its own and the engine bears it, so that only one model's states are there for a backward.
         """
         if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
             found, rollouts.forward = rollouts.forward, None
             yield found
             return
         states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
-        actor = self.engine.module
-        if actor.critic is None or is_sharded(actor):
+        if self.engine.module.critic is None or not self.engine.takes_parts:
             yield self.engine(batch.rows, batch.targets, states)
             return
         yield self.engine(batch.rows, batch.targets, states, values=False)

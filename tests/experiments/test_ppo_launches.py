@@ -126,7 +126,13 @@ def test_so_do_two_ranks_of_which_the_lower_layers_are_frozen(family: str, confi
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config"),
-    [("torchrun", None), ("deepspeed", "zero1.json"), ("deepspeed", "zero2.json"), ("deepspeed", "zero3.json")],
+    [
+        ("torchrun", None),
+        ("deepspeed", "zero1.json"),
+        ("deepspeed", "zero2.json"),
+        ("deepspeed", "zero2_offload.json"),
+        ("deepspeed", "zero3.json"),
+    ],
 )
 def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
     kind: str, config: str | None, go: Go, recorded, scorer_folders: dict[str, Path]
