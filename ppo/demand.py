@@ -7,6 +7,7 @@ Design decisions:
 - Whoever rewards is loaded by then, and counts with what it takes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -18,23 +19,38 @@ from lmgym.engine import world_size, zero_stage
 from lmgym.environments.protocol import Task
 from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
 from lmgym.models import load_config
+from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk
 from ppo.models import freeze_below
 from ppo.preflight import prompt_lengths
 
+MEASURED = 256  # prompts that are tokenised to find the longest
 
-def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: list[Task]) -> None:
+
+def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
     """Raises InputError where the estimate exceeds `--memory_gb`, or the device's memory; without either all fits."""
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return
-    longest = max(prompt_lengths(tokenizer, tasks), default=0)
+    longest = longest_prompt(tokenizer, tasks)
     demand = estimate_run(config, deepspeed, longest, world_size())
     taken = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     demand = replace(demand, weights=demand.weights + taken)
     more = ("a smaller --max_prompt, --batch_rows or --num_layers_unfrozen",)
     refuse_excess(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
+
+
+def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
+    """Tokens of the longest prompt, by the MEASURED with most characters; 0 where environments make the prompts."""
+    return max(prompt_lengths(tokenizer, sorted(tasks, key=_characters)[-MEASURED:]), default=0)
+
+
+def _characters(task: Task) -> int:
+    prompt = task.get("prompt")
+    if isinstance(prompt, Conversation):
+        return len(prompt.persona) + sum(len(turn.text) for turn in prompt.turns)
+    return len(prompt) if isinstance(prompt, str) else 0
 
 
 def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> Demand:

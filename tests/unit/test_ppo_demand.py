@@ -9,8 +9,12 @@ from transformers import LlamaConfig
 from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.memory import Demand
+from lmgym.models import load_tokenizer
+from lmgym.text import Conversation, Turn
+from ppo import demand
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.demand import estimate_run
+from ppo.demand import estimate_run, longest_prompt
+from ppo.preflight import prompt_lengths
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
 # queries and output, keys and values of one head of two, the gated layer, two norms
@@ -99,6 +103,17 @@ def test_rows_are_as_long_as_the_longest_prompt_that_is_read(max_prompt, longest
     """Tasks whose environment makes the prompts have no longest one: the most that is allowed, if any is."""
     config = change(config, rollout={"max_prompt": max_prompt, "num_rollouts": 1}, optimizer={"global_batch": 2})
     assert estimate_run(config, None, longest, 1).activations == 2 * row * 8 * 2 * 34 * 2 + LOGITS
+
+
+def test_the_longest_prompt_is_among_those_of_most_characters(small_models, monkeypatch) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    chat = Conversation((Turn("user", "hello there " * 30), Turn("bot", "yes"), Turn("user", "why")), "a bot")
+    tasks = [{"prompt": "short"}, {"prompt": chat}, {"prompt": "longer than short"}, {"user": 3}]
+    every = prompt_lengths(tokenizer, tasks)
+    assert len(every) == 3
+    monkeypatch.setattr(demand, "MEASURED", 1)
+    assert longest_prompt(tokenizer, tasks) == max(every) > 30
+    assert longest_prompt(tokenizer, [{"user": 3}]) == longest_prompt(tokenizer, []) == 0
 
 
 def test_logits_are_there_for_so_many_tokens_at_a_time(config: PPOConfig) -> None:
