@@ -164,6 +164,16 @@ def zero_stage(config: dict[str, Any] | None) -> int:
     return int((config or {}).get("zero_optimization", {}).get("stage", 0))
 
 
+def takes_parts(config: dict[str, Any] | None) -> bool:
+    """Whether each backward of an update may reach a part of the weights alone.
+
+    ZeRO-3 writes gradients in an update's first backward and adds to them in the others, whether or not it has
+    written any; with offload those of the last backward alone reach the host (deepspeed 0.19.8).
+    """
+    offload = (config or {}).get("zero_optimization", {}).get("offload_optimizer") or {}
+    return zero_stage(config) < 3 and offload.get("device", "none") == "none"
+
+
 def engine_name(config: dict[str, Any] | None) -> str:
     """How ranks work together, for people and for comparison: ZeRO and its level, DDP or plain."""
     return f"ZeRO {zero_stage(config)}" if config is not None else ("DDP" if world_size() > 1 else "plain")
@@ -279,12 +289,8 @@ class Engine:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether each backward of an update may reach a part of the weights alone.
-
-        ZeRO-3 writes gradients in an update's first backward and adds to them in the others, whether or not it has
-        written any; with offload those of the last backward alone reach the host (deepspeed 0.19.8).
-        """
-        return self.engine.zero_optimization_stage() < 3 and not self.engine.zero_cpu_offload()
+        """Whether each backward of an update may reach a part of the weights alone."""
+        return takes_parts(self.engine.config)
 
     def set_rate(self, learning_rate: float) -> None:
         """Of the updates to come."""

@@ -83,6 +83,11 @@ def merged(model, state_dict: Weights):
     return whole, untied(whole)
 
 
+def below(state_dict: Weights, prefix: str) -> Weights:
+    """The weights of the module whose names start with `prefix`, by its own names."""
+    return {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+
+
 def untied(module: torch.nn.Module) -> Weights:
     """The weights of a module by name; of tied ones the first name alone."""
     names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}

@@ -8,7 +8,7 @@ from torch import nn
 
 from lmgym.errors import InputError
 from lmgym.models import gathered, head_name, load_classifier, load_tokenizer
-from lmgym.saving import Weights, replaced, save_plain
+from lmgym.saving import Weights, below, replaced, save_plain
 
 VALUE_HEAD = "value_head.safetensors"
 
@@ -41,15 +41,14 @@ def is_on_trunk(name: str) -> bool:
 
 def load_value_head(head: ValueHead, folder: str) -> None:
     """What `save_critic` wrote of a head. Raises InputError where it is of a policy of another width."""
-    found, needed = load_file(Path(folder) / VALUE_HEAD), {name: p.shape for name, p in head.named_parameters()}
-    if {name: value.shape for name, value in found.items()} != needed:
-        width, own = (shapes["inner.weight"][-1] for shapes in ({n: v.shape for n, v in found.items()}, needed))
+    found = load_file(Path(folder) / VALUE_HEAD)
+    width, needed = found["inner.weight"].shape[1], head.inner.in_features
+    if width != needed:
         raise InputError(
-            f"critic {folder} is a value head for states of {width} numbers, and the policy's have {own}; needed: "
+            f"critic {folder} is a value head for states of {width} numbers, and the policy's have {needed}; needed: "
             "the policy that it was trained with, or critic=head"
         )
-    with gathered([*head.parameters()], modifier_rank=0):
-        head.load_state_dict(found)
+    head.load_state_dict(found)
 
 
 def load_critic(name: str, tokenizer):
@@ -76,11 +75,7 @@ def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
     """
     with replaced(folder) as partial:
         if critic is not None:
-            save_plain(critic, _below(state, "critic."), partial, tokenizer)
+            save_plain(critic, below(state, "critic."), partial, tokenizer)
         else:
             partial.mkdir(parents=True)
-            save_file(_below(state, "value_head."), partial / VALUE_HEAD)
-
-
-def _below(state: Weights, prefix: str) -> Weights:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            save_file(below(state, "value_head."), partial / VALUE_HEAD)

@@ -15,7 +15,7 @@ from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
 from lmgym.causal_rows import CHUNK_LOGITS
-from lmgym.engine import world_size, zero_stage
+from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
 from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
 from lmgym.models import load_config
@@ -64,7 +64,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     settings, rollout, method = config.policy, config.rollout, config.method
     model = load_config(settings.model, settings.trust_remote_code)
     context = getattr(model, "max_position_embeddings", None) or 1 << 30
-    prompt = min(longest, rollout.max_prompt) if rollout.max_prompt and longest else rollout.max_prompt or longest
+    prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row, size = min(context, prompt + rollout.max_new_tokens), 4 if settings.precision == "fp32" else 2
     whole, trained = _count(config, model)
     layers = min(method.num_layers_unfrozen, model.num_hidden_layers) if method.num_layers_unfrozen > 0 else None
@@ -77,9 +77,8 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         critic = load_config(method.critic)
         demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
         own = of_states(critic, rows * row, settings.precision, settings.gradient_checkpointing)
-        offloads = (deepspeed or {}).get("zero_optimization", {}).get("offload_optimizer")
         # one after the other where the engine bears it (ppo/learner.py)
-        states = states + own if zero_stage(deepspeed) == 3 or offloads else max(states, own)
+        states = max(states, own) if takes_parts(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = settings.precision != "fp32" and deepspeed is None
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py

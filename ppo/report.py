@@ -13,6 +13,7 @@ from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.reporting import CONSOLE
 from lmgym.run import Run
+from lmgym.saving import below
 from lmgym.text import render, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.critics import save_critic
@@ -100,9 +101,8 @@ def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metric
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
-    own = {name.removeprefix("policy."): value for name, value in state.items() if name.startswith("policy.")}
     save_critic(actor.critic, state, run.folder / "critic", tokenizer)
-    folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True)
+    folder = save_policy(actor.policy, below(state, "policy."), run.folder, tokenizer, merge=True)
     (folder / "README.md").write_text(_card(config, metrics or _last_figures(run)), encoding="utf-8")
     return folder
 

@@ -67,7 +67,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
     assert every.gradients == 4 * (POLICY - EMBEDDINGS)
 
 
-def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_but_for_zero_3(config: PPOConfig, tmp_path) -> None:
+def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_where_it_can(config: PPOConfig, tmp_path) -> None:
     critic = save(tmp_path / "critic", num_labels=1)
     config = change(config, policy={"precision": "bf16"}, method={"critic": critic})
     states = TOKENS * 8 * 34 * 2
@@ -76,6 +76,8 @@ def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_but_for_zero_3
     assert estimate_run(config, ZERO2, 10, 2) == Demand(2 * both + 2 * POLICY, both, 6 * both, states + LOGITS)
     # besides, a whole copy that samples
     assert estimate_run(config, ZERO3, 10, 2) == Demand(both + 4 * POLICY, both, 6 * both, 2 * states + LOGITS)
+    offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    assert estimate_run(config, offload, 10, 2).activations == 2 * states + LOGITS
 
 
 def test_bf16_without_deepspeed_samples_by_a_rounded_copy(config: PPOConfig) -> None:
