@@ -1,10 +1,13 @@
-"""What can be found wrong before the first update: a disk too small, a stale lock of a build, a key that is missing."""
+"""What can be found wrong before the first update: a disk too small, a stale lock of a build, GPUs left alone."""
 
 import os
 import shutil
 import time
 from pathlib import Path
 
+import torch
+
+from lmgym.engine import world_size
 from lmgym.errors import InputError
 
 WEIGHT_BYTES, ADAM_BYTES = 4, 8  # fp32, and AdamW's two moments
@@ -46,3 +49,13 @@ def stale_build_locks() -> list[str]:
             f"for that lock without a word; if no build is under way now: rm {lock}"
         )
     return lines
+
+
+def idle_gpus() -> list[str]:
+    """A line where this process trains alone on a machine with several GPUs: it uses one."""
+    found = torch.cuda.device_count()
+    if world_size() > 1 or found < 2:
+        return []
+    return [
+        f"{found} GPUs are here, and this process uses one; for all of them: deepspeed --num_gpus {found} SCRIPT ..."
+    ]

@@ -15,7 +15,7 @@ from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models import add_lora, count_parameters, load_config
 from lmgym.override import flatten
-from lmgym.preflight import checkpoint_bytes, refuse_small_disk, stale_build_locks
+from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.reporting import show_notes
 from lmgym.resharding import fit_to_ranks
 from lmgym.resuming import describe, find_start
@@ -93,7 +93,7 @@ def kept_run(
         run.update(data=data.counts)
         if run.is_main:
             write_rejections(run.folder / "rejected.jsonl", data.rejections)
-            show_notes([*start.notes, *stale_build_locks()])
+            show_notes([*start.notes, *stale_build_locks(), *idle_gpus()])
         yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
 
 
@@ -134,7 +134,7 @@ def training_arguments(
     o, r = config.optimizer, config.run
     updates = o.max_updates if o.max_updates > 0 else max(1, round(updates_per_epoch * o.epochs))
     on_cpu = not torch.cuda.is_available()
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=config.output,
         per_device_train_batch_size=o.micro_batch,
         gradient_accumulation_steps=accumulation,
@@ -166,3 +166,6 @@ def training_arguments(
         use_cpu=on_cpu,
         deepspeed=copy.deepcopy(deepspeed),  # the Trainer fills it in place
     )
+    # without a launcher the Trainer would take all GPUs there are, by DataParallel, which cuts packed rows anywhere
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from lmgym.errors import InputError
-from lmgym.preflight import checkpoint_bytes, refuse_small_disk, stale_build_locks
+from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 
 MIB = 2**20
 
@@ -107,3 +108,14 @@ def test_a_build_that_ended_is_not_named(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("fused_adam.so", "build.ninja", "lock.txt"):
         (tmp_path / "fused_adam" / name).touch()
     assert stale_build_locks() == []
+
+
+@pytest.mark.parametrize(("gpus", "ranks", "said"), [(8, "1", 1), (8, "8", 0), (1, "1", 0), (0, "1", 0)])
+def test_a_process_alone_beside_several_gpus_is_told_that_it_uses_one(
+    gpus: int, ranks: str, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    lines = idle_gpus()
+    assert len(lines) == said
+    assert all("8 GPUs are here" in line and "deepspeed --num_gpus 8" in line for line in lines)
