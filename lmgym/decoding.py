@@ -32,6 +32,9 @@ class Cache:
     first: int = 0
     length: int = 0
     """tokens of each reply"""
+    tap: int | None = None
+    """a layer: `tapped` are the states [tokens, W] that the last call gave it"""
+    tapped: torch.Tensor | None = None
 
     @property
     def replies(self) -> int:
@@ -85,7 +88,9 @@ class Cache:
 
 
 @torch.inference_mode()
-def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tuple[torch.Tensor, Cache]:
+def prefill(
+    family: Family, prompts: list[list[int]], n: int, room: int, tap: int | None = None
+) -> tuple[torch.Tensor, Cache]:
     """Logits [P, vocabulary] after each prompt, and the cache for n replies of up to `room` tokens to each."""
     batch, device = lay(prompts, [1] * len(prompts), skip=0).to(family.device), family.device
     counts = batch.lengths
@@ -94,7 +99,9 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
     hidden = family.embed(batch.ids, batch.positions)
     keys: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
+    tapped = None
     for layer in range(family.layers):
+        tapped = hidden if layer == tap else tapped
         last = layer == family.layers - 1  # what follows is read at the ends only
         q, k, v = family.project(layer, hidden, batch.places if last else None)
         attended = attend(batch, q, k, v, family.scaling, last)
@@ -111,8 +118,11 @@ def prefill(family: Family, prompts: list[list[int]], n: int, room: int) -> tupl
         mask = mask.repeat_interleave(k.shape[1], 0)[:, None]
     logits, lengths = family.head(hidden), torch.tensor(counts, device=device)
     if n == 1:
-        return logits, Cache([], [], mask, lengths, keys, values, max(counts))
-    return logits, _shared(keys, values, mask, lengths, n, room)
+        cache = Cache([], [], mask, lengths, keys, values, max(counts))
+    else:
+        cache = _shared(keys, values, mask, lengths, n, room)
+    cache.tap, cache.tapped = tap, tapped
+    return logits, cache
 
 
 @torch.inference_mode()
@@ -157,6 +167,8 @@ def step(family: Family, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
     mask = cache.own_mask
     mask = None if mask is None else mask.narrow(2, 0, place + 1)
     for layer in range(family.layers):
+        if layer == cache.tap:
+            cache.tapped = hidden
         q, k, v = family.project(layer, hidden)
         own = (cache.reply_keys[layer], cache.reply_values[layer])
         for kept, new in zip(own, (k, v), strict=True):

@@ -11,6 +11,7 @@ from lmgym.decoding import Cache, GraphedStep, prefill, prefill_from, step
 from lmgym.errors import InputError
 from lmgym.families import family_of
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.kept_states import KeptStates
 from lmgym.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
 from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
@@ -42,6 +43,8 @@ class LocalGenerator:
         self.family = family_of(model)
         self.prefix = Prefix(self.family)
         self.graphs = self.family.device.type == "cuda"
+        self.keeps: KeptStates | None = None
+        """what is kept of a request, for who asks for it; captured graphs keep nothing"""
         config = getattr(model, "generation_config", None)
         eos = getattr(config, "eos_token_id", None)
         eos = tokenizer.eos_token_id if eos is None else eos
@@ -100,10 +103,13 @@ class LocalGenerator:
     ) -> list[Completion]:
         total = len(prompts) * n
         room = sampling.max_new_tokens
-        if len(prompts) == 1:  # the next turn of a conversation goes on from this one
+        keeps = None if self.graphs else self.keeps
+        if len(prompts) == 1 and keeps is None:  # the next turn of a conversation goes on from this one
             logits, cache = prefill_from(self.prefix, prompts[0], n, room)
         else:
-            logits, cache = prefill(self.family, prompts, n, room)
+            logits, cache = prefill(self.family, prompts, n, room, keeps.layer if keeps else None)
+        if keeps is not None and cache.tapped is not None:
+            keeps.begin(cache.tapped, total, room)
         logits = logits if n == 1 else logits.repeat_interleave(n, 0)
         noise = torch.from_numpy(uniforms(row_seeds(seeds, n)[:, None], np.arange(room))).to(logits.device)
         rows = _Rows(np.arange(total), np.ones(total, dtype=bool), noise, None)
@@ -131,10 +137,15 @@ class LocalGenerator:
             if len(going_on) < len(chosen):
                 advance = self._stepper(cache, room)
             logits = advance(going_on)
-        return [
+            if keeps is not None and cache.tapped is not None:
+                keeps.add(torch.from_numpy(rows.row), position, cache.tapped)
+        found = [
             self._completion(ids[row, : lengths[row]], logprobs[row, : lengths[row]], reasons[row], sampling)
             for row in range(total)
         ]
+        if keeps is not None:
+            keeps.end(prompts, n, [reply.ids for reply in found])
+        return found
 
     def _stepper(self, cache: Cache, room: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """What makes logits out of the rows' new tokens; on a GPU a captured graph, where enough steps are left."""

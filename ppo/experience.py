@@ -3,7 +3,8 @@
 Design decisions:
 - A policy that sampled in fp32 knows its log-probabilities: a first batch is computed again and compared, and where the
   gap is below GAP the sampler's own serve for the rest. Elsewhere all are computed again.
-- Frozen layers run once: their states serve policy, values, reference and every epoch.
+- Frozen layers run once: their states serve policy, values, reference and every epoch. In fp32 without DeepSpeed they
+  are those that sampling computed; a process's first batch is computed again and compared.
 - Where the first update trains on all rows at once, its forward is the one that is computed here.
 """
 
@@ -15,6 +16,7 @@ import torch
 
 from lmgym.causal_rows import CausalRows, lay
 from lmgym.engine import max_over_ranks, sum_over_ranks
+from lmgym.kept_states import KeptStates
 from lmgym.memory import GIB
 from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
@@ -23,6 +25,7 @@ from ppo.models import ActorCritic, Reference, without_adapters
 from ppo.rollouts import Rollouts, similar_batches
 
 GAP = 1e-4  # nats between sampler and trainer
+STATES_GAP = 1e-4  # between their frozen layers' states, as a share of the largest
 ROWS_AT_ONCE = 4  # times a micro-batch: nothing is kept for a backward
 
 
@@ -43,11 +46,18 @@ class Experience:
         self.config, self.engine, self.reference, self.device = config, engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.size = ROWS_AT_ONCE * config.optimizer.micro_batch
-        self.trusts_sampler = config.policy.precision == "fp32" and _samples_freely(config)
+        in_fp32 = config.policy.precision == "fp32"
+        self.trusts_sampler = in_fp32 and _samples_freely(config)
+        self.keeps_gib = config.rollout.cache_gb if in_fp32 and config.run.deepspeed is None else 0.0
+        """what sampling may keep of the frozen layers' states"""
+        self._trusts_states: bool | None = None
 
     @torch.no_grad()
-    def measure(self, rollouts: Rollouts) -> Gap:
-        """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states."""
+    def measure(self, rollouts: Rollouts, sampled: KeptStates | None = None) -> Gap:
+        """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states.
+
+        `sampled` are those states that sampling has kept.
+        """
         found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
         found["logprobs"].copy_(rollouts.sampler_logprobs)
         rollouts.states = [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
@@ -56,7 +66,7 @@ class Experience:
         for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
             batch = Batch.of(rollouts, rows, self.device)
-            states = self._trunk(batch)
+            states = self._trunk(batch, sampled)
             if self._is_first_forward(rows, rollouts):
                 with torch.enable_grad():
                     rollouts.forward = self.engine(batch.rows, batch.targets, states)
@@ -83,8 +93,18 @@ class Experience:
         one_update = self.config.optimizer.global_batch == self.config.rollout.num_rollouts
         return whole and one_update and self.config.run.deepspeed is None
 
-    def _trunk(self, batch: "Batch") -> torch.Tensor | None:
-        return self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
+    def _trunk(self, batch: "Batch", sampled: KeptStates | None) -> torch.Tensor | None:
+        """[N, W] where layers are frozen."""
+        if not self.actor.frozen_layers:
+            return None
+        kept = sampled.of(batch.ids) if sampled is not None else None
+        if kept is not None and self._trusts_states:
+            return kept
+        own = self.engine(batch.rows, trunk_only=True)
+        if kept is None or self._trusts_states is not None:
+            return own
+        self._trusts_states = bool((kept - own).abs().max() <= STATES_GAP * own.abs().max())
+        return kept if self._trusts_states else own  # and not `own` where they agree: a resumed run compares elsewhere
 
     def _reference(self, batch: "Batch", states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
@@ -150,6 +170,8 @@ class Batch:
 
     chosen: np.ndarray
     """which of the rollouts' rows"""
+    ids: list[list[int]]
+    """of those rows"""
     rows: CausalRows
     targets: torch.Tensor
     places: torch.Tensor
@@ -158,8 +180,9 @@ class Batch:
     @staticmethod
     def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "Batch":
         chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        laid = lay([rollouts.rows[i] for i in chosen], [int(rollouts.counts[i]) for i in chosen])
-        return Batch(chosen, laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
+        ids = [rollouts.rows[i] for i in chosen]
+        laid = lay(ids, [int(rollouts.counts[i]) for i in chosen])
+        return Batch(chosen, ids, laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
 
 
 def reward_and_advance(rollouts: Rollouts, config: PPOConfig, kl_coef: float) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import final
 import torch
 
 from lmgym.errors import InputError
+from lmgym.kept_states import KeptStates
 from lmgym.local_generation import LocalGenerator
 from lmgym.memory import GIB
 from lmgym.models import gathered
@@ -37,8 +38,15 @@ class SamplingPolicy:
         self._synced = False
 
     @torch.no_grad()
-    def sync(self) -> None:
-        """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3."""
+    def sync(self, keeps_gib: float = 0.0) -> None:
+        """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3.
+
+        What follows keeps up to so much of the frozen layers' states in `states`, where they are those that training
+        would compute: whole weights in fp32, and no captured graphs.
+        """
+        exact = not self.copied and not self.generator.graphs
+        keeps = keeps_gib > 0 and exact and self.actor.frozen_layers > 0
+        self.generator.keeps = KeptStates(self.actor.frozen_layers, keeps_gib * GIB / 4) if keeps else None
         if self.copied:
             for trained, own in zip(self.actor.policy.parameters(), self.policy.parameters(), strict=True):
                 if trained.requires_grad or not self._synced:
@@ -46,6 +54,11 @@ class SamplingPolicy:
                         own.copy_(trained)
         self._synced = True
         self.generator.renew()
+
+    @property
+    def states(self) -> KeptStates | None:
+        """What the replies since the last `sync` left."""
+        return self.generator.keeps
 
 
 def copied(model, dtype: torch.dtype):

@@ -99,7 +99,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 1. the weights that sample are those that were trained
         clock.phase("rollout_generate")
-        p.sampler.sync()
+        p.sampler.sync(p.experience.keeps_gib)
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)
@@ -112,7 +112,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
-        gap = p.experience.measure(rollouts)
+        gap = p.experience.measure(rollouts, p.sampler.states)
         check_gap(config, p.tokenizer, rollouts, gap)
         if iteration == 0:
             _check_first(config, p, episodes, rollouts, run)

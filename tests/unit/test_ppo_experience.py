@@ -1,12 +1,14 @@
 """What is computed of rollouts, and what updates make of it, whichever way the work is divided."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from lmgym.causal_rows import lay
 from lmgym.config import ModelConfig, OptimizerConfig
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
@@ -132,3 +134,44 @@ def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
     rollouts, curve, _, forwards = run("hydra", 4, config)
     assert len(curve) == forwards == 2 * EPOCHS
     assert rollouts.forward is None
+
+
+class Sampled:
+    """A sampler's states of the frozen layers, so far from those of training."""
+
+    def __init__(self, actor: ActorCritic, off: float) -> None:
+        self.actor, self.off = actor, off
+
+    def of(self, rows: list[list[int]]) -> torch.Tensor:
+        states = self.actor.trunk(lay(rows, [1] * len(rows)))
+        return states + self.off * states.abs().max()
+
+
+@pytest.mark.parametrize(("off", "runs"), [(0.0, [1, 1]), (5e-5, [1, 1]), (1e-3, [1, 2])])
+def test_sampled_states_serve_once_they_were_compared_and_others_do_not(off: float, runs: list[int]) -> None:
+    config, actor, again = make_config(4), make_actor("hydra"), make_actor("hydra")
+    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+    plain = Experience(config, make_engine(config, again, None), Reference.of(again), CPU)
+    trunks = []
+    actor.register_forward_hook(lambda _, inputs, kept, out: trunks.append(kept.get("trunk_only")), with_kwargs=True)
+    sampled: Any = Sampled(actor, off)
+    for number in range(2):
+        rollouts, expected = make_rollouts(), make_rollouts()
+        experience.measure(rollouts, sampled)
+        plain.measure(expected)
+        assert sum(map(bool, trunks)) == runs[number]
+        torch.testing.assert_close(rollouts.logprobs, expected.logprobs, rtol=0, atol=2 * 5e-5 if off < 1e-3 else 1e-6)
+        assert rollouts.states is not None
+        assert (off == 5e-5) != torch.equal(rollouts.states[1], expected.states[1])
+
+
+def test_sampling_keeps_states_for_whole_weights_in_fp32_without_deepspeed_alone() -> None:
+    config, actor = make_config(4), make_actor("hydra")
+    reference = Reference.of(actor)
+
+    def kept(changed: PPOConfig) -> float:
+        return Experience(changed, make_engine(config, actor, None), reference, CPU).keeps_gib
+
+    assert kept(config) == config.rollout.cache_gb
+    assert kept(replace(config, policy=replace(config.policy, precision="bf16"))) == 0
+    assert kept(replace(config, run=replace(config.run, deepspeed="zero2.json"))) == 0

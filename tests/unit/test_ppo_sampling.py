@@ -113,6 +113,28 @@ def test_a_sampler_in_bf16_knows_its_log_probabilities_by_a_prefix_as_by_a_batch
         assert (found - sampled).abs().mean() < 0.01
 
 
+@pytest.mark.parametrize(
+    ("precision", "frozen", "gib"), [("fp32", 1, 1.0), ("bf16", 1, 1.0), ("fp32", 0, 1.0), ("fp32", 1, 0.0)]
+)
+def test_a_sampler_keeps_the_frozen_layers_states_that_training_would_compute(
+    precision: str, frozen: int, gib: float
+) -> None:
+    actor = ActorCritic(make("qwen3"), frozen_layers=frozen)
+    sampler = SamplingPolicy(actor, NoText(), precision, sharded=False, under_deepspeed=False, rows=8)
+    sampler.sync(gib)
+    replies = [reply for [reply] in sampler.generator.generate(ROWS, 1, Sampling(8, seed=1))]
+    rows = [[*prompt, *reply.ids] for prompt, reply in zip(ROWS, replies, strict=True)]
+    if precision != "fp32" or not frozen or not gib:
+        assert sampler.states is None
+        return
+    assert sampler.states is not None
+    found = sampler.states.of(rows)
+    assert found is not None
+    torch.testing.assert_close(found, actor.trunk(lay(rows, [1] * len(rows))), rtol=1e-5, atol=1e-5)
+    sampler.sync()
+    assert sampler.states is None, "evaluation keeps nothing"
+
+
 def test_norms_are_asked_for_in_one_type_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two types torch has no fused kernel, and says so once."""
     types, fused, own_way = [], F.rms_norm, functions.RMSNorm.apply
