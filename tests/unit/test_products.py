@@ -1,5 +1,7 @@
 """Products by whichever library, beside torch's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from runners.products import CountProducts
@@ -8,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lmgym import families
 from lmgym.causal_rows import lay, run_layers
 from lmgym.families import family_of
-from lmgym.products import added_product, by_onednn, product
+from lmgym.products import WIDE, added_product, least_width_by_onednn, product
 
 
 @pytest.mark.parametrize(("rows", "wide", "inner"), [(256, 300, 257), (64, 512, 128), (63, 512, 128), (256, 8, 8)])
@@ -25,17 +27,29 @@ def test_a_product_is_torchs(rows: int, wide: int, inner: int, biased: bool) -> 
 def test_it_goes_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr("lmgym.products.by_onednn", lambda: True)
+    monkeypatch.setattr("lmgym.products.least_width_by_onednn", lambda: 0)
     weight = torch.randn(256, 256)
     product(torch.randn(64, 256), weight)
     assert len(asked) == 1
     product(torch.randn(63, 256), weight)  # few rows, a part of a matrix, another type: torch's own
     product(torch.randn(64, 128), torch.randn(512, 256)[:, :128])
     product(torch.randn(64, 256).double(), weight.double())
-    monkeypatch.setattr("lmgym.products.by_onednn", lambda: False)
+    monkeypatch.setattr("lmgym.products.least_width_by_onednn", lambda: 257)
     product(torch.randn(64, 256), weight)
     assert len(asked) == 1
-    assert by_onednn() in (True, False)
+    product(torch.randn(64, 256), torch.randn(257, 256))
+    assert len(asked) == 2
+    assert least_width_by_onednn() in (0, WIDE, float("inf"))
+
+
+@pytest.mark.parametrize(("capability", "width"), [("AVX512", 0), ("AVX2", WIDE), ("DEFAULT", float("inf"))])
+def test_processors_of_amd_go_by_their_vectors(capability: str, width: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    monkeypatch.setattr(Path, "read_text", lambda _: "vendor_id : AuthenticAMD")
+    assert least_width_by_onednn.__wrapped__() == width
+    monkeypatch.setattr(Path, "read_text", lambda _: "vendor_id : GenuineIntel")
+    assert least_width_by_onednn.__wrapped__() == float("inf")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
