@@ -52,6 +52,11 @@ class KeptStates:
         parts = [part for pair in found if pair is not None for part in pair]
         return None if None in found or not parts else torch.cat(parts)
 
+    def forget(self) -> None:
+        """All of them."""
+        self.numbers, self._replies = 0, torch.empty(0)
+        self._found.clear()
+
 
 def _key(ids: Sequence[int]) -> bytes:
     return np.asarray(ids, dtype=np.int64).tobytes()

@@ -56,7 +56,7 @@ class Experience:
     def measure(self, rollouts: Rollouts, sampled: KeptStates | None = None) -> Gap:
         """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states.
 
-        `sampled` are those states that sampling has kept.
+        `sampled` are those states that sampling has kept; they are given up.
         """
         found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
         found["logprobs"].copy_(rollouts.sampler_logprobs)
@@ -84,6 +84,8 @@ class Experience:
                     for i, own in zip(rows, states.split(batch.rows.lengths), strict=True):
                         rollouts.states[i] = own.clone()
         rollouts.logprobs, rollouts.reference_logprobs = found["logprobs"], found["reference"]
+        if sampled is not None:
+            sampled.forget()
         rollouts.values, rollouts.bootstrap = found["values"], self._bootstraps(rollouts)
         return gap
 

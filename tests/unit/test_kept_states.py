@@ -70,8 +70,12 @@ def test_rows_that_were_not_sampled_have_none_and_beyond_the_bound_nothing_is_ke
     rows = [[*prompt, *reply.ids] for prompt, reply in zip(prompts, found, strict=True)]
     assert whole.of(rows) is not None
     assert whole.of([*rows, rows[0][:-1]]) is None
-    generator.keeps = part = KeptStates(LAYER, whole.numbers - 1)  # room for the first of two batches
+    numbers = whole.numbers
+    generator.keeps = part = KeptStates(LAYER, numbers - 1)  # room for the first of two batches
     generator.generate(prompts, 1, Sampling(20, seed=3))
     known = [part.of([row]) is not None for row in rows]
     assert sorted(known) == [False] * 5 + [True] * 5
-    assert part.numbers < whole.numbers
+    assert part.numbers < numbers
+    whole.forget()
+    assert whole.numbers == 0
+    assert whole.of([rows[0]]) is None

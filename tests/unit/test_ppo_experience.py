@@ -146,6 +146,9 @@ class Sampled:
         states = self.actor.trunk(lay(rows, [1] * len(rows)))
         return states + self.off * states.abs().max()
 
+    def forget(self) -> None:
+        """They are made anew each time."""
+
 
 @pytest.mark.parametrize(("off", "runs"), [(0.0, [1, 1]), (5e-5, [1, 1]), (1e-3, [1, 2])])
 def test_sampled_states_serve_once_they_were_compared_and_others_do_not(off: float, runs: list[int]) -> None:
