@@ -46,10 +46,7 @@ class Experience:
         self.config, self.engine, self.reference, self.device = config, engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.size = ROWS_AT_ONCE * config.optimizer.micro_batch
-        in_fp32 = config.policy.precision == "fp32"
-        self.trusts_sampler = in_fp32 and _samples_freely(config)
-        self.keeps_gib = config.rollout.cache_gb if in_fp32 and config.run.deepspeed is None else 0.0
-        """what sampling may keep of the frozen layers' states"""
+        self.trusts_sampler = config.policy.precision == "fp32" and _samples_freely(config)
         self._trusts_states: bool | None = None
 
     @torch.no_grad()

@@ -27,6 +27,8 @@ class SamplingPolicy:
         self.actor = actor
         rounds = precision == "bf16" and not under_deepspeed
         self.copied = sharded or rounds
+        # DeepSpeed may make a forward collective: ranks would have to agree on whose states are whole
+        self.keeps_states = precision == "fp32" and not under_deepspeed and actor.frozen_layers > 0
         model = actor.policy
         if self.copied:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -42,10 +44,9 @@ class SamplingPolicy:
         """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3.
 
         What follows keeps up to so much of the frozen layers' states in `states`, where they are those that training
-        would compute: whole weights in fp32, and no captured graphs.
+        would compute: in fp32 without DeepSpeed.
         """
-        exact = not self.copied and not self.generator.graphs
-        keeps = keeps_gib > 0 and exact and self.actor.frozen_layers > 0
+        keeps = self.keeps_states and keeps_gib > 0
         self.generator.keeps = KeptStates(self.actor.frozen_layers, keeps_gib * GIB / 4) if keeps else None
         if self.copied:
             for trained, own in zip(self.actor.policy.parameters(), self.policy.parameters(), strict=True):

@@ -99,7 +99,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 1. the weights that sample are those that were trained
         clock.phase("rollout_generate")
-        p.sampler.sync(p.experience.keeps_gib)
+        p.sampler.sync(config.rollout.cache_gb)
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)

@@ -92,7 +92,7 @@ class Contender:
             return equal_rollouts(
                 prompts, [row.reply_ids for row in rows], torch.zeros(len(rows) * self.spec.new_tokens)
             )
-        self.ours.sampler.sync(self.ours.experience.keeps_gib)
+        self.ours.sampler.sync(self.ours.config.rollout.cache_gb)
         return self.ours.sample(prompts, self.spec.seed + iteration)
 
     def advance(self, rollouts: Rollouts) -> None:

@@ -19,6 +19,8 @@ BIN = Path(sys.executable).parent
 # a launch in a launch's environment, or with somebody's keys, would be another launch
 FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN")
 SECONDS = 240
+# a process's environment in which there is a GPU, that is pretended
+PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
 
 
 @dataclass

@@ -8,9 +8,8 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from launching import BIN, ROOT, flags, launch, read_lines, read_metrics, run
+from launching import BIN, PRETENDED, ROOT, flags, launch, read_lines, read_metrics, run
 
-PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
 LAUNCHES = "one_gpu or nothing_beats_the_machine"
 # its roofs are measured by products that fill a GPU
 BENCHMARK = """
@@ -23,8 +22,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def passes_of(which: str, seconds: float) -> CompletedProcess[str]:
-    """Those of tests/gpu, run in a process with a pretended GPU."""
+def run_gpu_tests(which: str, seconds: float) -> CompletedProcess[str]:
+    """Some of tests/gpu, in a process with a pretended GPU."""
     command = [BIN / "python", "-m", "pytest", "-p", "no:cacheprovider", "tests/gpu", "-m", "gpu", "-k", which]
     return run(command, seconds=seconds, **PRETENDED)
 
@@ -40,14 +39,14 @@ def assert_all_passed(done: CompletedProcess[str], least: int) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
 def test_the_tests_for_gpus_are_right_before_one_is_lent() -> None:
-    assert_all_passed(passes_of(f"not ({LAUNCHES})", 400), least=28)
+    assert_all_passed(run_gpu_tests(f"not ({LAUNCHES})", 400), least=28)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
 @pytest.mark.parametrize("which", ["ppo", "reward_models"])
 def test_so_are_their_launches(which: str) -> None:
-    assert_all_passed(passes_of(f"one_gpu and {which}", 1200), least=4)
+    assert_all_passed(run_gpu_tests(f"one_gpu and {which}", 1200), least=4)
 
 
 @pytest.mark.slow

@@ -166,15 +166,3 @@ def test_sampled_states_serve_once_they_were_compared_and_others_do_not(off: flo
         torch.testing.assert_close(rollouts.logprobs, expected.logprobs, rtol=0, atol=2 * 5e-5 if off < 1e-3 else 1e-6)
         assert rollouts.states is not None
         assert (off == 5e-5) != torch.equal(rollouts.states[1], expected.states[1])
-
-
-def test_sampling_keeps_states_for_whole_weights_in_fp32_without_deepspeed_alone() -> None:
-    config, actor = make_config(4), make_actor("hydra")
-    reference = Reference.of(actor)
-
-    def kept(changed: PPOConfig) -> float:
-        return Experience(changed, make_engine(config, actor, None), reference, CPU).keeps_gib
-
-    assert kept(config) == config.rollout.cache_gb
-    assert kept(replace(config, policy=replace(config.policy, precision="bf16"))) == 0
-    assert kept(replace(config, run=replace(config.run, deepspeed="zero2.json"))) == 0

@@ -114,17 +114,24 @@ def test_a_sampler_in_bf16_knows_its_log_probabilities_by_a_prefix_as_by_a_batch
 
 
 @pytest.mark.parametrize(
-    ("precision", "frozen", "gib"), [("fp32", 1, 1.0), ("bf16", 1, 1.0), ("fp32", 0, 1.0), ("fp32", 1, 0.0)]
+    ("precision", "frozen", "gib", "under_deepspeed"),
+    [
+        ("fp32", 1, 1.0, False),
+        ("bf16", 1, 1.0, False),
+        ("fp32", 0, 1.0, False),
+        ("fp32", 1, 0.0, False),
+        ("fp32", 1, 1.0, True),
+    ],
 )
 def test_a_sampler_keeps_the_frozen_layers_states_that_training_would_compute(
-    precision: str, frozen: int, gib: float
+    precision: str, frozen: int, gib: float, under_deepspeed: bool
 ) -> None:
     actor = ActorCritic(make("qwen3"), frozen_layers=frozen)
-    sampler = SamplingPolicy(actor, NoText(), precision, sharded=False, under_deepspeed=False, rows=8)
+    sampler = SamplingPolicy(actor, NoText(), precision, sharded=False, under_deepspeed=under_deepspeed, rows=8)
     sampler.sync(gib)
     replies = [reply for [reply] in sampler.generator.generate(ROWS, 1, Sampling(8, seed=1))]
     rows = [[*prompt, *reply.ids] for prompt, reply in zip(ROWS, replies, strict=True)]
-    if precision != "fp32" or not frozen or not gib:
+    if precision != "fp32" or not frozen or not gib or under_deepspeed:
         assert sampler.states is None
         return
     assert sampler.states is not None

@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from launching import PRETENDED
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys, threading
 import torch
@@ -95,7 +94,7 @@ json.dump(found, sys.stdout)
 @pytest.fixture(scope="module")
 def outcomes() -> dict:
     """What became of each piece of work in a process with a pretended GPU."""
-    environment = {**os.environ, "PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
+    environment = {**os.environ, **PRETENDED}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -145,7 +144,7 @@ def test_a_replayed_graph_reads_its_inputs_anew_and_knows_nothing_of_what_python
 
 
 def test_without_the_word_there_is_none() -> None:
-    environment = {**os.environ, "PRETENDED_GPU": "", "PYTHONPATH": str(ROOT / "tests/pretended")}
+    environment = {**os.environ, **PRETENDED, "PRETENDED_GPU": ""}
     asks = "import sys; assert 'torch' not in sys.modules; import torch; print(torch.cuda.is_available())"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == str(torch.cuda.is_available())
