@@ -212,25 +212,31 @@ class HeadLogprobs(torch.autograd.Function):
         found = states.new_empty(len(targets), dtype=torch.float32)
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         learns = keeps and any(ctx.needs_input_grad[1:3])
-        # fp32 as it comes, block by block; what is rounded anyway into one tensor, so that the backward is one product
-        every: list[torch.Tensor] = []
-        if learns and dtype != torch.float32:
-            every = [weight.new_empty(len(targets), len(weight), dtype=dtype)]
+        rounds, every = dtype != torch.float32, []
+        # fp32 as it comes, block by block; what is rounded into one tensor, so that the backward is one product, by way
+        # of one block in fp32 that stays in the cache
+        at_once = min(rows, len(targets)) if rounds else 0
+        narrow = weight.new_empty(len(targets) if rounds and learns else at_once, len(weight), dtype=dtype)
+        wide = narrow.new_empty(at_once, len(weight), dtype=torch.float32)
         with torch.autocast(kind, enabled=False):  # it would round the whole weight at each use
             low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
-                by = product if len(targets) - start >= rows else F.linear
-                logits = by(states[part].to(dtype), low, low_bias).float()
+                inputs, by = states[part].to(dtype), product if len(targets) - start >= rows else F.linear
+                if rounds:
+                    rounded = narrow[part] if learns else narrow[: len(inputs)]
+                    logits = wide[: len(inputs)].copy_(_product_into(rounded, inputs, low, low_bias))
+                else:
+                    rounded = logits = by(inputs, low, low_bias)
                 logits = logits if temperature in (0, 1) else logits.div_(temperature)
                 found[part] = _logprobs_of(logits, targets[part])
-                if learns and dtype != torch.float32:
-                    every[0][part] = logits
-                    logits = every[0][part]
+                if rounds:
+                    rounded.copy_(logits)
                 elif learns:
                     every.append(logits)
                 if slopes is not None:
-                    slopes[part] = by(logits.to(dtype), low.t())
+                    slopes[part] = by(rounded, low.t())
+        every = [narrow] if rounds and learns else every
         ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
         ctx.save_for_backward(*(kept for kept in (states if learns else None, slopes) if kept is not None), *every)
         return found
@@ -253,6 +259,15 @@ class HeadLogprobs(torch.autograd.Function):
                 own = torch.mv(every.t(), scale[part, 0].to(every.dtype))
                 of_bias = own.float() if of_bias is None else of_bias.add_(own)
         return of_states, of_weight, of_bias, None, None, None, None
+
+
+def _product_into(
+    found: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`found`, which becomes inputs weight^T + bias."""
+    if bias is None:
+        return torch.mm(inputs, weight.t(), out=found)
+    return torch.addmm(bias, inputs, weight.t(), out=found)
 
 
 def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
