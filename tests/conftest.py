@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -11,6 +13,10 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # as a shell's `&` has it; what is started would inherit that, and tests interrupt it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from servers import Server, ServerProcess  # what they are told of the environment is set by now
 
