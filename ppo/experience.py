@@ -8,6 +8,7 @@ Design decisions:
 - Where the first update trains on all rows at once, its forward is the one that is computed here.
 """
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -151,6 +152,7 @@ def _samples_freely(config: PPOConfig) -> bool:
 def _widened(gap: Gap, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int) -> Gap:
     """The gap with one more batch, over all ranks; fillers count nothing."""
     off = (logprobs - sampled).abs().double() if rows else torch.zeros(0, dtype=torch.float64)
+    off = off.nan_to_num(math.inf)  # NaN is no number's larger
     sums = sum_over_ranks(torch.tensor([off.sum().item(), float(len(off))], dtype=torch.float64))
     largest = torch.tensor(off.max().item() if len(off) else 0.0, dtype=torch.float64)
     tokens = gap.tokens + int(sums[1])

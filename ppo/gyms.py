@@ -43,6 +43,8 @@ class Gym:
     """scorers that are never optimised; the one named gold has an alarm"""
     others: Mapping[str, Generator] = field(default_factory=dict)
     """agents that are not trained"""
+    trained_agents: int = 1
+    """of a game, each of whom acts in it: they all are the policy, and each has an episode of its own"""
     rejections: Sequence[Rejection] = ()
 
     @property

@@ -18,6 +18,8 @@ from ppo.rollouts import Rollouts, minibatches, similar_batches
 SUMS = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "ratio", "tokens")
 
 NonFinite = Callable[[int, str, list[str]], None]
+FirstLook = Callable[[torch.Tensor, torch.Tensor], None]
+"""is shown which of the M tokens a micro-batch has, and their log-probabilities, before any weight has changed"""
 Split = Callable[[int, int, int, int, Sequence[int]], list[np.ndarray]]
 """an epoch's minibatches, as `ppo.rollouts.minibatches` makes them; chance is (seed, iteration, epoch)"""
 
@@ -43,18 +45,22 @@ class Learner:
     ) -> None:  # fmt: skip
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
         self.non_finite, self.beat, self.split = non_finite, beat, split
+        self._look: FirstLook | None = None
 
-    def learn(self, rollouts: Rollouts, iteration: int, update: int) -> Learned:
-        """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective."""
+    def learn(self, rollouts: Rollouts, iteration: int, update: int, look: FirstLook | None = None) -> Learned:
+        """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective.
+
+        `look` is shown what the first update computes, and may refuse it.
+        """
         method, batch = self.config.method, self.config.optimizer.global_batch
         sums: list[torch.Tensor] = []
-        stopped = False
+        stopped, self._look = False, look
         for epoch in range(method.ppo_epochs):
             chance = (self.config.optimizer.seed, iteration, epoch)
             for episodes in self.split(rollouts.episodes, batch, rank(), world_size(), chance):
                 self.beat(f"update {update + 1}")
                 sums.append(self._update(rollouts, episodes, update, critic_only=iteration < method.critic_warmup))
-                update += 1
+                update, self._look = update + 1, None
                 kl, tokens = sums[-1][SUMS.index("approx_kl")], sums[-1][SUMS.index("tokens")]
                 if 0 < method.stop_kl < kl / tokens.clamp(min=1):
                     stopped = True
@@ -101,6 +107,9 @@ class Learner:
         for logprobs, values in self._passes(rollouts, batch):
             loss = torch.zeros((), device=self.device)
             if logprobs is not None:
+                if self._look is not None:
+                    shown = len(logprobs) if len(rows) else 0  # nothing of what only fills up
+                    self._look(batch.places[:shown], logprobs.detach()[:shown].cpu())
                 policy, _ = policy_loss(logprobs[None], old, advantages, mask, method.cliprange)
                 loss = loss + (0.0 if critic_only else 1.0) * policy
                 sums += self._policy_sums(policy, logprobs[None], old, advantages, mask)

@@ -33,6 +33,8 @@ class Parts:
     experience: Experience
     learner: Learner
     sampling: Sampling
+    updates: int
+    """optimizer updates an iteration"""
 
 
 def set_up(
@@ -56,9 +58,11 @@ def set_up(
     engine = make_engine(config, actor, deepspeed)
     r, o = config.rollout, config.optimizer
     sampling = Sampling(r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=o.seed)
-    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * config.updates_an_iteration)
+    updates = updates_an_iteration(config, gym)
+    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
     learner = Learner(config, engine, rate, device, keeper.leave_non_finite, keeper.beat)
-    return Parts(gym, tokenizer, engine, sampler, Experience(config, engine, reference, device), learner, sampling)
+    experience = Experience(config, engine, reference, device)
+    return Parts(gym, tokenizer, engine, sampler, experience, learner, sampling, updates)
 
 
 def make_engine(
@@ -93,8 +97,13 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
     return [{"params": own, "weight_decay": decay, RATE_SCALE: scale} for (scale, decay), own in found.items()]
 
 
-def count_iterations(config: PPOConfig, tasks: int) -> int:
+def updates_an_iteration(config: PPOConfig, gym: Gym) -> int:
+    """Optimizer updates between two rollout phases: each trained agent of a game has an episode of its own."""
+    return config.updates_an_iteration * gym.trained_agents
+
+
+def count_iterations(config: PPOConfig, gym: Gym) -> int:
     """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
     if config.optimizer.max_updates > 0:
-        return -(-config.optimizer.max_updates // config.updates_an_iteration)
-    return max(1, round(config.optimizer.epochs * tasks / config.rollout.num_rollouts))
+        return -(-config.optimizer.max_updates // updates_an_iteration(config, gym))
+    return max(1, round(config.optimizer.epochs * len(gym.tasks) / config.rollout.num_rollouts))

@@ -9,7 +9,6 @@ from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
-from ppo.experience import Gap
 from ppo.rollouts import Rollouts
 
 MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
@@ -49,13 +48,11 @@ def check_first_rollouts(
     """Raises InputError, with the token, where the reference is another model, a reply's eos has no place in the loss,
     or a score stands on the wrong token. For the first iteration of a run.
     """
-    precision = config.policy.precision
-    apart = (rollouts.logprobs - rollouts.reference_logprobs).abs()
-    if apart.mean() > MOST_GAP[precision]:
-        where = _token(tokenizer, rollouts, int(apart.argmax()))
+    if far := _far_apart(config, rollouts.logprobs, rollouts.reference_logprobs):
+        found, place = far
         raise InputError(
-            f"policy and reference have the same weights and differ by {float(apart.mean()):.2g} nats a token, most at "
-            f"{where}"
+            f"policy and reference have the same weights and differ by {found:.2g} nats a token, most at "
+            f"{_token(tokenizer, rollouts, place)}"
         )
     if tokenizer.pad_token_id in set(eos):
         raise InputError(
@@ -65,17 +62,47 @@ def check_first_rollouts(
     _check_scores(config, tokenizer, set(eos), episodes, rollouts)
 
 
-def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts, gap: Gap) -> None:
-    """Raises InputError where the weights that sampled are not those that learn. In every iteration."""
+def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
+    """Raises InputError where the weights that sampled are not those that learn. In every iteration, on every rank."""
+    wrong = ~torch.isfinite(rollouts.logprobs)
     precision = config.policy.precision
-    found = gap.largest if precision == "fp32" else gap.mean
-    if found > MOST_GAP[precision]:
-        off = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
-        where = _token(tokenizer, rollouts, int(off.argmax()))
+    if wrong.any():
+        place = int(wrong.long().argmax())
+        raise InputError(
+            f"the policy gives {_token(tokenizer, rollouts, place)} the log-probability {rollouts.logprobs[place]:g}: "
+            f"its weights hold numbers that are not finite, or too large for {precision}; needed: a model whose "
+            "log-probabilities are finite"
+        )
+    if far := _far_apart(config, rollouts.logprobs, rollouts.sampler_logprobs):
+        found, place = far
         raise InputError(
             f"sampler and trainer differ by {found:.2g} nats a token ({precision} allows {MOST_GAP[precision]:g}), "
-            f"most at {where}: the first update's ratio would not be 1; a defect of ours, or an untested family"
+            f"most at {_token(tokenizer, rollouts, place)}: the first update's ratio would not be 1; a defect of ours, "
+            "or an untested family"
         )
+
+
+def check_ratio(config: PPOConfig, tokenizer, rollouts: Rollouts, places: torch.Tensor, logprobs: torch.Tensor) -> None:
+    """Raises InputError where the first forward that learns gives other log-probabilities than its ratio divides by.
+
+    `logprobs` are those of the tokens at `places` of the M, with the weights still as they were.
+    """
+    if far := _far_apart(config, logprobs, rollouts.logprobs[places]):
+        found, place = far
+        raise InputError(
+            f"before any update the new log-probabilities and the old ones differ by {found:.2g} nats a token, most at "
+            f"{_token(tokenizer, rollouts, int(places[place]))}: PPO's ratio must begin at 1; a defect of ours, or a "
+            "model whose forward is not the same twice"
+        )
+
+
+def _far_apart(config: PPOConfig, logprobs: torch.Tensor, others: torch.Tensor) -> tuple[float, int] | None:
+    """How far, where that is more than MOST_GAP, and the place of the token that is farthest; NaN is far."""
+    if not len(logprobs):
+        return None
+    apart, precision = (logprobs - others).abs().nan_to_num(torch.inf), config.policy.precision
+    found = float(apart.max() if precision == "fp32" else apart.mean())
+    return None if found <= MOST_GAP[precision] else (found, int(apart.argmax()))
 
 
 def _check_scores(config: PPOConfig, tokenizer, eos: set[int], episodes: Sequence[Episode], rollouts: Rollouts) -> None:

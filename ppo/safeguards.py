@@ -5,11 +5,14 @@ KL and the length of replies tell.
 """
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from lmgym.engine import share_objects
 from lmgym.errors import COLLAPSED, RunStopped
+from lmgym.resuming import FOLDER
 from lmgym.run import Run
 from ppo.config import MethodConfig
 
@@ -29,13 +32,25 @@ def collapse(metrics: Mapping[str, float], method: MethodConfig, first_length: f
     return ""
 
 
-def stop_collapsed(why: str, run: Run) -> RunStopped:
-    """The end of a collapsed run, whose last checkpoint stays."""
-    checkpoints = sorted((run.folder / "checkpoints").glob("step-*"))
-    kept = f"the last checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+def stop_collapsed(why: str, run: Run, sampled_after: int) -> RunStopped:
+    """The end of a collapsed run, at its last good checkpoint: one that was followed by replies within bounds.
+
+    The weights that sampled are those after `sampled_after` updates: a checkpoint of them is set aside, or a relaunch
+    would begin with a collapsed policy. Collective.
+    """
+    folder, kept = run.folder / FOLDER, ""
+    bad = folder / f"step-{sampled_after:08d}"
+    if run.is_main and bad.is_dir():
+        aside = folder / f"collapsed-{bad.name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        bad.rename(aside)
+        kept = f"{bad.name} is of this policy and was set aside as {aside}; "
+    good = sorted(folder.glob("step-*"))
+    kept += f"the last good checkpoint is {good[-1]}" if good else "there is no checkpoint of before"
     advice = "raise init_kl_coef, lower learning_rate, or look at the samples of the last iterations"
     error = RunStopped(f"collapsed: {why}; {kept}; {advice}", "collapsed", COLLAPSED)
     run.finish(error.outcome, error.exit_code, error)
+    share_objects(None)  # a launcher kills the others once one has left
     return error
 
 

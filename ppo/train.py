@@ -8,6 +8,7 @@ Design decisions:
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,10 @@ from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare
-from ppo.learner import Learned
+from ppo.learner import FirstLook, Learned
 from ppo.parts import Parts, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
-from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
+from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
@@ -66,7 +67,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
     refuse_excess_memory(config, deepspeed, tokenizer, [*gym.tasks, *gym.eval_tasks])
-    iterations = count_iterations(config, len(gym.tasks))
+    iterations = count_iterations(config, gym)
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
         show_notes(biases(config))
@@ -95,7 +96,8 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     metrics: dict[str, float] = {}
     _begin(config, p, state, run, keeper)
     while state.iteration < iterations:
-        iteration, update, clock = state.iteration, state.iteration * config.updates_an_iteration, Clock(keeper)
+        iteration, clock = state.iteration, Clock(keeper)
+        sampled_after, update = iteration * p.updates, (iteration + 1) * p.updates
 
         # 1. the weights that sample are those that were trained
         clock.phase("rollout_generate")
@@ -105,7 +107,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         tasks, seeds = _share(config, p.gym, iteration)
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
-        refuse_uneven(config, len(episodes))
+        refuse_uneven(config, len(episodes), gym.trained_agents)
         _stop_where_rewards_fail(config, episodes)
         paid = config.reward
         rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
@@ -113,7 +115,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         gap = p.experience.measure(rollouts, p.sampler.states)
-        check_gap(config, p.tokenizer, rollouts, gap)
+        agreed(partial(check_gap, config, p.tokenizer, rollouts))
         if iteration == 0:
             _check_first(config, p, episodes, rollouts, run)
 
@@ -122,29 +124,28 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 5. epochs of minibatches
         clock.phase("backward")
-        learned = p.learner.learn(rollouts, iteration, update)
+        learned = p.learner.learn(rollouts, iteration, sampled_after, _ratio_check(config, p, rollouts, iteration))
 
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
-        why = collapse(metrics, config.method, state.first_length)
-        state.iteration, update = iteration + 1, update + config.updates_an_iteration
+        why = _judge(config, state, metrics)
+        state.iteration += 1
         write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], tasks))
 
         # 7. evaluate
-        if _due(state.iteration, config.run.eval_updates, config, iterations):
+        if _due(state.iteration, config.run.eval_updates, p.updates, iterations):
             clock.phase("evaluate")
             metrics |= _evaluated(config, p, state, run, update)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         run.log(update, metrics)
         show_line(run, iteration, iterations, metrics)
         if why:
-            raise stop_collapsed(why, run)
+            raise stop_collapsed(why, run, sampled_after)
 
         # 8. save
         leaving = sum_over_ranks(torch.tensor(float(keeper.asked_to_leave))).item() > 0
-        if leaving or _saves(config, state.iteration, iterations):
+        if leaving or _saves(config, state.iteration, p.updates, iterations):
             keeper.save(update, lambda folder: write_state(folder, p.engine, state))
         if leaving:
             keeper.leave(update)
@@ -156,6 +157,21 @@ def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollo
     eos = p.sampler.generator.eos
     agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
     show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+
+
+def _judge(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> str:
+    """Moves the KL coefficient; why the run should stop now, or nothing."""
+    if metrics["rollout/failed_rewards"] == 1:  # a mean of nothing judges nobody
+        return ""
+    state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
+    return collapse(metrics, config.method, state.first_length)
+
+
+def _ratio_check(config: PPOConfig, p: Parts, rollouts: Rollouts, iteration: int) -> FirstLook | None:
+    """Before step 1: what looks at the log-probabilities of the very first forward that learns. Collective."""
+    if iteration > 0:
+        return None
+    return lambda places, logprobs: agreed(lambda: check_ratio(config, p.tokenizer, rollouts, places, logprobs))
 
 
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
@@ -204,13 +220,14 @@ class Hearing:
         return [Judgement(0.0) for _ in samples]
 
 
-def refuse_uneven(config: PPOConfig, episodes: int) -> None:
-    """Raises InputError, on all ranks, where minibatches could not be the same for all: some agents never acted."""
-    each, batch = share_objects(episodes), config.optimizer.global_batch
-    if len(set(each)) > 1 or sum(each) % batch:
+def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
+    """Raises InputError, on all ranks, where minibatches would not be those that were counted on, the same for all."""
+    each, played = share_objects(episodes), config.rollout.num_rollouts
+    if len(set(each)) > 1 or sum(each) != played * trained_agents:
         raise InputError(
-            f"an iteration gave {', '.join(map(str, each))} episodes on its ranks; needed: as many on each, and a "
-            f"multiple of global_batch={batch} in all: in every episode the same number of trained agents must act"
+            f"an iteration gave {', '.join(map(str, each))} episodes on its ranks, where {played} games were played; "
+            f"needed: one of each trained agent of a game, who are {trained_agents} by the gym: each must act in every "
+            f"game, and Gym(trained_agents={max(1, round(sum(each) / played))}) be said"
         )
 
 
@@ -236,14 +253,16 @@ def figures(
     return metrics | {"policy/kl_coef": state.kl.value, "policy/learning_rate": learned.rate}
 
 
-def _saves(config: PPOConfig, iteration: int, iterations: int) -> bool:
+def _saves(config: PPOConfig, iteration: int, each: int, iterations: int) -> bool:
     updates = config.run.save_updates
-    return updates >= 0 and _due(iteration, updates, config, iterations)
+    return updates >= 0 and _due(iteration, updates, each, iterations)
 
 
-def _due(iteration: int, updates: int, config: PPOConfig, iterations: int) -> bool:
-    """Whether something that happens every so many updates (0: five times in a run) happens after this iteration."""
-    every = max(1, round(updates / config.updates_an_iteration) if updates > 0 else -(-iterations // EVALUATIONS))
+def _due(iteration: int, updates: int, each: int, iterations: int) -> bool:
+    """Whether something that happens every so many updates (0: five times in a run) happens after this iteration of
+    `each` updates.
+    """
+    every = max(1, round(updates / each) if updates > 0 else -(-iterations // EVALUATIONS))
     return iteration % every == 0 or iteration == iterations
 
 

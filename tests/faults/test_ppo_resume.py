@@ -275,7 +275,7 @@ def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Pat
 
 
 @pytest.mark.parametrize("engine", ["plain", slow("zero2")])
-def test_a_collapsed_policy_ends_the_run_and_names_its_last_checkpoint(
+def test_a_collapsed_policy_ends_the_run_and_names_its_last_good_checkpoint(
     engine: str, asked: Words, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -284,5 +284,8 @@ def test_a_collapsed_policy_ends_the_run_and_names_its_last_checkpoint(
     assert outcome(folder) == ("collapsed", 68)
     said = words(done.stderr)
     assert "more than max_kl=0.05" in said
-    assert f"step-{steps(folder)[-1]:08d}" in said.replace(" ", ""), "the last checkpoint is named"
+    good = [f"step-{step:08d}" for step in steps(folder)]
+    [aside] = (folder / "checkpoints").glob("collapsed-step-*")
+    assert not good or aside.name > f"collapsed-{good[-1]}", "of the policy whose replies these were"
+    assert (good[-1] if good else "no checkpoint of before") in said, "the last good one is named"
     assert not (folder / "model").exists()

@@ -1,5 +1,7 @@
 """What is sampled, laid out for learning: where scores land, what is masked, and which episodes a minibatch holds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from lmgym.config import OptimizerConfig
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation import Completion
-from ppo.config import MethodConfig, PPOConfig
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts, gather, minibatches, similar_batches
 from ppo.train import refuse_uneven
@@ -112,6 +114,10 @@ def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many() -
 
 def test_episodes_that_fill_no_minibatch_are_refused() -> None:
     config = PPOConfig(name="uneven", optimizer=OptimizerConfig(global_batch=8))
-    refuse_uneven(config, 16)
-    with pytest.raises(InputError, match="gave 12 episodes on its ranks; needed: as many on each, and a multiple of"):
-        refuse_uneven(config, 12)
+    config = replace(config, rollout=RolloutConfig(num_rollouts=16))
+    refuse_uneven(config, 16, 1)
+    refuse_uneven(config, 32, 2)
+    with pytest.raises(InputError, match="gave 12 episodes on its ranks, where 16 games were played; needed: one of"):
+        refuse_uneven(config, 12, 1)
+    with pytest.raises(InputError, match=r"who are 1 by the gym: .* Gym\(trained_agents=2\) be said"):
+        refuse_uneven(config, 32, 1)

@@ -15,13 +15,13 @@ from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
 from lmgym.text import Conversation, Turn
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig, refuse_impossible
-from ppo.experience import Experience, Gap, reward_and_advance
+from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
 from ppo.gyms import read_weights
 from ppo.learner import learning_rate
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import make_engine
-from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts
+from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import Alarm, collapse
 from ppo.sampling import SamplingPolicy
@@ -122,7 +122,7 @@ def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path
         checked(gather(episodes), folder, episodes, eos=pad)
     other = gather(episodes)
     other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
-    with pytest.raises(InputError, match=r"differ by 0.033 nats a token, most at token 2 of reply 0, .* \(id 1\)"):
+    with pytest.raises(InputError, match=r"differ by 0.1 nats a token, most at token 2 of reply 0, .* \(id 1\)"):
         checked(other, folder, episodes)
 
 
@@ -133,14 +133,34 @@ def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[st
     with pytest.raises(
         InputError, match=r"differ by 0.01 nats .*fp32 allows 0.0001.* token 0 of reply 1, .* \(id 22\)"
     ):
-        check_gap(config, tokenizer, rollouts, Gap(0.002, 0.01, 5))
-    check_gap(
-        replace(config, policy=replace(config.policy, precision="bf16")), tokenizer, rollouts, Gap(0.002, 0.01, 5)
-    )
-    with pytest.raises(InputError, match=r"bf16 allows 0.02"):
-        check_gap(
-            replace(config, policy=replace(config.policy, precision="bf16")), tokenizer, rollouts, Gap(0.03, 1, 5)
-        )
+        check_gap(config, tokenizer, rollouts)
+    rounded = replace(config, policy=replace(config.policy, precision="bf16"))
+    check_gap(rounded, tokenizer, rollouts)  # .002 on average
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.11, 0])
+    with pytest.raises(InputError, match=r"differ by 0.022 nats .*bf16 allows 0.02"):
+        check_gap(rounded, tokenizer, rollouts)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision=precision))
+    with pytest.raises(InputError, match=r"token 1 of reply 0, .* \(id 21\) the log-probability nan: its weights hold"):
+        check_gap(config, tokenizer, rollouts)
+
+
+def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
+    check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
+    check_ratio(config, tokenizer, rollouts, places[:0], torch.zeros(0))
+    with pytest.raises(InputError, match=r"differ by 0.01 nats a token, most at token 1 of reply 1, .* \(id 23\)"):
+        check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.01]))
+    with pytest.raises(InputError, match=r"differ by inf nats a token, most at token 0 of reply 1"):
+        check_ratio(config, tokenizer, rollouts, places, torch.tensor([math.nan, -5.0]))
 
 
 def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[str, Path]) -> None:

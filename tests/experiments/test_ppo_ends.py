@@ -1,0 +1,91 @@
+"""PPO in this process: how a run counts its updates, what it looks at before the first, and where it ends."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from launching import read_metrics, words
+from test_ppo_train import PLAIN, Go, go  # noqa: F401 (a fixture)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ppo.train
+from lmgym.environments.prisoners import PrisonersDilemma
+from lmgym.errors import InputError, RunStopped
+from ppo.gyms import Gym, text_with_function
+
+
+def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bounds(go: Go, capsys) -> None:  # noqa: F811
+    settings = {"max_updates": 24, "learning_rate": 1e-2, "save_updates": 4, "save_total_limit": 9}
+    folder = go(name="free", max_kl=0, **settings)
+    kl = list(read_metrics(folder)["policy/kl"].values())
+    bound = (kl[2] + kl[3]) / 2
+    assert max(kl[:3]) < bound < kl[3], "the fourth rollouts, of the policy after 12 updates, are the first beyond"
+    for name in ("first launch", "relaunch"):
+        with pytest.raises(RunStopped, match=r"step-00000012 is of this policy.*last good checkpoint is .*00000008;"):
+            go(name="bound", max_kl=bound, **settings)
+        found = sorted(path.name for path in (folder.parent / "bound/checkpoints").iterdir())
+        assert found == ["collapsed-step-00000012", "step-00000004", "step-00000008"], name
+    assert "going on from" in words(capsys.readouterr().out)
+
+
+def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:  # noqa: F811
+    with pytest.raises(RunStopped, match=r"step-00000004 is of this policy .*; there is no checkpoint of before;"):
+        go(max_kl=1e-4, learning_rate=1e-2, save_updates=4)
+
+
+def prisoners(trained_agents: int):
+    """Both players are the policy."""
+    return lambda config, tokenizer: Gym(
+        [{}] * 16, [{}] * 4, lambda: PrisonersDilemma(1), None, "two prisoners", trained_agents=trained_agents
+    )
+
+
+def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> None:  # noqa: F811
+    folder = go(prisoners(2), max_updates=16, schedule="linear")
+    rates = read_metrics(folder)["policy/learning_rate"]
+    assert list(rates) == [8, 16], "two iterations of 2 epochs of 32 episodes in batches of 8"
+    assert list(rates.values()) == pytest.approx([1e-3 * 9 / 16, 1e-3 * 1 / 16])
+    with pytest.raises(InputError, match=r"gave 32 episodes .* 16 games were played; .*Gym\(trained_agents=2\)"):
+        go(prisoners(1), name="one")
+
+
+def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coefficient(go: Go) -> None:  # noqa: F811
+    asked = []
+
+    def reward(samples, prompts, outputs, tokenizer) -> list[float]:
+        asked.append(len(samples))
+        if len(asked) > 1:  # the evaluation before step 1 is the first
+            raise ValueError("no reward today")
+        return [1.0] * len(samples)
+
+    folder = go(
+        text_with_function(reward, as_text=False), max_failed_rewards=1.0, target=1.0, init_kl_coef=0.1, eval_updates=-1
+    )
+    metrics = read_metrics(folder)
+    assert set(metrics["rollout/failed_rewards"].values()) == {1.0}
+    assert set(metrics["policy/kl_coef"].values()) == {0.1}
+
+
+def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:  # noqa: F811
+    right = ppo.train.reward_and_advance
+
+    def shifted(rollouts, config, kl_coef) -> torch.Tensor:
+        found = right(rollouts, config, kl_coef)
+        rollouts.logprobs = rollouts.logprobs.roll(1)
+        return found
+
+    monkeypatch.setattr(ppo.train, "reward_and_advance", shifted)
+    with pytest.raises(
+        InputError, match=r"before any update .* most at token \d+ of reply \d+, .*ratio must begin at 1"
+    ):
+        go(PLAIN)
+
+
+def test_a_policy_with_a_weight_that_is_no_number_is_refused_as_that(go: Go, talkative_models, tmp_path: Path) -> None:  # noqa: F811
+    model = AutoModelForCausalLM.from_pretrained(talkative_models["gpt2"])
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(talkative_models["gpt2"]).save_pretrained(tmp_path / "broken")
+    with pytest.raises(InputError, match=r"the log-probability nan: its weights hold numbers that are not finite"):
+        go(model=tmp_path / "broken")
