@@ -153,7 +153,7 @@ def _within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
     try:
         answer = answers.get(timeout=seconds)
     except queue.Empty:
-        raise Stalled(f"gave no answer within {seconds:g} s") from None
+        raise Stalled(f"gave no answer within {seconds:g} s (--reward_timeout)") from None
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -65,7 +65,7 @@ class RewardConfig:
     reward_retries: int = 2
     """how often a reward that fails is asked again"""
     reward_timeout: float = 120.0
-    """seconds after which a reward function counts as stalled"""
+    """seconds for a rank's batch after which a reward function or a scorer counts as stalled"""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,10 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     others = ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
     with without_sharded_load():
         found, watched = agreed(lambda: [load_scorers(words) if words else {} for words in (settings.scorers, others)])
-    return ScorerReward(found, weights, clip=settings.cliprange_reward, retries=settings.reward_retries), watched
+    judge = ScorerReward(
+        found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
+    )
+    return judge, watched
 
 
 def read_weights(words: str | None, scorers: str) -> dict[str, float]:

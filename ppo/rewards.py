@@ -100,7 +100,7 @@ class ScorerReward:
     clip: float | None = 10.0
     """a normalised opinion is at most so far from 0; None: however far"""
     timeout: float | None = None
-    """seconds a scorer may take, for one that is served: a model in this process is better not run by two threads"""
+    """seconds a scorer may take for a batch; None: no limit, and no thread"""
     retries: int = 2
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """What a policy trains in: prompts in every form, scorers that reward or are only watched, the users of the app."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from acting import TOKENIZER, Judges, Scripted
+from judged import chats, rewards_of
 
 from lmgym.environments.app import deploy
 from lmgym.environments.scored_chat import ScoredChat
@@ -19,6 +21,7 @@ from lmgym.generation import Completion, Sampling, ScriptedGenerator
 from lmgym.named_scorers import load_scorer, read_world
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
+from ppo import gyms
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, play
 from ppo.figures import of_rollouts
@@ -163,6 +166,23 @@ def test_scorers_that_cannot_be_had_are_refused(settings: dict[str, str], messag
     given = {name: value.replace("EMPTY", str(tmp_path / "EMPTY")) for name, value in settings.items()}
     with pytest.raises(InputError, match=message):
         load_judge(RewardConfig(**given))
+
+
+class Stalling:
+    """A scorer that is there, and never answers about one reply."""
+
+    def score(self, conversations, replies):
+        if "hm" in replies:
+            time.sleep(3)
+        return torch.ones(len(replies))
+
+
+def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
+    monkeypatch.setattr(gyms, "load_scorers", lambda words: {"a": Stalling()})
+    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.2, reward_retries=1))
+    found = judge.judge(chats("yes", "hm", "no"))
+    assert rewards_of(found) == [1.0, None, 1.0]
+    assert found[1].trouble == "a: gave no answer within 0.2 s (--reward_timeout)"
 
 
 def test_a_world_is_a_scorer_by_its_seed() -> None:
