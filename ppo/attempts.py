@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -28,20 +28,21 @@ LONE_STALLS = 2
 LARGEST = torch.finfo(torch.float32).max
 LETTERS = 300  # of a message that is kept
 
+T = TypeVar("T")
 Reward = float | tuple[float, ...]
 Call = Callable[[Sequence[int]], Any]
 """asks for the rewards of the samples at these places of the batch"""
-Read = Callable[[Any, int], Reward]
-"""one reward out of what a call gave, for the sample at a place; raises for what is none"""
+Read = Callable[[Any, int], T]
+"""one reward, or what else is asked for, out of what a call gave, for the sample at a place; raises where it is none"""
 
 _End = Literal["answered", "broke", "stalled"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A reward, or why there is none."""
+class Finding(Generic[T]):
+    """A reward, or what else was asked for, or why there is none."""
 
-    value: Reward | None
+    value: T | None
     trouble: str = ""
 
 
@@ -65,9 +66,9 @@ class Stalled(Exception):
     """No answer in time."""
 
 
-def ask(call: Call, count: int, read: Read, patience: Patience) -> list[Finding]:
+def ask(call: Call, count: int, read: Read[T], patience: Patience) -> list[Finding[T]]:
     """What came of asking for `count` rewards, in their order. Raises only RunStopped, where the call does."""
-    found = [Finding(None, "was not asked for")] * count
+    found: list[Finding[T]] = [Finding(None, "was not asked for")] * count
     end: _End = "answered"
     for _ in range(1 + patience.retries):
         if all(one.value is not None for one in found):
@@ -90,7 +91,7 @@ def read_number(value: Any) -> float:
     return number
 
 
-def _ask_alone(call: Call, found: list[Finding], read: Read, timeout: float | None) -> list[Finding]:
+def _ask_alone(call: Call, found: list[Finding[T]], read: Read[T], timeout: float | None) -> list[Finding[T]]:
     found, stalls = list(found), 0
     for place, one in enumerate(found):
         if one.value is None and stalls < LONE_STALLS:
@@ -99,18 +100,18 @@ def _ask_alone(call: Call, found: list[Finding], read: Read, timeout: float | No
     return found
 
 
-def _attempt(call: Call, places: Sequence[int], read: Read, timeout: float | None) -> tuple[list[Finding], _End]:
+def _attempt(call: Call, places: Sequence[int], read: Read[T], timeout: float | None) -> tuple[list[Finding[T]], _End]:
     try:
         answers = _within(timeout, lambda: _listed(call(places), len(places)))
     except RunStopped:
         raise
     except Exception as error:
-        trouble = Finding(None, _told(error))
+        trouble: Finding[T] = Finding(None, _told(error))
         return [trouble] * len(places), "stalled" if isinstance(error, Stalled) else "broke"
     return [_read(read, answer, place) for answer, place in zip(answers, places, strict=True)], "answered"
 
 
-def _read(read: Read, answer: Any, place: int) -> Finding:
+def _read(read: Read[T], answer: Any, place: int) -> Finding[T]:
     try:
         return Finding(read(answer, place))
     except Exception as error:

@@ -1,24 +1,32 @@
-"""Replies to held-out prompts at the same noise each time: their reward, the gym's own figures, the watched scorer."""
+"""Replies to held-out prompts at the same noise each time: their reward, the gym's own figures, the watched scorer.
+
+What is only watched ends no run: it is asked again as a reward is (`attempts.py`), then left out, and a line says so.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lmgym.engine import agreed, rank, world_size
+from lmgym.engine import agreed, rank, share_objects, world_size
 from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
 from lmgym.text import Conversation, to_transcript
+from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
 from ppo.gyms import Gym
+from ppo.rewards import ask_scorer
 
 EVALUATION_SEED = 7_654_321
+
+Lost = dict[str, tuple[int, int, str]]
+"""how many of so many could not be had, and the trouble with one of them"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,8 @@ class Evaluated:
 
     metrics: dict[str, float]
     rows: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    """a line on each thing that could not be had, on any rank"""
 
 
 def play(
@@ -48,22 +58,55 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
     numbers = range(rank(), len(gym.eval_tasks), world_size())
     tasks = [gym.eval_tasks[i] for i in numbers]
     episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    own = of_episodes(episodes)
-    own |= _of_metric(gym, episodes, tasks, tokenizer)
-    seen = watch(gym, episodes, tasks)
-    for name, scores in seen.items():
-        own[f"watched/{name}"] = (float(np.sum(scores)), len(scores))
-        own[f"squares/{name}"] = (float(np.sum(np.square(scores))), len(scores))
-    means = reduce_means(own)
+    patience = Patience(config.reward.reward_timeout, config.reward.reward_retries)
+    said, seen = agreed(
+        lambda: (_ask_metric(gym, episodes, tasks, tokenizer, patience), watch(gym, episodes, tasks, patience))
+    )
+    lost = _add_lost(share_objects(_lost(episodes, said, seen)))
+    means = reduce_means(of_episodes(episodes) | _of_metric(said, len(episodes)) | _of_watched(seen))
     means.pop("reward/squares")
     squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
     metrics = {f"eval/{name}": value for name, value in means.items() if not math.isnan(value)}
-    for name in gym.watched if gym.eval_tasks else ():
-        mean = metrics.pop(f"eval/watched/{name}")
-        std = math.sqrt(max(0.0, squares[name] - mean * mean))
-        key = watched_key(name)
-        metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(len(gym.eval_tasks))}
-    return Evaluated(metrics, table_rows(episodes, tasks, seen))
+    for name in gym.watched:
+        failed, asked, _ = lost[_scores_of(name)]
+        if failed < asked:
+            mean = metrics.pop(f"eval/watched/{name}")
+            std = math.sqrt(max(0.0, squares[name] - mean * mean))
+            key = watched_key(name)
+            metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(asked - failed)}
+    notes = [
+        f"the evaluation goes without {failed} of {asked} {what}: {trouble}"
+        for what, (failed, asked, trouble) in lost.items()
+        if failed
+    ]
+    return Evaluated(metrics, table_rows(episodes, tasks, seen), notes)
+
+
+def _scores_of(name: str) -> str:
+    return f"scores of the watched {name}"
+
+
+def _lost(
+    episodes: Sequence[Episode], said: Sequence[Finding[dict[str, float]]], seen: Mapping[str, Sequence[Finding[float]]]
+) -> Lost:
+    """What this rank could not have."""
+    failed = [episode for episode in episodes if total_reward(episode) is None]
+    trouble = next((step.trouble for episode in failed for step in episode.steps if step.trouble), "")
+    lost: Lost = {"rewards": (len(failed), len(episodes), trouble)}
+    asked: dict[str, Sequence[Finding]] = {_scores_of(name): found for name, found in seen.items()}
+    for what, found in {"answers of the metric": said, **asked}.items():
+        troubles = [one.trouble for one in found if one.value is None]
+        lost[what] = len(troubles), len(found), troubles[0] if troubles else ""
+    return lost
+
+
+def _add_lost(of_ranks: Sequence[Lost]) -> Lost:
+    """Of all ranks, which have the same names."""
+    found = {}
+    for what in of_ranks[0]:
+        failed, asked, troubles = zip(*(own[what] for own in of_ranks), strict=True)
+        found[what] = sum(failed), sum(asked), next(filter(None, troubles), "")
+    return found
 
 
 def watched_key(name: str) -> str:
@@ -73,37 +116,60 @@ def watched_key(name: str) -> str:
 
 def gains(metrics: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
     """How far each watched score has risen since before step 1, in standard deviations over the replies then."""
-    keys = [watched_key(name) for name in names]
+    keys = [key for key in map(watched_key, names) if key in metrics]
     return {f"{k}_gain": (metrics[k] - before[k]) / before[f"{k}_std"] for k in keys if before.get(f"{k}_std", 0.0) > 0}
 
 
-def _of_metric(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer) -> Sums:
-    """The gym's own figures of the last step of each episode."""
-    if gym.metric is None or not episodes:
-        return {}
+def _ask_metric(
+    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: Patience
+) -> list[Finding[dict[str, float]]]:
+    """The gym's own figures of the last step of each episode, or why they could not be had; none without a metric."""
+    metric = gym.metric
+    if metric is None or not episodes:
+        return []
     steps, played = [episode.steps[-1] for episode in episodes], [tasks[episode.index] for episode in episodes]
     names = {name for task in played for name in task if name != "prompt"}
-    said = gym.metric(
-        samples=[step.prompt_text + step.completion.text for step in steps],
-        prompts=[step.prompt_text for step in steps],
-        outputs=[step.completion.text for step in steps],
-        tokenizer=tokenizer,
-        **{name: [task.get(name) for task in played] for name in names},
-    )
-    return {f"metrics/{name}": (float(np.mean(value)) * len(steps), len(steps)) for name, value in said.items()}
+
+    def call(places: Sequence[int]) -> Any:
+        answer = metric(
+            samples=[step.prompt_text + step.completion.text for step in steps],
+            prompts=[step.prompt_text for step in steps],
+            outputs=[step.completion.text for step in steps],
+            tokenizer=tokenizer,
+            **{name: [task.get(name) for task in played] for name in names},
+        )
+        return [{name: float(np.mean(value)) for name, value in answer.items()}]
+
+    return ask(call, 1, lambda answer, _: answer, patience)
 
 
-def watch(gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task]) -> dict[str, list[float]]:
+def _of_metric(said: Sequence[Finding[dict[str, float]]], episodes: int) -> Sums:
+    found = [one.value for one in said if one.value is not None]
+    return {f"metrics/{name}": (mean * episodes, episodes) for own in found for name, mean in own.items()}
+
+
+def _of_watched(seen: Mapping[str, Sequence[Finding[float]]]) -> Sums:
+    sums: Sums = {}
+    for name, found in seen.items():
+        scores = [one.value for one in found if one.value is not None]
+        sums[f"watched/{name}"] = (float(np.sum(scores)), len(scores))
+        sums[f"squares/{name}"] = (float(np.sum(np.square(scores))), len(scores))
+    return sums
+
+
+def watch(
+    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], patience: Patience
+) -> dict[str, list[Finding[float]]]:
     """What each watched scorer says of each episode of one reply to a conversation."""
     if not gym.watched or not episodes:
         return {name: [] for name in gym.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [one_line(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: scorer.score(prompts, replies).tolist() for name, scorer in gym.watched.items()}
+    return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in gym.watched.items()}
 
 
 def table_rows(
-    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[float]] | None = None
+    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[Finding[float]]] | None = None
 ) -> list[dict[str, Any]]:
     """A row a reply, with what was earned and each scorer's opinion."""
     rows = []
@@ -123,7 +189,7 @@ def table_rows(
                 "scores": dict(step.scores),
             }
             if seen:
-                row["watched"] = {name: scores[number] for name, scores in seen.items()}
+                row["watched"] = {n: own[number].value for n, own in seen.items() if own[number].value is not None}
             if step.trouble:
                 row["trouble"] = step.trouble
             rows.append(row)

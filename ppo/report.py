@@ -80,7 +80,8 @@ def show_samples(rows: Sequence[Mapping[str, Any]]) -> None:
         prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
         reward = row["reward"] if not isinstance(row["reward"], tuple) else sum(row["reward"])
         opinions = [f"{row['scores'][name]:.2f}" if name in row["scores"] else "" for name in scorers]
-        opinions += [f"{row['watched'][name]:.2f}" for name in watched]
+        heard = row.get("watched", {})
+        opinions += [f"{heard[name]:.2f}" if name in heard else "" for name in watched]
         earned = "failed" if reward is None else f"{reward:.2f}"
         table.add_row(escape(prompt), escape(row["reply"].strip()), str(row["tokens"]), earned, *opinions)
     CONSOLE.print(table)

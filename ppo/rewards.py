@@ -122,22 +122,16 @@ class ScorerReward:
         found = self.opinions(samples)
         return [self._judgement({name: one[i] for name, one in found.items()}) for i in range(len(samples))]
 
-    def opinions(self, samples: Sequence[Sample]) -> dict[str, list[Finding]]:
+    def opinions(self, samples: Sequence[Sample]) -> dict[str, list[Finding[float]]]:
         """What each scorer says of each reply, as it is. Raises InputError for a prompt that is no conversation."""
         conversations = [_conversation(sample) for sample in samples]
         replies = [one_line(sample.request.reply) for sample in samples]
         patience = Patience(self.timeout, self.retries)
 
-        def ask_one(scorer: Scorer) -> list[Finding]:
-            def call(places: Sequence[int]) -> Any:
-                return scorer.score([conversations[i] for i in places], [replies[i] for i in places])
+        return {name: ask_scorer(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()}
 
-            return ask(call, len(samples), lambda answer, _: read_number(answer), patience)
-
-        return {name: ask_one(scorer) for name, scorer in self.scorers.items()}
-
-    def _judgement(self, found: Mapping[str, Finding]) -> Judgement:
-        scores = {name: one.value for name, one in found.items() if isinstance(one.value, float)}
+    def _judgement(self, found: Mapping[str, Finding[float]]) -> Judgement:
+        scores = {name: one.value for name, one in found.items() if one.value is not None}
         trouble = "; ".join(f"{name}: {one.trouble}" for name, one in found.items() if one.value is None)
         if any(weight and name not in scores for name, weight in self.weights.items()):
             return Judgement(None, scores, trouble)
@@ -148,6 +142,17 @@ class ScorerReward:
         mean, std = (0.0, 1.0) if self.moments is None else self.moments[name]
         normal = (score - mean) / std
         return normal if self.clip is None else max(-self.clip, min(normal, self.clip))
+
+
+def ask_scorer(
+    scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], patience: Patience
+) -> list[Finding[float]]:
+    """What it says of each reply, as it is, or why that could not be had."""
+
+    def call(places: Sequence[int]) -> Any:
+        return scorer.score([conversations[i] for i in places], [replies[i] for i in places])
+
+    return ask(call, len(replies), lambda answer, _: read_number(answer), patience)
 
 
 def reference_moments(judge: ScorerReward, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:

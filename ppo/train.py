@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.markup import escape
 
 from lmgym.engine import (
     agreed,
@@ -271,7 +272,8 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
     metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
-    if "eval/gold" in metrics:
+    show_notes([escape(note) for note in found.notes] if run.is_main else [])
+    if {"eval/gold", "eval/reward/mean"} <= metrics.keys():  # an evaluation may go without
         before = state.alarm.raised_at
         reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
         on = state.alarm.hear(update, reward, gold, error)

@@ -17,6 +17,7 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.models import load_tokenizer
 from lmgym.override import flatten
+from lmgym.scorers import FunctionScorer
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.critics import ValueHead, save_critic
 from ppo.gyms import chat_with_scorers, text_with_function
@@ -242,6 +243,28 @@ def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_model
 def test_a_reward_that_never_comes_ends_the_run_and_says_so(go: Go) -> None:
     with pytest.raises(RunStopped, match=r"16 of 16 rewards could not be had.*needed: a number"):
         go(text_with_function(lambda samples, prompts, outputs, tokenizer: ["good"] * len(samples), as_text=False))
+
+
+def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run(go: Go, capsys) -> None:
+    def rewarded(samples, prompts, outputs, tokenizer) -> list[Any]:
+        return [None] * 6 if len(outputs) == 6 else shortness(samples, prompts, outputs, tokenizer)  # 6 are evaluated
+
+    def away(conversations, replies) -> list[float]:
+        raise OSError("[/away]")
+
+    def gym(function, gold):
+        watched = {"gold": FunctionScorer(gold)}
+        return lambda *given: replace(text_with_function(function, as_text=False)(*given), watched=watched)
+
+    metrics = read_metrics(go(gym(rewarded, lambda conversations, replies: [float(len(x)) for x in replies])))
+    assert metrics["eval/gold"].keys() == {0, 8}
+    assert not {"eval/reward/mean", "alarm/gold_falls"} & metrics.keys()
+    assert words(capsys.readouterr().out).count("the evaluation goes without 6 of 6 rewards: ") == 2
+    metrics = read_metrics(go(gym(shortness, away), "again"))
+    assert metrics["eval/reward/mean"].keys() == {0, 8}
+    assert "eval/gold" not in metrics
+    told = "the evaluation goes without 6 of 6 scores of the watched gold: raised OSError: [/away]"
+    assert words(capsys.readouterr().out).count(told) == 2
 
 
 def test_other_tasks_are_other_data(talkative_models) -> None:

@@ -12,6 +12,7 @@ from acting import TOKENIZER, Judges, Scripted
 from judged import chats, rewards_of
 
 from lmgym.environments.app import deploy
+from lmgym.environments.protocol import Judgement
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
@@ -27,9 +28,11 @@ from ppo.evaluation import evaluate, gains, play
 from ppo.figures import of_rollouts
 from ppo.gyms import FIRST_USER, USERS, Gym, app_conversations, chat_with_scorers, load_judge, read_weights
 from ppo.prompts import read_prompts, tasks_of_iteration
+from ppo.report import show_samples
 from ppo.rewards import ScorerReward
 from ppo.rollouts import gather
 
+INF = float("inf")
 HELLO = Conversation((Turn("user", "hello"),))
 ASKED = Conversation((Turn("user", "hi"), Turn("bot", "yes?"), Turn("user", "hello")), "Ann is kind.")
 LENGTH = FunctionScorer(lambda conversations, replies: [float(len(reply)) for reply in replies])
@@ -179,10 +182,10 @@ class Stalling:
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
     monkeypatch.setattr(gyms, "load_scorers", lambda words: {"a": Stalling()})
-    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.2, reward_retries=1))
+    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
-    assert found[1].trouble == "a: gave no answer within 0.2 s (--reward_timeout)"
+    assert found[1].trouble == "a: gave no answer within 0.5 s (--reward_timeout)"
 
 
 def test_a_world_is_a_scorer_by_its_seed() -> None:
@@ -257,6 +260,47 @@ def test_watched_scorers_have_mean_error_and_gain_each() -> None:
     assert [row["watched"] for row in found.rows] == [{"gold": 1.0, "b": 4.0}, {"gold": 3.0, "b": 4.0}]
     before = {"eval/gold": 1.5, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 0.0}
     assert gains(metrics, before, gym.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
+
+
+class Fails:
+    """A scorer and a metric that raise so often, and always for a reply to more than one turn of talk if `picky`."""
+
+    def __init__(self, times: float = 0, picky: bool = False) -> None:
+        self.times, self.picky = times, picky
+
+    def score(self, conversations, replies):
+        self.times -= 1
+        if self.times >= 0 or (self.picky and any(len(c.turns) > 1 for c in conversations)):
+            raise OSError("the server [/b] is away")
+        return torch.tensor([2.0] * len(replies))
+
+    def __call__(self, **given):
+        return {"two": self.score([], given["outputs"]).tolist()}
+
+
+def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so() -> None:
+    tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
+    watched = {"gold": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
+    gym = Gym([], tasks, ScoredChat, Judges(), "", Fails(1), watched)
+    found = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    assert (found.metrics["eval/gold"], found.metrics["eval/watched/c"]) == (2.0, 2.0)
+    assert [value for name, value in found.metrics.items() if "metrics/two" in name] == [2.0]
+    assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
+    assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
+    show_samples(found.rows)
+    why = "raised OSError: the server [/b] is away (test_gyms.py:"
+    assert [note.partition(why)[:2] for note in found.notes] == [
+        ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
+        ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
+    ]
+    before = {"eval/gold": 1.0, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 1.0}
+    assert gains(found.metrics, before, watched) == {"eval/gold_gain": 0.5}
+    judge, metric = Judges(lambda sample: Judgement(None, trouble="no answer")), Fails(INF)
+    found = evaluate(config, replace(gym, watched={}, judge=judge, metric=metric), Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    assert "eval/reward/mean" not in found.metrics
+    assert not [name for name in found.metrics if "metrics/" in name]
+    assert found.notes[0] == "the evaluation goes without 2 of 2 rewards: no answer"
+    assert found.notes[1].startswith(f"the evaluation goes without 1 of 1 answers of the metric: {why}")
 
 
 def turn(ids: list[int], logprobs: list[float], reward: float, reason: str = "eos") -> Step:
