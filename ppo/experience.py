@@ -49,6 +49,7 @@ class Experience:
         self.size = ROWS_AT_ONCE * config.optimizer.micro_batch
         self.trusts_sampler = config.policy.precision == "fp32" and _samples_freely(config)
         self._trusts_states: bool | None = None
+        self._told_no_cache = False
 
     @torch.no_grad()
     def measure(self, rollouts: Rollouts, sampled: KeptStates | None = None) -> Gap:
@@ -134,12 +135,16 @@ class Experience:
         return sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
 
     def why_no_cache(self, rollouts: Rollouts) -> list[str]:
-        """A line where frozen layers are run again at every use."""
-        if not self.actor.frozen_layers or rollouts.states is not None:
+        """A line the first time that frozen layers are run again at every use, on any rank. Collective."""
+        if not self.actor.frozen_layers or self._told_no_cache:
             return []
+        taken = max_over_ranks(torch.tensor(self._gib_of_states(rollouts), dtype=torch.float64)).item()
+        if taken <= self.config.rollout.cache_gb:
+            return []
+        self._told_no_cache = True
         return [
-            f"the frozen layers run again in every epoch: their states take {self._gib_of_states(rollouts):.2f} GiB an "
-            f"iteration, --cache_gb is {self.config.rollout.cache_gb:g}"
+            f"the frozen layers run again in every epoch: their states take {taken:.2f} GiB an iteration, "
+            f"--cache_gb is {self.config.rollout.cache_gb:g}"
         ]
 
 

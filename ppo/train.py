@@ -117,8 +117,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         clock.phase("forward")
         gap = p.experience.measure(rollouts, p.sampler.states)
         agreed(partial(check_gap, config, p.tokenizer, rollouts))
-        if iteration == 0:
-            _check_first(config, p, episodes, rollouts, run)
+        _check_rollouts(config, p, iteration, episodes, rollouts, run)
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
@@ -153,11 +152,15 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     return metrics
 
 
-def _check_first(config: PPOConfig, p: Parts, episodes: Sequence[Episode], rollouts: Rollouts, run: Run) -> None:
-    """What must hold before the first update; all ranks stop alike."""
-    eos = p.sampler.generator.eos
-    agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
-    show_notes(p.experience.why_no_cache(rollouts) if run.is_main else [])
+def _check_rollouts(
+    config: PPOConfig, p: Parts, iteration: int, episodes: Sequence[Episode], rollouts: Rollouts, run: Run
+) -> None:
+    """What must hold before the first update, where all ranks stop alike, and what people should know of. Collective."""
+    if iteration == 0:
+        eos = p.sampler.generator.eos
+        agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
+    why_no_cache = p.experience.why_no_cache(rollouts)
+    show_notes(why_no_cache if run.is_main else [])
 
 
 def _judge(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> str:

@@ -136,6 +136,22 @@ def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
     assert rollouts.forward is None
 
 
+def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not() -> None:
+    rollouts, config = make_rollouts(), make_config(4)
+    gib = sum(map(len, rollouts.rows)) * SIZE["hidden_size"] * 4 / 2**30
+    config = replace(config, rollout=replace(config.rollout, cache_gb=1.5 * gib))
+    longer = make_rollouts()
+    longer.rows = [row + row for row in longer.rows]
+    told = {}
+    for variant in ("hydra", "shared_head"):
+        actor = make_actor(variant)
+        experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+        told[variant] = [experience.why_no_cache(each) for each in (rollouts, longer, rollouts, longer)]
+    [line] = told["hydra"][1]
+    assert line.startswith("the frozen layers run again in every epoch: their states take ")
+    assert told == {"hydra": [[], [line], [], []], "shared_head": [[]] * 4}
+
+
 class Sampled:
     """A sampler's states of the frozen layers, so far from those of training."""
 
