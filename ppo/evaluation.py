@@ -66,7 +66,7 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
     means = reduce_means(of_episodes(episodes) | _of_metric(said, len(episodes)) | _of_watched(seen))
     means.pop("reward/squares")
     squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
-    metrics = {f"eval/{name}": value for name, value in means.items() if not math.isnan(value)}
+    metrics = {_logged(name): value for name, value in means.items() if not math.isnan(value)}
     for name in gym.watched:
         failed, asked, _ = lost[_scores_of(name)]
         if failed < asked:
@@ -80,6 +80,11 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
         if failed
     ]
     return Evaluated(metrics, table_rows(episodes, tasks, seen), notes)
+
+
+def _logged(name: str) -> str:
+    """trlx's name for the gym's own figures, which are only had in evaluations; the others are a rollout's too."""
+    return name if name.startswith("metrics/") else f"eval/{name}"
 
 
 def _scores_of(name: str) -> str:

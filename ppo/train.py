@@ -155,7 +155,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 def _check_rollouts(
     config: PPOConfig, p: Parts, iteration: int, episodes: Sequence[Episode], rollouts: Rollouts, run: Run
 ) -> None:
-    """What must hold before the first update, where all ranks stop alike, and what people should know of. Collective."""
+    """What must hold before the first update, all ranks stop alike; what people should know of. Collective."""
     if iteration == 0:
         eos = p.sampler.generator.eos
         agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))

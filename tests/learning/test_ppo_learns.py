@@ -34,7 +34,7 @@ def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11
         run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
     )
     loop.train(config, random_walks)
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["eval/metrics/optimality"]
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["metrics/optimality"]
 
 
 def turn_advantages(monkeypatch) -> None:

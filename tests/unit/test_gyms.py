@@ -284,7 +284,7 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     gym = Gym([], tasks, ScoredChat, Judges(), "", Fails(1), watched)
     found = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     assert (found.metrics["eval/gold"], found.metrics["eval/watched/c"]) == (2.0, 2.0)
-    assert [value for name, value in found.metrics.items() if "metrics/two" in name] == [2.0]
+    assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
     assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
     show_samples(found.rows)
