@@ -25,8 +25,11 @@ import torch.distributed as dist
 from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
+Scales = tuple[float, float]
+"""how many times the rate of `set_rate` that of an optimizer's group is: as a rule, and while some rest"""
 
 RATE_SCALE = "rate_scale"  # of an optimizer's group: how many times the rate of `set_rate` its own is; else 1
+MAY_REST = "may_rest"  # of an optimizer's group: its weights stay as they are in an update for which some rest
 
 if not torch.accelerator.is_available():
     # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
@@ -244,9 +247,19 @@ def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return whole
 
 
-def take_scales(optimizer: torch.optim.Optimizer) -> list[float]:
-    """RATE_SCALE of each group, which goes no further: what keeps an optimizer's state need not know of it."""
-    return [float(group.pop(RATE_SCALE, 1.0)) for group in optimizer.param_groups]
+def take_scales(optimizer: torch.optim.Optimizer) -> list[Scales]:
+    """RATE_SCALE of each group, and what it is while some rest: of those that MAY_REST 0. Both marks go no further:
+    what keeps an optimizer's state need not know of them.
+    """
+    scales = [float(group.pop(RATE_SCALE, 1.0)) for group in optimizer.param_groups]
+    rests = [bool(group.pop(MAY_REST, False)) for group in optimizer.param_groups]
+    return [(scale, 0.0 if still else scale) for scale, still in zip(scales, rests, strict=True)]
+
+
+def set_rates(groups: Sequence[dict[str, Any]], scales: Sequence[Scales], learning_rate: float, resting: bool) -> None:
+    """The rate of each of an optimizer's groups. At a rate of 0 weights do not decay either."""
+    for group, scale in zip(groups, scales, strict=True):
+        group["lr"] = learning_rate * scale[resting]
 
 
 @contextlib.contextmanager
@@ -266,9 +279,9 @@ def without_sharded_load() -> Iterator[None]:
 class Engine:
     """One trained model under raw DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
 
-    def __init__(self, engine, scales: Sequence[float] | None = None) -> None:
+    def __init__(self, engine, scales: Sequence[Scales] | None = None) -> None:
         self.engine = engine
-        self.scales = scales or [1.0] * len(engine.optimizer.param_groups)
+        self.scales = scales or [(1.0, 1.0)] * len(engine.optimizer.param_groups)
 
     @classmethod
     def prepare(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> "Engine":
@@ -292,10 +305,9 @@ class Engine:
         """Whether each backward of an update may reach a part of the weights alone."""
         return takes_parts(self.engine.config)
 
-    def set_rate(self, learning_rate: float) -> None:
-        """Of the updates to come."""
-        for group, scale in zip(self.engine.optimizer.param_groups, self.scales, strict=True):
-            group["lr"] = learning_rate * scale
+    def set_rate(self, learning_rate: float, resting: bool = False) -> None:
+        """Of the updates to come; with `resting` what may rest stays as it is."""
+        set_rates(self.engine.optimizer.param_groups, self.scales, learning_rate, resting)
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
         """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller.

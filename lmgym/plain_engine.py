@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 
-from lmgym.engine import rank, take_scales, world_size
+from lmgym.engine import rank, set_rates, take_scales, world_size
 from lmgym.saving import untied
 
 BUCKET = 1 << 26  # numbers that are averaged at once
@@ -30,8 +30,8 @@ class Trained(Protocol):
         """Whether each backward of an update may reach a part of the weights alone."""
         ...
 
-    def set_rate(self, learning_rate: float) -> None:
-        """Of the updates to come."""
+    def set_rate(self, learning_rate: float, resting: bool = False) -> None:
+        """Of the updates to come; with `resting` what may rest stays as it is."""
         ...
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
@@ -82,10 +82,9 @@ class PlainEngine:
         """Gradients are torch's own."""
         return True
 
-    def set_rate(self, learning_rate: float) -> None:
-        """Of the updates to come."""
-        for group, scale in zip(self.optimizer.param_groups, self.scales, strict=True):
-            group["lr"] = learning_rate * scale
+    def set_rate(self, learning_rate: float, resting: bool = False) -> None:
+        """Of the updates to come; with `resting` what may rest stays as it is."""
+        set_rates(self.optimizer.param_groups, self.scales, learning_rate, resting)
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
         """Adds the loss's gradients; the last time they are averaged over ranks."""

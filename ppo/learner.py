@@ -80,7 +80,7 @@ class Learner:
         batches = similar_batches([len(rollouts.rows[i]) for i in rows], size, most_batches(len(rows), size))
         trained = rollouts.trained[rollouts.places(rows)]
         count = sum_over_ranks(trained.sum().double()).item()
-        self.engine.set_rate(self.rate(update))
+        self.engine.set_rate(self.rate(update), resting=critic_only)
         sums = torch.zeros(len(SUMS), dtype=torch.float64)
         for number, batch in enumerate(batches):
             sums += self._accumulate(
@@ -104,13 +104,14 @@ class Learner:
         # gradients are averaged over ranks, and the loss is a mean over the tokens of all
         share = world_size() / max(count, 1.0)
         sums = torch.zeros(len(SUMS), dtype=torch.float64)
-        for logprobs, values in self._passes(rollouts, batch):
+        for logprobs, values in self._passes(rollouts, batch, critic_only):
             loss = torch.zeros((), device=self.device)
             if logprobs is not None:
                 if self._look is not None:
                     shown = len(logprobs) if len(rows) else 0  # nothing of what only fills up
                     self._look(batch.places[:shown], logprobs.detach()[:shown].cpu())
                 policy, _ = policy_loss(logprobs[None], old, advantages, mask, method.cliprange)
+                # under ZeRO a loss must reach every weight that is trained
                 loss = loss + (0.0 if critic_only else 1.0) * policy
                 sums += self._policy_sums(policy, logprobs[None], old, advantages, mask)
             if values is not None:
@@ -122,17 +123,21 @@ class Learner:
             self.engine.backward(loss, last and values is not None)
         return sums
 
-    def _passes(self, rollouts: Rollouts, batch: Batch) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
+    def _passes(
+        self, rollouts: Rollouts, batch: Batch, critic_only: bool
+    ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
         """Log-probabilities and values [M] of a batch: both of one forward, or one after the other where the critic is
         a model of its own and the engine bears it, so that only one model's states are there for a backward.
         """
-        if rollouts.forward is not None:  # of all rows, sorted alike, and by the weights as they are: no update yet
-            found, rollouts.forward = rollouts.forward, None
-            yield found
+        on_trunk = self.engine.module.critic is None
+        first, rollouts.forward = rollouts.forward, None
+        # of all rows, sorted alike, and by the weights as they are: no update yet; a head's graph reaches the trunk
+        if first is not None and not (critic_only and on_trunk):
+            yield first
             return
         states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
-        if self.engine.module.critic is None or not self.engine.takes_parts:
-            yield self.engine(batch.rows, batch.targets, states)
+        if on_trunk or not self.engine.takes_parts:
+            yield self.engine(batch.rows, batch.targets, states, apart=critic_only)
             return
         yield self.engine(batch.rows, batch.targets, states, values=False)
         yield self.engine(batch.rows)

@@ -66,10 +66,12 @@ class ActorCritic(nn.Module):
         states: torch.Tensor | None = None,
         values: bool = True,
         trunk_only: bool = False,
+        apart: bool = False,
     ) -> Any:
         """(log-probabilities [M] of the targets, or None; values [M], or None) at what `rows` read.
 
         `states` are those of `trunk`; without them it runs here. With `trunk_only` it is all that runs.
+        `apart`: no gradient of the values reaches the policy, also not from a head on its trunk.
         """
         if trunk_only:
             return self.trunk(rows)
@@ -82,7 +84,7 @@ class ActorCritic(nn.Module):
             if targets is not None:
                 logprobs = token_logprobs(self.family, normed, targets, self.temperature)
             if values and self.value_head is not None:
-                found = self.value_head(normed)
+                found = self.value_head(normed.detach() if apart else normed)
         if values and self.critic_family is not None:
             family = self.critic_family
             found = family.head(run_layers(family, rows, None, 0, None, self.recompute))[:, 0].float()

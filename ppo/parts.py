@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lmgym.engine import RATE_SCALE, Engine, resolve_config, world_size, zero_stage
+from lmgym.engine import MAY_REST, RATE_SCALE, Engine, resolve_config, world_size, zero_stage
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.models import count_parameters
@@ -86,15 +86,22 @@ def make_engine(
 
 
 def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
-    """Trained weights by their rate and decay: matrices decay, and the critic may have a rate of its own."""
+    """Trained weights by their rate and decay: matrices decay, the critic may have a rate of its own, and the policy
+    rests while it warms up.
+    """
     rate, critic_rate = config.optimizer.learning_rate, config.method.critic_learning_rate
     of_policy = {id(p) for p in actor.policy.parameters()}
-    found: dict[tuple[float, float], list[torch.Tensor]] = {}
+    found: dict[tuple[float, float, bool], list[torch.Tensor]] = {}
     for p in actor.parameters():
         if p.requires_grad:
             scale = critic_rate / rate if critic_rate and id(p) not in of_policy else 1.0
-            found.setdefault((scale, config.optimizer.weight_decay if p.ndim >= 2 else 0.0), []).append(p)
-    return [{"params": own, "weight_decay": decay, RATE_SCALE: scale} for (scale, decay), own in found.items()]
+            decay = config.optimizer.weight_decay if p.ndim >= 2 else 0.0
+            rests = config.method.critic_warmup > 0 and id(p) in of_policy
+            found.setdefault((scale, decay, rests), []).append(p)
+    return [
+        {"params": own, "weight_decay": decay, RATE_SCALE: scale, MAY_REST: rests}
+        for (scale, decay, rests), own in found.items()
+    ]
 
 
 def updates_an_iteration(config: PPOConfig, gym: Gym) -> int:

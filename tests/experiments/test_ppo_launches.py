@@ -150,6 +150,23 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("torchrun", None),
+        ("deepspeed", "zero1.json"),
+        ("deepspeed", "zero2_offload.json"),
+        ("deepspeed", "zero3.json"),
+    ],
+)
+def test_on_two_ranks_too_a_head_warms_up_alone(kind: str, config: str | None, go: Go) -> None:
+    _, folder = go(kind, config=config, critic_warmup=3, weight_decay=0.1, schedule="constant_with_warmup")
+    assert largest_difference(read_weights(folder), read_start(folder)) == 0
+    losses = read_metrics(folder)["losses/value_loss"]
+    assert losses[12] < losses[4]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "config"), [("deepspeed", "zero2.json"), ("deepspeed", "zero3.json")])
 def test_bf16_moves_fp32_weights_at_a_small_rate(kind: str, config: str, go: Go) -> None:
     _, folder = go(kind, config=config, plant={}, precision="bf16", learning_rate=1e-5, schedule="constant_with_warmup")

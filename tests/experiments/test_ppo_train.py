@@ -155,8 +155,9 @@ def test_a_run_that_will_not_fit_is_refused_before_the_policy_is_loaded(go: Go, 
     go(memory_gb=0.2, max_updates=2, critic=scorer_folders["gpt2"])
 
 
-def test_while_the_critic_warms_up_the_policy_stays(go: Go, talkative_models, scorer_folders) -> None:
-    folder = go(critic=scorer_folders["gpt2"], critic_warmup=2)
+@pytest.mark.parametrize("own", [False, True])
+def test_while_the_critic_warms_up_the_policy_stays(own: bool, go: Go, talkative_models, scorer_folders) -> None:
+    folder = go(critic=scorer_folders["gpt2"] if own else "head", critic_warmup=2)
     assert set(moved(folder, talkative_models["gpt2"]).values()) == {0.0}
     losses = read_metrics(folder)["losses/value_loss"]
     assert losses[8] < losses[4]

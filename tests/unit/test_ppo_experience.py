@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from lmgym.causal_rows import lay
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.models import add_lora
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner
@@ -39,6 +40,8 @@ def make_config(micro_batch: int) -> PPOConfig:
 def make_actor(variant: str) -> ActorCritic:
     torch.manual_seed(0)
     policy = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZE))
+    if variant == "lora":
+        return ActorCritic(add_lora(policy, 2, 4, 0.0))
     if variant != "own_critic":
         return ActorCritic(policy, frozen_layers=2 if variant == "hydra" else 0)
     return ActorCritic(
@@ -126,6 +129,30 @@ def test_a_critic_may_have_a_rate_of_its_own(variant: str) -> None:
     # the head says 0 at first, so that what is below its last layer gets no gradient
     of_critic = {n: x for n, x in moved.items() if n not in of_policy and not n.startswith("value_head.inner")}
     assert of_critic == pytest.approx(dict.fromkeys(of_critic, 4e-3), rel=1e-3)
+
+
+@pytest.mark.parametrize("micro_batch", [4, 1])
+@pytest.mark.parametrize("variant", ["own_critic", "shared_head", "hydra", "lora"])
+def test_while_the_critic_warms_up_no_bit_of_the_policy_moves_nor_decays(variant: str, micro_batch: int) -> None:
+    config = make_config(micro_batch)
+    config = replace(
+        config,
+        method=replace(config.method, critic_warmup=1),
+        optimizer=replace(config.optimizer, weight_decay=0.1),
+    )
+    actor, rollouts = make_actor(variant), make_rollouts()
+    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+    learner = Learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail)
+    for iteration in range(2):
+        before = {name: p.detach().clone() for name, p in actor.named_parameters() if p.requires_grad}
+        experience.measure(rollouts)
+        reward_and_advance(rollouts, config, 0.05)
+        curve = learner.learn(rollouts, iteration, EPOCHS * iteration).curve
+        moved = {name for name, p in actor.named_parameters() if p.requires_grad and not torch.equal(p, before[name])}
+        of_policy = {name for name in before if name.startswith("policy.")}
+        assert moved & of_policy == (of_policy if iteration else set())
+        assert moved >= before.keys() - of_policy
+        assert curve[-1][1] < curve[0][1], "the critic learns"
 
 
 def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
