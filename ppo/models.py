@@ -120,7 +120,8 @@ class Reference:
         """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
         if is_adapted(actor.policy):
             return None
-        shared = frozen_modules(actor.causal, actor.frozen_layers) if actor.frozen_layers else []
+        frozen = frozen_modules(actor.causal, actor.frozen_layers)
+        shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]
         model = copy.deepcopy(actor.causal, {id(module): module for module in shared})
         model.requires_grad_(False)
         return cls(model.eval(), actor.frozen_layers, actor.temperature)
@@ -182,6 +183,8 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     if method.num_layers_unfrozen > layers:
         raise InputError(f"num_layers_unfrozen={method.num_layers_unfrozen}; {settings.model} has {layers} layers")
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
+    if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
+        freeze_below(policy, frozen)
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:

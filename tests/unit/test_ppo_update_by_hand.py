@@ -241,6 +241,11 @@ def test_so_does_one_with_frozen_layers_kept_or_run_again(
     assert_same_updates(configured(small_models[family], num_layers_unfrozen=1, cache_gb=cache_gb), hand_made())
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_so_does_one_whose_layers_all_learn_above_frozen_embeddings(family: str, small_models: dict[str, Path]) -> None:
+    assert_same_updates(configured(small_models[family], num_layers_unfrozen=2, cache_gb=0.0), hand_made())
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_so_does_one_with_a_critic_of_its_own(
     family: str, small_models: dict[str, Path], scorer_folders: dict[str, Path]
