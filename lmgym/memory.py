@@ -86,6 +86,7 @@ def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tup
     kind = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
     with init_empty_weights():
         model = kind.from_config(model_config)
+    model.tie_weights()  # which accelerate has torn: a tied head is no second matrix
     everything = sum(p.numel() for p in model.parameters())
     if not lora_rank:
         return everything, everything

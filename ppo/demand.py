@@ -96,6 +96,7 @@ def _count(config: PPOConfig, model_config) -> tuple[int, int]:
         return count_weights(model_config, rank, causal=True)
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(model_config)
+    model.tie_weights()  # as count_weights does
     freeze_below(model, max(0, model_config.num_hidden_layers - unfrozen))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)

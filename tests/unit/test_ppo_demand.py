@@ -9,11 +9,12 @@ from transformers import LlamaConfig
 from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.memory import Demand
-from lmgym.models import load_tokenizer
+from lmgym.models import count_parameters, load_config, load_tokenizer
 from lmgym.text import Conversation, Turn
 from ppo import demand
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.demand import estimate_run, longest_prompt
+from ppo.models import Reference, build
 from ppo.preflight import prompt_lengths
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
@@ -65,6 +66,19 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
     assert without.activations == found.activations - states
     every = estimate_run(change(config, method={"num_layers_unfrozen": 2}), None, 10, 1)
     assert every.gradients == 4 * (POLICY - EMBEDDINGS)
+
+
+@pytest.mark.parametrize("unfrozen", [-1, 1, 2])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
+    config = PPOConfig("x", ModelConfig(str(small_models[family])))
+    config = change(config, method={"num_layers_unfrozen": unfrozen})
+    whole, trained = demand._count(config, load_config(config.policy.model))
+    actor, reference = build(config, load_tokenizer(config.policy.model))
+    assert isinstance(reference, Reference)
+    assert count_parameters(actor.policy) == (trained, whole)
+    of_policy = {id(p) for p in actor.policy.parameters()}
+    assert sum(p.numel() for p in reference.model.parameters() if id(p) not in of_policy) == trained
 
 
 def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_where_it_can(config: PPOConfig, tmp_path) -> None:
