@@ -45,7 +45,7 @@ class OptimizerConfig:
     epochs: float = 1.0
     """passes over the rows"""
     max_updates: int = -1
-    """stop after so many updates; -1: after the epochs"""
+    """stop after so many updates, PPO with the iteration in which they are reached; -1: after the epochs"""
     global_batch: int = 64
     """pairs, rows, groups or conversations an update, over all ranks"""
     micro_batch: int = 8

@@ -1,6 +1,7 @@
 """What a PPO run is made of: one frozen config in groups, every field a flag. trlx's names where they exist."""
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
@@ -147,29 +148,7 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
             f"num_rollouts={rollouts} is not a multiple of global_batch={batch}; use {_near(rollouts, batch)}: every "
             "update of an iteration sees as many rollouts"
         )
-    for name, value, fits, needed in (
-        ("ppo_epochs", config.method.ppo_epochs, config.method.ppo_epochs >= 1, "1 or more"),
-        ("temperature", config.rollout.temperature, config.rollout.temperature > 0, "above 0: a policy must explore"),
-        ("scale", config.reward.scale, config.reward.scale > 0, "above 0"),
-        ("gamma", config.method.gamma, 0 <= config.method.gamma <= 1, "0 to 1"),
-        ("lam", config.method.lam, 0 <= config.method.lam <= 1, "0 to 1"),
-        ("cliprange", config.method.cliprange, config.method.cliprange > 0, "above 0"),
-        ("init_kl_coef", config.method.init_kl_coef, config.method.init_kl_coef >= 0, "0 or more"),
-        (
-            "num_layers_unfrozen",
-            config.method.num_layers_unfrozen,
-            config.method.num_layers_unfrozen != 0,
-            "-1 or more",
-        ),
-        ("learning_rate", config.optimizer.learning_rate, config.optimizer.learning_rate > 0, "above 0"),
-        (
-            "critic_learning_rate",
-            config.method.critic_learning_rate,
-            config.method.critic_learning_rate >= 0,
-            "0 or more",
-        ),
-        ("max_failed_rewards", config.reward.max_failed_rewards, 0 <= config.reward.max_failed_rewards <= 1, "0 to 1"),
-    ):
+    for name, value, fits, needed in _bounds(config):
         if not fits:
             raise InputError(f"{name}={value}; needed: {needed}")
     if config.method.num_layers_unfrozen > 0 and config.policy.lora_rank:
@@ -177,8 +156,68 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
             f"num_layers_unfrozen={config.method.num_layers_unfrozen} and lora_rank={config.policy.lora_rank}: each is "
             "a way to train a part of the policy; choose one"
         )
-    if config.method.target is not None and config.method.init_kl_coef <= 0:
+    if config.method.target is not None:
+        _refuse_target(config)
+
+
+def _bounds(config: PPOConfig) -> list[tuple[str, float | None, bool, str]]:
+    """(name, value, whether it fits, what is needed) of each number that is bounded by itself; NaN never fits."""
+    r, w, m, o = config.rollout, config.reward, config.method, config.optimizer
+    dropout, log, an_iteration = config.policy.lora_dropout, config.run.log_updates, config.updates_an_iteration
+    usual = RunConfig().log_updates
+    return [
+        ("ppo_epochs", m.ppo_epochs, m.ppo_epochs >= 1, "1 or more"),
+        ("temperature", r.temperature, r.temperature > 0, "above 0: a policy must explore"),
+        ("scale", w.scale, 0 < w.scale < inf, "above 0"),
+        (
+            "cliprange_reward",
+            w.cliprange_reward,
+            w.cliprange_reward > 0,
+            "above 0, or no reward is left; 5 to 10 is usual, inf cuts none",
+        ),
+        ("max_failed_rewards", w.max_failed_rewards, 0 <= w.max_failed_rewards <= 1, "0 to 1"),
+        ("gamma", m.gamma, 0 <= m.gamma <= 1, "0 to 1"),
+        ("lam", m.lam, 0 <= m.lam <= 1, "0 to 1"),
+        ("cliprange", m.cliprange, m.cliprange > 0, "above 0; .2 is usual"),
+        ("cliprange_value", m.cliprange_value, m.cliprange_value > 0, "above 0; .2 is usual, inf lets values go free"),
+        ("vf_coef", m.vf_coef, 0 <= m.vf_coef < inf, "0 or more: below 0 the critic would learn to be wrong"),
+        ("init_kl_coef", m.init_kl_coef, 0 <= m.init_kl_coef < inf, "0 or more"),
+        ("target", m.target, m.target is None or 0 < m.target < inf, "above 0; leave it out for a fixed coefficient"),
+        ("horizon", m.horizon, 0 < m.horizon < inf, "above 0; 10000 is usual"),
+        (
+            "num_layers_unfrozen",
+            m.num_layers_unfrozen,
+            m.num_layers_unfrozen == -1 or m.num_layers_unfrozen > 0,
+            "1 or more, or -1 to train all",
+        ),
+        ("learning_rate", o.learning_rate, 0 < o.learning_rate < inf, "above 0"),
+        ("critic_learning_rate", m.critic_learning_rate, 0 <= m.critic_learning_rate < inf, "0 or more"),
+        (
+            "lora_dropout",
+            dropout,
+            dropout == 0,
+            "0: replies are learned by the log-probabilities that they were sampled with, so dropout is off in PPO",
+        ),
+        (
+            "log_updates",
+            log,
+            log == usual,
+            f"{usual}, which is to leave it out: PPO logs a line an iteration, which is {an_iteration} updates here",
+        ),
+    ]
+
+
+def _refuse_target(config: PPOConfig) -> None:
+    from ppo.advantages import MOST_CHANGE  # here: torch comes with it, and --help needs none
+
+    method, rollouts = config.method, config.rollout.num_rollouts
+    if method.init_kl_coef <= 0:
         raise InputError("target needs init_kl_coef above 0: an adaptive weight of 0 stays 0")
+    if method.horizon <= MOST_CHANGE * rollouts:
+        raise InputError(
+            f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above "
+            f"{MOST_CHANGE * rollouts:g}, or one iteration can take all of the KL coefficient; 10000 is usual"
+        )
 
 
 def _near(number: int, factor: int) -> str:

@@ -13,19 +13,21 @@ from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
+from lmgym.override import override
 from lmgym.text import Conversation, Turn
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig, refuse_impossible
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig, refuse_impossible
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
 from ppo.gyms import read_weights
 from ppo.learner import learning_rate
 from ppo.models import Reference, build, frozen_modules
-from ppo.parts import make_engine
+from ppo.parts import count_iterations, make_engine
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import Alarm, collapse
 from ppo.sampling import SamplingPolicy
 from ppo.state import LoopState
+from ppo.train import train
 
 EOS = 1
 HEALTHY = {"policy/kl": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
@@ -202,6 +204,43 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
         refuse_impossible(replace(config, optimizer=replace(config.optimizer, **optimizer)), 2)
     refuse_impossible(PPOConfig("x"), 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "said"),
+    [
+        ("method", {"horizon": 25.0, "target": 6.0}, "horizon=25 with num_rollouts=128; needed: a horizon above 25.6"),
+        ("method", {"horizon": 0.0}, "horizon=0.0; needed: above 0"),
+        ("method", {"target": -1.0}, "target=-1.0; needed: above 0"),
+        ("method", {"vf_coef": -1.0}, "vf_coef=-1.0; needed: 0 or more"),
+        ("method", {"vf_coef": math.nan}, "vf_coef=nan; needed: 0 or more"),
+        ("method", {"cliprange_value": -0.1}, "cliprange_value=-0.1; needed: above 0"),
+        ("method", {"cliprange_value": 0.0}, "cliprange_value=0.0; needed: above 0"),
+        ("method", {"num_layers_unfrozen": -7}, "num_layers_unfrozen=-7; needed: 1 or more, or -1"),
+        ("reward", {"cliprange_reward": 0.0}, "cliprange_reward=0.0; needed: above 0, or no reward is left"),
+        ("reward", {"cliprange_reward": -1.0}, "cliprange_reward=-1.0; needed: above 0"),
+        ("policy", {"lora_dropout": 0.1}, "lora_dropout=0.1; needed: 0: .* dropout is off in PPO"),
+        ("run", {"log_updates": 5}, "log_updates=5; needed: 10, .* a line an iteration, which is 8 updates"),
+    ],
+)
+def test_numbers_that_would_do_harm_or_nothing_are_refused_before_models_are_loaded(group, changes, said: str) -> None:
+    config = PPOConfig("x", policy=ModelConfig("nowhere"))
+    with pytest.raises(InputError, match=said):
+        train(replace(config, **{group: replace(getattr(config, group), **changes)}), pytest.fail)
+
+
+def test_numbers_that_mean_something_are_not_refused() -> None:
+    method = MethodConfig(vf_coef=0.0, cliprange_value=math.inf, cliprange=math.inf, horizon=26.0, target=6.0)
+    refuse_impossible(PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf)), 2)
+
+
+def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
+    config = PPOConfig("x", optimizer=OptimizerConfig(global_batch=128, max_updates=6))
+    assert config.updates_an_iteration * count_iterations(config, 1000) == 8
+    with pytest.raises(SystemExit):
+        override(config, ["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "PPO with the iteration in which they are reached" in shown
 
 
 def test_weights_of_scorers_are_read_and_refused() -> None:
