@@ -207,6 +207,13 @@ def resolve_config(
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         if resolved.get(name, values[name]) != values[name]:
             raise InputError(f'DeepSpeed config: {name}={resolved[name]}, the run has {values[name]}; write "auto"')
+    for name in ("bf16", "fp16"):
+        found, wanted = resolved.get(name, {}).get("enabled", False), precision == name
+        if bool(found) != wanted:  # it would compute in another precision than the run says
+            raise InputError(
+                f"DeepSpeed config: {name} is {'on' if found else 'off'}, and the run's precision is {precision}; "
+                f'write "{name}": {{"enabled": "auto"}}'
+            )
     return resolved
 
 

@@ -43,9 +43,14 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     return deepspeed, accumulation
 
 
-def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
+def refuse_fp16_without_gpu(model: ModelConfig) -> None:
+    """Raises InputError for a precision that a CPU does not have."""
     if model.precision == "fp16" and not torch.cuda.is_available():
         raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
+
+
+def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
+    refuse_fp16_without_gpu(model)
     if max_length < 8:
         raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
     limit = getattr(load_config(model.model, model.trust_remote_code), "max_position_embeddings", None)

@@ -158,6 +158,7 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
         )
     if config.method.target is not None:
         _refuse_target(config)
+    _refuse_precision(config)
 
 
 def _bounds(config: PPOConfig) -> list[tuple[str, float | None, bool, str]]:
@@ -217,6 +218,17 @@ def _refuse_target(config: PPOConfig) -> None:
         raise InputError(
             f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above "
             f"{MOST_CHANGE * rollouts:g}, or one iteration can take all of the KL coefficient; 10000 is usual"
+        )
+
+
+def _refuse_precision(config: PPOConfig) -> None:
+    from lmgym.training import refuse_fp16_without_gpu  # here: as above
+
+    refuse_fp16_without_gpu(config.policy)
+    if config.policy.precision == "fp16" and config.run.deepspeed is None:
+        raise InputError(
+            "--precision fp16 without --deepspeed; needed: DeepSpeed, which alone scales the loss of PPO so that small "
+            "gradients are not lost: use bf16 or fp32, or add --deepspeed configs/zero2.json"
         )
 
 

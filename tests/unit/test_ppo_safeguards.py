@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation import Completion
@@ -227,6 +227,17 @@ def test_numbers_that_would_do_harm_or_nothing_are_refused_before_models_are_loa
     config = PPOConfig("x", policy=ModelConfig("nowhere"))
     with pytest.raises(InputError, match=said):
         train(replace(config, **{group: replace(getattr(config, group), **changes)}), pytest.fail)
+
+
+def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
+    policy = ModelConfig("nowhere", precision="fp16")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
+        train(PPOConfig("x", policy=policy), pytest.fail)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(InputError, match=r"fp16 without --deepspeed.*use bf16 or fp32, or add --deepspeed"):
+        train(PPOConfig("x", policy=policy), pytest.fail)
+    refuse_impossible(PPOConfig("x", policy=policy, run=RunConfig(deepspeed="configs/zero2.json")), 2)
 
 
 def test_numbers_that_mean_something_are_not_refused() -> None:
