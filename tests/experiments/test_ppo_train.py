@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +10,33 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run, words
 from peft import PeftModel
+from ppo_in_process import PLAIN, shortness, train_small
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.models import load_tokenizer
-from lmgym.override import flatten
 from lmgym.scorers import FunctionScorer
-from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.config import MethodConfig, PPOConfig
 from ppo.critics import ValueHead, save_critic
 from ppo.gyms import chat_with_scorers, text_with_function
 from ppo.models import build
-from ppo.train import train
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
-
-
-def shortness(samples, prompts, outputs, tokenizer) -> list[float]:
-    return [1 / (1 + len(text)) for text in outputs]
 
 
 def shorter(samples, prompts, outputs, tokenizer, wanted) -> list[float]:
     return [x - len(text) for x, text in zip(wanted, outputs, strict=True)]
 
 
-PLAIN = text_with_function(shortness, as_text=False)
 Go = Callable[..., Path]
 
 
 @pytest.fixture
 def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
     """Trains with some settings changed: the folder."""
-
-    def begin(prepare=PLAIN, name: str = "run", **changes: Any) -> Path:
-        config = PPOConfig(
-            "small",
-            ModelConfig(str(talkative_models["gpt2"]), precision="fp32"),
-            RolloutConfig(str(chats_file), eval_size=6, num_rollouts=16, max_new_tokens=8),
-            RewardConfig(),
-            MethodConfig(ppo_epochs=2),
-            OptimizerConfig(1e-3, warmup=0, global_batch=8, micro_batch=4, max_updates=8),
-            RunConfig(str(tmp_path / name), tracking="none", save_updates=-1, eval_updates=8),
-        )
-        assert changes.keys() <= flatten(config).keys()
-        groups = {}
-        for group in ("policy", "rollout", "reward", "method", "optimizer", "run"):
-            fields = vars(getattr(config, group))
-            own = {key: str(v) if isinstance(v, Path) else v for key, v in changes.items() if key in fields}
-            groups[group] = replace(getattr(config, group), **own)
-        train(replace(config, **groups), prepare)
-        return tmp_path / name
-
-    return begin
+    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
 
 
 def moved(folder: Path, start: Path) -> dict[str, float]:

@@ -1,0 +1,195 @@
+"""What the loop does with its settings and what it must not forget, seen in the figures and the words of small runs."""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from launching import read_lines, read_metrics, words
+from ppo_in_process import shortness, train_small
+
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.errors import InputError, RunStopped
+from lmgym.local_generation import LocalGenerator
+from lmgym.text import Conversation
+from ppo.config import PPOConfig
+from ppo.gyms import Gym, Prepare, text_with_function
+from ppo.prompts import read_prompts
+from ppo.rewards import ScorerReward
+
+Go = Callable[..., Path]
+
+
+@pytest.fixture
+def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
+    """Trains with some settings changed: the folder."""
+    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
+
+
+@dataclass
+class Opinion:
+    """A scorer that likes letters, and after each call likes all by `drift` more; in call `stops` it stops the run."""
+
+    level: float = 100.0
+    drift: float = 0.0
+    stops: int = -1
+    given: list[list[float]] = field(default_factory=list)
+
+    def score(self, conversations: list[Conversation], replies: list[str]) -> torch.Tensor:
+        if len(self.given) == self.stops:
+            self.stops = -1
+            raise RunStopped("the budget is spent", "failed", 69)
+        each = [self.level + self.drift * len(self.given) + 0.01 * len(reply) for reply in replies]
+        self.given.append(each)
+        return torch.tensor(each, dtype=torch.float32)
+
+
+def judged_by(scorer: Opinion, gold: Opinion | None = None) -> Prepare:
+    """Chats whose replies a scorer rewards and another one watches."""
+
+    def prepare(config: PPOConfig, tokenizer) -> Gym:
+        prompts = read_prompts(config.rollout, 0)
+        watched = {} if gold is None else {"gold": gold}
+        judge = ScorerReward({"letters": scorer}, {"letters": 1.0}, clip=None)
+        return Gym(prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched)
+
+    return prepare
+
+
+def letters(samples, prompts, outputs, tokenizer) -> list[float]:
+    return [float(len(text)) for text in outputs]
+
+
+def test_the_kl_coefficient_is_led_by_nats_a_reply(go: Go) -> None:
+    settings = {"learning_rate": 1e-2, "max_updates": 12, "init_kl_coef": 0.1, "horizon": 100.0}
+    free = read_metrics(go(text_with_function(letters, as_text=False), name="free", **settings))
+    a_token, a_reply = free["policy/kl_per_token"][8], free["policy/kl"][8]
+    assert a_reply == pytest.approx(a_token * free["rollout/trained_tokens"][8] / 16)
+    assert 0 < 2 * a_token < a_reply
+    target = (a_token * a_reply) ** 0.5
+    folder = go(text_with_function(letters, as_text=False), name="led", target=target, **settings)
+    found = read_metrics(folder)
+    kl = found["policy/kl_per_token"][8] * found["rollout/trained_tokens"][8] / 16
+    assert found["policy/kl_per_token"][8] < target < kl, "nats a token would lower it, nats a reply raise it"
+    # no KL at first: the change is cut at -+.2, of 16 replies in a horizon of 100
+    lowered = 0.1 * (1 - 0.2 * 16 / 100)
+    wanted = [0.1, lowered, lowered * (1 + min(kl / target - 1, 0.2) * 16 / 100)]
+    assert list(found["policy/kl_coef"].values()) == pytest.approx(wanted)
+
+
+def test_a_reward_is_cut_then_penalised_for_a_missing_eos_then_scaled(go: Go) -> None:
+    def alike(samples, prompts, outputs, tokenizer) -> list[float]:
+        return [3.0 for _ in outputs]
+
+    folder = go(
+        text_with_function(alike, as_text=False), cliprange_reward=2.0, missing_eos_penalty=0.5, scale=10.0,
+        max_new_tokens=3, max_updates=4,
+    )  # fmt: skip
+    found = read_metrics(folder)
+    assert found["reward/mean"][4] == 3.0, "as it was given"
+    unended = found["rollout/unended"][4]
+    assert 0 < unended < 1
+    assert found["policy/kl"][4] == 0, "so the score is all that there is"
+    assert found["rewards/sum"][4] == pytest.approx(10 * (2 - 0.5 * unended))
+
+
+def test_a_scorer_has_mean_0_and_std_1_on_the_replies_before_step_1(go: Go) -> None:
+    scorer = Opinion()
+    folder = go(judged_by(scorer))
+    reference = scorer.given[0]
+    assert len(reference) == 16
+    mean, std = statistics.fmean(reference), statistics.pstdev(reference)
+    rows = [row for file in sorted((folder / "samples").glob("*.jsonl")) for row in read_lines(file)]
+    assert len(rows) >= 2 * 8 + 2 * 6
+    given = {round(one, 3) for call in scorer.given for one in call}
+    for row in rows:
+        assert round(row["scores"]["letters"], 3) in given, "the raw opinion is kept"
+        assert row["reward"] == pytest.approx((row["scores"]["letters"] - mean) / std, abs=1e-3)
+    plain = go(judged_by(Opinion()), name="plain", normalize=False)
+    assert read_metrics(plain)["reward/mean"][4] > 99, "where that is not asked for they are as they are"
+
+
+def test_the_alarm_is_logged_and_told_once_where_the_watched_score_falls_while_the_reward_rises(go: Go, capsys) -> None:
+    folder = go(judged_by(Opinion(drift=1.0), Opinion(drift=-1.0)), eval_updates=4, max_updates=12)
+    alarm = read_metrics(folder)["alarm/gold_falls"]
+    assert alarm == {0: 0.0, 4: 1.0, 8: 1.0, 12: 1.0}
+    said = words(capsys.readouterr().out)
+    assert "ALARM at update 4: the watched score fell to 9" in said
+    assert said.count("ALARM") == 1
+    healthy = go(judged_by(Opinion(drift=1.0), Opinion(drift=1.0)), name="healthy", eval_updates=4)
+    assert set(read_metrics(healthy)["alarm/gold_falls"].values()) == {0.0}
+    assert "ALARM" not in capsys.readouterr().out
+
+
+def test_a_run_warns_of_rollouts_from_another_distribution(go: Go, capsys) -> None:
+    for number, (settings, said) in enumerate([
+        ({}, ""), ({"top_k": 5}, "top_k=5"), ({"top_p": 0.9}, "top_p=0.9"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty=1.2"),
+    ]):  # fmt: skip
+        go(name=f"run{number}", dry_run=True, **settings)
+        told = words(capsys.readouterr().out)
+        assert (f"warning: {said} in rollouts" in told) if said else ("warning" not in told)
+
+
+def test_running_moments_are_those_of_all_rewards_so_far(go: Go) -> None:
+    calls: list[list[float]] = []
+
+    def heard(samples, prompts, outputs, tokenizer) -> list[float]:
+        calls.append(letters(samples, prompts, outputs, tokenizer))
+        return calls[-1]
+
+    found = read_metrics(go(text_with_function(heard, as_text=False), max_updates=12))
+    given = [call for call in calls if len(call) == 16]
+    assert len(given) == 3
+    for update, iterations in ((4, 1), (8, 2), (12, 3)):
+        so_far = [x for call in given[:iterations] for x in call]
+        assert found["rollout_scores/running_mean"][update] == pytest.approx(statistics.fmean(so_far))
+        assert found["rollout_scores/running_std"][update] == pytest.approx(statistics.pstdev(so_far))
+
+
+def test_a_run_that_goes_on_keeps_moments_alarm_and_first_length(go: Go, capsys) -> None:
+    settings = {"save_updates": 4, "eval_updates": 4, "max_updates": 12, "save_total_limit": 9}
+    whole = go(judged_by(Opinion(drift=1.0), Opinion(drift=-1.0)), **settings)
+    capsys.readouterr()
+    # its calls: reference replies, evaluation, rollouts, evaluation, rollouts; the sixth one is an evaluation too late
+    prepare = judged_by(Opinion(drift=1.0, stops=4), Opinion(drift=-1.0))
+    with pytest.raises(RunStopped, match="the budget is spent"):
+        go(prepare, name="again", **settings)
+    assert capsys.readouterr().out.count("ALARM") == 1
+    again = go(prepare, name="again", **settings)
+    assert "ALARM" not in capsys.readouterr().out, "it was told before"
+    states = [json.loads((folder / "checkpoints/step-00000012/loop.json").read_text()) for folder in (whole, again)]
+    assert states[0] == states[1]
+    assert read_metrics(again)["reward/mean"] == read_metrics(whole)["reward/mean"]
+    state, metrics = states[1], read_metrics(whole)
+    assert state["first_length"] == metrics["rollout/reply_tokens"][4]
+    assert state["alarm"]["raised_at"] == 4
+    assert state["alarm"]["best_gold"] == metrics["eval/gold"][0]
+    assert state["scorer_moments"]["letters"][0] == pytest.approx(100, abs=1)
+
+
+def test_a_sampler_that_differs_from_the_trainer_in_a_later_iteration_ends_the_run(
+    go: Go, monkeypatch, tmp_path: Path
+) -> None:
+    judged: list[int] = []
+
+    def heard(samples, prompts, outputs, tokenizer) -> list[float]:
+        judged.append(len(outputs))
+        return shortness(samples, prompts, outputs, tokenizer)
+
+    generate = LocalGenerator.generate
+
+    def drifted(self, prompts: Sequence[list[int]], n: int, sampling):
+        """From the second iteration on tokens seem .01 nats likelier than they are."""
+        off = 0.01 if judged.count(16) else 0.0
+        found = generate(self, prompts, n, sampling)
+        return [[replace(one, logprobs=tuple(x + off for x in one.logprobs)) for one in ones] for ones in found]
+
+    monkeypatch.setattr(LocalGenerator, "generate", drifted)
+    with pytest.raises(InputError, match=r"sampler and trainer differ by 0.01 nats a token .* token \d+ of reply"):
+        go(text_with_function(heard, as_text=False))
+    assert list(read_metrics(tmp_path / "run")["policy/sampler_gap"]) == [4], "the first iteration was well"
