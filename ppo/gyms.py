@@ -142,7 +142,8 @@ def text_with_function(
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
-        judge.check({name for task in prompts.train for name in task if name != "prompt"})
+        for asked in (prompts.train, [*prompts.train, *held_out]):  # training must do without what only the other has
+            judge.check({name for task in asked for name in task if name != "prompt"})
         return Gym(
             prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, rejections=prompts.rejections
         )

@@ -21,6 +21,7 @@ from ppo.advantages import masked_sums, moments_of
 from ppo.attempts import Finding, Patience, Reward, ask, read_number
 
 GIVEN = ("samples", "prompts", "outputs", "tokenizer")
+OUTPUT_IDS = "output_ids"  # given too, to functions with a parameter of this name: columns of others keep theirs
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class FunctionReward:
     """trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`, all by keyword, as a judge.
 
     `samples` are prompts with outputs; columns are the tasks', a list each, None where a task has none of that name.
-    It gives a number a sample, or a list with a number for each of the sample's tokens, eos included. Raises InputError
-    for a function that cannot be called so.
+    A function with a parameter `output_ids` is given the sampled ids too, a list a sample, an eos included where it was
+    sampled. It gives a number a sample, or a list with a number for each of these ids. Raises InputError for a function
+    that cannot be called so.
     """
 
     function: Callable[..., Any]
@@ -49,8 +51,9 @@ class FunctionReward:
     def _bind(self, columns: Iterable[str], whole: bool) -> None:
         if not callable(self.function) or inspect.iscoroutinefunction(self.function):
             raise InputError(f"the reward is {self.function!r}; needed: a plain function, {_SIGNATURE}")
-        names = [*GIVEN, *columns]
-        if taken := sorted(set(GIVEN) & set(names[len(GIVEN) :])):
+        given = (*GIVEN, OUTPUT_IDS) if self._asks_for_ids() else GIVEN
+        names = [*given, *columns]
+        if taken := sorted(set(given) & set(names[len(given) :])):
             raise InputError(
                 f"the data has columns named {taken}, which a reward function is given anyway; rename them"
             )
@@ -64,17 +67,27 @@ class FunctionReward:
         except ValueError:
             return  # a builtin that does not tell its parameters
 
+    def _asks_for_ids(self) -> bool:
+        try:
+            parameter = inspect.signature(self.function).parameters.get(OUTPUT_IDS)
+        except (TypeError, ValueError):
+            return False  # it does not tell its parameters
+        return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
     def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
         """One judgement a sample, in their order."""
+        asks_for_ids = self._asks_for_ids()
         names = list(dict.fromkeys(name for sample in samples for name in sample.request.columns))
 
         def call(places: Sequence[int]) -> Any:
             chosen = [samples[place] for place in places]
+            ids = {OUTPUT_IDS: [list(one.completion.ids) for one in chosen]} if asks_for_ids else {}
             return self.function(
                 samples=[one.prompt_text + one.completion.text for one in chosen],
                 prompts=[one.prompt_text for one in chosen],
                 outputs=[one.completion.text for one in chosen],
                 tokenizer=self.tokenizer,
+                **ids,
                 **{name: [one.request.columns.get(name) for one in chosen] for name in names},
             )
 
@@ -198,7 +211,10 @@ def _read_reward(answer: Any, tokens: int) -> Reward:
     if not isinstance(answer, list | tuple):
         return read_number(answer)
     if not answer or len(answer) != tokens:
-        raise ValueError(f"{len(answer)} numbers for {tokens} sampled tokens; needed: one a token, or one a sample")
+        raise ValueError(
+            f"{len(answer)} numbers for {tokens} sampled tokens; needed: one a sample, or one a token: a parameter "
+            f"{OUTPUT_IDS} of the function is given the sampled ids of each reply"
+        )
     return tuple(map(read_number, answer))
 
 

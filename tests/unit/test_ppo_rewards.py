@@ -1,8 +1,12 @@
 """Judges: what a reward function is given, what may come back, and what becomes of every way to fail."""
 
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +15,21 @@ import torch
 from judged import rewards_of, sample
 
 from lmgym.environments.protocol import Judge, Judgement, Sample
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.episodes import run_episodes
 from lmgym.errors import InputError, RunStopped
+from lmgym.generation import Sampling
+from lmgym.local_generation import LocalGenerator
+from lmgym.models import load_tokenizer
+from lmgym.policies import load_policy
+from ppo.config import PPOConfig, RolloutConfig
+from ppo.gyms import text_with_function
 from ppo.rewards import (
     FunctionReward,
     stop_if_too_many_failed,
 )
+
+ROOT = Path(__file__).parents[2]
 
 NAN, INF = float("nan"), float("inf")
 TOKENIZER = object()
@@ -72,10 +86,76 @@ def test_a_list_for_a_sample_is_a_reward_for_each_of_its_tokens() -> None:
     assert rewards_of(found) == [(1.0, 2.0), (1.0, 2.0, 3.0), 7.0]
 
 
+def test_a_function_that_names_output_ids_has_the_sampled_ids_and_no_other_function_has() -> None:
+    calls: list[Any] = []
+
+    def by_name(outputs, output_ids, **columns):
+        calls.append((output_ids, columns))
+        output_ids[0].pop()
+        return [[0.5] * tokens for tokens in (2, 3, 4)]
+
+    assert rewards_of(judged(by_name)) == [(0.5,) * 2, (0.5,) * 3, (0.5,) * 4]
+    [(ids, columns)] = calls
+    assert ids == [[0], [0, 1, 2], [0, 1, 2, 3]]
+    assert sorted(columns) == ["prompts", "samples", "tokenizer"]
+    assert [one.completion.ids for one in THREE] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]  # what was spoiled was a copy
+
+    def by_column(outputs, **columns):
+        calls.append(columns)
+        return [0.0] * len(outputs)
+
+    judged(by_column)
+    judged(by_column, [sample("a", output_ids="mine")])
+    assert "output_ids" not in calls[1]
+    assert calls[2]["output_ids"] == ["mine"]
+
+
+def test_dense_rewards_fit_replies_that_end_by_eos_and_by_length(talkative_models: dict[str, Path]) -> None:
+    text = (ROOT / "docs/ppo.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "output_ids" in block]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    folder = str(talkative_models["gpt2"])
+    tokenizer = load_tokenizer(folder)
+    generator = LocalGenerator(load_policy(folder, tokenizer).eval(), tokenizer)
+    tasks = [{"prompt": f"hello {i}"} for i in range(16)]
+    episodes = run_episodes(
+        [ScoredChat() for _ in tasks], tasks, list(range(16)), generator, tokenizer, Sampling(max_new_tokens=6),
+        FunctionReward(names["reward"], tokenizer, retries=0),
+    )  # fmt: skip
+    steps = [episode.steps[0] for episode in episodes]
+    assert {step.completion.finish_reason for step in steps} == {"eos", "length"}
+    assert not any(step.trouble for step in steps)
+    for step in steps:
+        assert isinstance(step.reward, tuple)
+        repeats = len(step.completion.ids) - len(set(step.completion.ids))
+        assert sum(step.reward) == pytest.approx(step.completion.text.count("thank") - 0.1 * repeats)
+
+
+def test_a_column_called_output_ids_is_refused_where_the_function_asks_for_the_sampled_ids(tmp_path: Path) -> None:
+    def reward(samples, prompts, outputs, tokenizer, output_ids):
+        return [[0.0] * len(ids) for ids in output_ids]
+
+    def write(name: str, rows: list[dict[str, Any]]) -> str:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    plain = write("plain.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    named = write("named.jsonl", [{"prompt": "c", "output_ids": [1]}, {"prompt": "d", "output_ids": [2]}])
+    config = PPOConfig(name="dense", rollout=RolloutConfig(prompts=plain, eval_size=1))
+    text_with_function(reward)(config, TOKENIZER)
+    for rollout in (RolloutConfig(prompts=named, eval_size=1), RolloutConfig(prompts=plain, eval_prompts=named)):
+        with pytest.raises(InputError, match=r"columns named \['output_ids'\].*rename"):
+            text_with_function(reward)(replace(config, rollout=rollout), TOKENIZER)
+        if not rollout.eval_prompts:
+            text_with_function(lengths)(replace(config, rollout=rollout), TOKENIZER)
+
+
 def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
     found = judged(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
     assert rewards_of(found) == [None, None, (1.0, 2.0, 3.0, 4.0)]
     assert "3 numbers for 2 sampled tokens" in found[0].trouble
+    assert "a parameter output_ids of the function is given the sampled ids" in found[0].trouble
     assert "nan" in found[1].trouble
     [empty] = judged(lambda **_: [[]], [sample("", tokens=0)])
     assert empty.reward is None
