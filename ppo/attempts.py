@@ -95,9 +95,15 @@ def _ask_alone(call: Call, found: list[Finding[T]], read: Read[T], timeout: floa
     found, stalls = list(found), 0
     for place, one in enumerate(found):
         if one.value is None and stalls < LONE_STALLS:
-            [found[place]], end = _attempt(call, [place], read, timeout)
+            [alone], end = _attempt(call, [place], read, timeout)
             stalls += end == "stalled"
+            found[place] = alone if alone.value is not None else Finding(None, _both(one.trouble, alone.trouble))
     return found
+
+
+def _both(of_batch: str, of_one: str) -> str:
+    """Where a batch breaks, what it gave says what is wrong: one sample alone may break in another way."""
+    return of_batch if of_one == of_batch else f"{of_batch}; asked for alone: {of_one}"
 
 
 def _attempt(call: Call, places: Sequence[int], read: Read[T], timeout: float | None) -> tuple[list[Finding[T]], _End]:

@@ -235,6 +235,14 @@ def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
     assert "gave 0 rewards for 1 samples" in found[1].trouble
 
 
+def test_what_the_whole_batch_gave_is_told_where_each_fails_alone_in_another_way() -> None:
+    found = judged(lambda outputs, **_: [0.0] * (len(outputs) - 1), [sample("a")] * 16)
+    assert rewards_of(found) == [None] * 16
+    assert found[0].trouble.startswith("gave 15 rewards for 16 samples; needed: one a sample; asked for alone: gave 0")
+    with pytest.raises(RunStopped, match=r"16 of 16 rewards .* one of them: gave 15 rewards for 16 samples"):
+        stop_if_too_many_failed(16, 16, 0.1, found[0].trouble)
+
+
 @pytest.mark.parametrize("answer", [1.0, None, "123", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, torch.tensor(1.0)])
 def test_what_is_no_list_fails_for_all(answer: Any) -> None:
     found = judged(lambda **_: answer)
