@@ -5,8 +5,9 @@ Design decisions:
 - A whole batch is asked for again a bounded number of times; what was good in one attempt stays. Where no answer came
   that could be told apart by samples, each is asked for alone once, so that one that breaks does not lose the others.
 - A call with a limit of time runs in a thread. A thread cannot be killed: one that stalls is left behind, as a daemon
-  that does not keep the run from ending. After `LONE_STALLS` samples that stall alone the rest is given up: a call that
-  always stalls costs (1 + retries + LONE_STALLS) * timeout seconds at most.
+  that does not keep the run from ending. A batch that stalled `WHOLE_STALLS` times is not asked for again; its samples
+  have 1 / LONE_STALLS of the timeout each, and after `LONE_STALLS` that stall alone the rest is given up. A call that
+  always stalls costs (WHOLE_STALLS + 1) * timeout seconds at most, however many retries.
 """
 
 import math
@@ -24,7 +25,7 @@ import torch
 
 from lmgym.errors import InputError, RunStopped
 
-LONE_STALLS = 2
+WHOLE_STALLS, LONE_STALLS = 2, 2
 LARGEST = torch.finfo(torch.float32).max
 LETTERS = 300  # of a message that is kept
 
@@ -53,7 +54,7 @@ class Patience:
     timeout: float | None
     """seconds that a call may take; None: as long as it likes, in the caller's own thread"""
     retries: int
-    """of a batch, after its first attempt"""
+    """of a batch, after its first attempt; fewer where it stalls"""
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout < math.inf:
@@ -70,14 +71,21 @@ def ask(call: Call, count: int, read: Read[T], patience: Patience) -> list[Findi
     """What came of asking for `count` rewards, in their order. Raises only RunStopped, where the call does."""
     found: list[Finding[T]] = [Finding(None, "was not asked for")] * count
     end: _End = "answered"
+    stalls = 0
     for _ in range(1 + patience.retries):
         if all(one.value is not None for one in found):
             return found
         fresh, end = _attempt(call, range(count), read, patience.timeout)
         found = [old if old.value is not None else new for old, new in zip(found, fresh, strict=True)]
+        stalls += end == "stalled"
+        if stalls == WHOLE_STALLS:
+            break
     if end == "answered" or count == 1:
         return found
-    return _ask_alone(call, found, read, patience.timeout)
+    limit = patience.timeout
+    if limit is not None and end == "stalled":
+        limit /= LONE_STALLS  # one timeout for all that stall alone: most likely whatever is asked stalls
+    return _ask_alone(call, found, read, limit)
 
 
 def read_number(value: Any) -> float:

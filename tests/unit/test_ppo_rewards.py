@@ -22,6 +22,7 @@ from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
 from lmgym.models import load_tokenizer
 from lmgym.policies import load_policy
+from ppo import attempts
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.gyms import text_with_function
 from ppo.rewards import (
@@ -267,18 +268,29 @@ def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards
     assert all(one.daemon for one in left)
 
 
-def test_a_function_that_always_stalls_is_given_up_after_a_bounded_time() -> None:
-    release, calls = threading.Event(), []
+@pytest.mark.parametrize(("retries", "asked"), [(0, [50, 1, 1]), (1, [50, 50, 1, 1]), (9, [50, 50, 1, 1])])
+def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries(
+    retries: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, calls, waited = threading.Event(), [], []
+
+    def clocked(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
+        waited.append(seconds)
+        return within(seconds, call)
 
     def reward_fn(outputs, **_):
         calls.append(len(outputs))
         release.wait(60)
         return [0.0] * len(outputs)
 
-    found = judged(reward_fn, [sample("a")] * 50, timeout=0.1)
+    within = attempts._within
+    monkeypatch.setattr(attempts, "_within", clocked)
+    found = judged(reward_fn, [sample("a")] * 50, timeout=0.1, retries=retries)
     release.set()
     assert rewards_of(found) == [None] * 50
-    assert calls == [50, 50, 1, 1]
+    assert calls == asked
+    assert sum(waited) == pytest.approx(0.1 * (len(asked) - 1))
+    assert all("gave no answer within 0.1 s" in one.trouble for one in found)
 
 
 def test_a_function_that_leaves_the_program_has_failed_and_no_more() -> None:
