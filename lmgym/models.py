@@ -33,6 +33,7 @@ transformers_logging.disable_progress_bar()
 
 # families whose packed forward is tested equal to the plain one
 PACKED_FAMILIES = ("gpt2", "llama", "qwen3")
+SCORER_HEADS = ("score.", "classifier.")  # what keys of weights begin with that no causal model has
 PAD_TOKEN = "<|pad|>"
 
 

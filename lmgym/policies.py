@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
-from lmgym.models import first_line, fit_to_tokenizer, runs_packed, working_dtype
+from lmgym.models import SCORER_HEADS, first_line, fit_to_tokenizer, load_config, runs_packed, working_dtype
 from lmgym.packing import ATTENTION, PackedBatch, pack, pad_right
 from lmgym.saving import Weights, below_adapters, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
 from lmgym.sources import refuse_pickles, source_arguments
@@ -40,6 +40,13 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
     if missing := sorted(info["missing_keys"]):
         raise InputError(
             f"{name} is no causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot talk"
+        )
+    # a tied head is missed by nobody: what tells a scorer then is the head that it has instead
+    if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
+        kind = ", ".join(load_config(name, trust_remote_code).architectures or ["no architecture"])
+        raise InputError(
+            f"{name} is no causal model: it holds {other[0]} ({kind}), the head of a scorer, which cannot talk; "
+            "needed: a causal model, as sft and ppo save theirs, or the one that the scorer was trained from"
         )
     fit_to_tokenizer(model, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id

@@ -9,11 +9,9 @@ from transformers import AutoModelForCausalLM, StoppingCriteria
 from lmgym.errors import InputError
 from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
+from lmgym.models import SCORER_HEADS, load_tokenizer
 from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Conversation, render_all, tokenize_texts
-
-SCORER_HEADS = ("score.", "classifier.")
 
 
 def load_causal(name: str) -> Generator:

@@ -165,6 +165,13 @@ def test_a_scorer_and_a_folder_of_pickles_are_no_policies(
     tokenizer = load_tokenizer(str(small_models["llama"]))
     with pytest.raises(InputError, match=r"is no causal model: it lacks lm_head.weight .* a scorer cannot talk"):
         load_policy(str(scorer_folders["llama"]), tokenizer)
+    # whose embeddings are tied: nothing is missing
+    with pytest.raises(
+        InputError,
+        match=r"it holds score.weight \(GPT2ForSequenceClassification\).* needed: a causal model",
+    ):
+        load_policy(str(scorer_folders["gpt2"]), load_tokenizer(str(scorer_folders["gpt2"])))
+    assert load_policy(str(small_models["gpt2"]), load_tokenizer(str(small_models["gpt2"])))
     folder = tmp_path / "pickled"
     shutil.copytree(small_models["llama"], folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
