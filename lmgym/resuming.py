@@ -15,7 +15,7 @@ from lmgym.checkpoints import Checkpoint, Checkpoints
 from lmgym.engine import rank, share_objects, world_size
 from lmgym.errors import InputError, RunStopped
 from lmgym.locks import FolderLock
-from lmgym.run import versions
+from lmgym.run import WRITTEN, versions
 
 Resume = Literal["auto", "never"]
 FOLDER = "checkpoints"
@@ -41,7 +41,7 @@ def find_start(folder: str | Path, facts: Mapping[str, Any], resume: Resume = "a
     """Locks the folder and chooses how to begin. Collective: rank 0 looks, and all begin alike or raise alike.
 
     Raises RunStopped (exit 73) where another run has the folder, InputError where the newest checkpoint is of a run
-    with other facts.
+    with other facts, or where a run that begins anew is to read what it sets aside.
     """
     found: Start | BaseException
     lock = None
@@ -62,10 +62,12 @@ def _look(folder: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool)
     former = _read(folder / "run.json")
     fresh = Start(uuid.uuid4().hex)
     if resume == "never" or not former.get("id") or former.get("outcome") == "finished":
+        _refuse_own_results(folder, facts["settings"])
         return fresh
     checkpoint, skipped = Checkpoints(folder / FOLDER, former["id"]).newest()
     notes = tuple(skipped)
     if checkpoint is None:
+        _refuse_own_results(folder, facts["settings"])
         return Start(fresh.run_id, notes=notes)
     refuse_difference(folder, checkpoint, facts, reshard)
     changed = [
@@ -76,6 +78,20 @@ def _look(folder: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool)
     if changed:
         notes += (f"the checkpoint was written with {', '.join(changed)}: results may differ in the last digits",)
     return Start(former["id"], checkpoint, notes=(*notes, f"going on from {checkpoint.path}"))
+
+
+def _refuse_own_results(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raises InputError where a setting names a model or a file that beginning anew would set aside."""
+    results = {(folder / name).resolve() for name in WRITTEN}
+    for setting, value in settings.items():
+        # a path alone, or name=PATH behind commas
+        for word in str(value).split(",") if isinstance(value, str) else ():
+            path = Path(word.rpartition("=")[2].strip()).expanduser().resolve()
+            if results & {path, *path.parents} and path.exists():
+                raise InputError(
+                    f"--{setting} {value} is a result in {folder}, the folder of this run, which begins anew and sets "
+                    "former results aside; needed: another --output"
+                )
 
 
 def _read(path: Path) -> dict[str, Any]:

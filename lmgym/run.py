@@ -3,7 +3,7 @@
     run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
     metrics.jsonl   a line a step
     checkpoints/    states to go on from (lmgym/checkpoints.py)
-    run.N.json, metrics.N.jsonl, checkpoints.N/   the same of former runs in this folder
+    run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   what former runs in this folder left
 
 Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
 metrics.jsonl. Nothing here imports torch, so a run can be opened before anything slow or fragile begins.
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 
+WRITTEN = (
+    *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
+    *("evaluation.json", "scores.jsonl", "held_out.jsonl", "non_finite.json"),
+)
+"""all that a stage writes to its folder: a run that begins anew sets these aside"""
+
 REDACTED = "(redacted)"
 SECRET = re.compile(r"secret|passw|credential|(^|[_.-])(api|auth|access)?(token|key)s?$", re.IGNORECASE)
 # settings of a tokenizer and names of columns only sound like secrets
@@ -57,6 +63,8 @@ class Run:
         self._tracker = tracker
         self._began = time.monotonic()
         self._lock: FolderLock | None = None
+        self._former: dict[str, Path] = {}
+        self._learned = False
 
     @classmethod
     def start(
@@ -73,7 +81,8 @@ class Run:
         """Opens the folder and writes run.json. Raises InputError where the folder cannot be written.
 
         A run that goes on from a checkpoint keeps the metrics and checkpoints up to there. Without `start` it begins
-        anew, and the folder is locked here.
+        anew, and the folder is locked here. What a former run left is set aside; refused by an InputError before its
+        first update, this run puts it back.
         """
         folder = Path(folder)
         if not is_main:
@@ -85,8 +94,8 @@ class Run:
         lock = (start and start.lock) or FolderLock(folder)
         try:
             former = _set_aside_former_run(folder, resumed_at)
-            if former and resumed_at is not None:
-                _write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former, resumed_at)))
+            if "metrics.jsonl" in former and resumed_at is not None:
+                _write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former["metrics.jsonl"], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             _write_json(folder / "run.json", record)
         except OSError as error:
@@ -94,8 +103,14 @@ class Run:
             cause = error.strerror or error
             raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
         run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
-        run._lock = lock
+        run._lock, run._former = lock, former if resumed_at is None else {}
         return run
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of the folder: that a former run's files have other names now."""
+        kept = ", ".join(path.name for path in self._former.values())
+        return [f"{self.folder} held a former run; its files are kept as {kept}"] if kept else []
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends one line: step, seconds since the start, metrics. NaN and infinities become null, and are named."""
@@ -111,6 +126,7 @@ class Run:
         # a line at a time reaches the file, so that a killed run keeps what it measured
         self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
         self._metrics.flush()
+        self._learned |= step > 0
         if self._tracker:
             self._tracker.log(step, values)
 
@@ -133,15 +149,30 @@ class Run:
         try:
             self.update(outcome=outcome, exit_code=exit_code, error=said, ended=_now(), seconds=seconds)
         finally:
-            if self._metrics:
-                self._metrics.close()
-                self._metrics = None
-            if self._tracker:
-                self._tracker.finish()
-                self._tracker = None
-            if self._lock:
-                self._lock.release()
-                self._lock = None
+            self._close()
+
+    def _close(self) -> None:
+        if self._metrics:
+            self._metrics.close()
+            self._metrics = None
+        if self._tracker:
+            self._tracker.finish()
+            self._tracker = None
+        if self._lock:
+            self._lock.release()
+            self._lock = None
+
+    def _withdraw(self) -> None:
+        """Puts back what was set aside, in the place of the little that this run wrote."""
+        try:
+            for name in WRITTEN:
+                _remove(self.folder / name)
+            # run.json last: killed in here, the next run begins anew and keeps the rest
+            for name, aside in reversed(self._former.items()):
+                aside.rename(self.folder / name)
+            print(f"refused before its first update: {self.folder} is as it was", file=sys.stderr, flush=True)
+        finally:
+            self._close()
 
     def __enter__(self) -> "Run":
         return self
@@ -154,6 +185,9 @@ class Run:
         if said and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller gave its own word, then left
         try:
+            if self._former and not self._learned and not said and isinstance(error, InputError):
+                self._withdraw()
+                return
             self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else error)
         except OSError as trouble:
             if error is None:
@@ -260,29 +294,35 @@ def _redact_command(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _set_aside_former_run(folder: Path, resumed_at: int | None) -> Path | None:
-    """Renames what a former run left to the first number that nothing has taken; where its metrics are now.
+def _set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
+    """Renames what a former run left to the first number that nothing has taken; where each is now.
 
-    Of one that goes on the checkpoints stay, and so do the others until new ones replace them: killed in here, it must
-    still be known as the run to go on with. One that never said how it ended was killed, since nobody holds the lock.
+    Of one that goes on the results stay, and its record and metrics are copied: killed in here, it must still be known
+    as the run to go on with. One that never said how it ended was killed, since nobody holds the lock.
     """
-    names = [name for name in ("run.json", "metrics.jsonl") if (folder / name).exists()]
-    if resumed_at is None and (folder / "checkpoints").exists():
-        names.append("checkpoints")
+    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl")
     number = 1
-    while any(_numbered(folder / name, number).exists() for name in ("run.json", "metrics.jsonl", "checkpoints")):
+    while any(_numbered(folder / name, number).exists() for name in WRITTEN):
         number += 1
-    for name in names:
+    aside = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
+    for name, path in aside.items():
         if resumed_at is None:
-            (folder / name).rename(_numbered(folder / name, number))
+            (folder / name).rename(path)
         else:
-            shutil.copy2(folder / name, _numbered(folder / name, number))
-    record = _numbered(folder / "run.json", number)
+            shutil.copy2(folder / name, path)
     with suppress(OSError, ValueError, KeyError, TypeError):
+        record = aside["run.json"]
         said = json.loads(record.read_text())
         if said["outcome"] == "running":
             _write_json(record, said | {"outcome": "killed"})
-    return _numbered(folder / "metrics.jsonl", number) if "metrics.jsonl" in names else None
+    return aside
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _numbered(path: Path, number: int) -> Path:

@@ -98,7 +98,7 @@ def kept_run(
         run.update(data=data.counts)
         if run.is_main:
             write_rejections(run.folder / "rejected.jsonl", data.rejections)
-            show_notes([*start.notes, *stale_build_locks(), *idle_gpus()])
+            show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
         yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
 
 

@@ -204,6 +204,24 @@ def test_what_cannot_work_is_refused_before_step_1(
         assert not metrics.exists() or not metrics.read_text()
 
 
+def test_a_finished_run_outlives_other_commands_for_its_folder(go: Go, tmp_path: Path, capsys) -> None:
+    def files(folder: Path) -> dict[str, bytes]:
+        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    folder = go(save_updates=4)
+    before = files(folder) | {".lock": b""}
+    for refused in ({"top_p": 2.0}, {"critic": tmp_path / "absent"}, {"model": folder / "model"}):
+        with pytest.raises(InputError):
+            go(**refused)
+        assert files(folder) | {".lock": b""} == before, refused
+    go(learning_rate=5e-3, max_updates=4)
+    after = files(folder)
+    assert {name.replace(".1.", ".").replace(".1/", "/") for name in after if ".1" in name} == before.keys() - {".lock"}
+    assert after["model.1/model.safetensors"] == before["model/model.safetensors"] != after["model/model.safetensors"]
+    assert not any("000008" in name for name in after if name.startswith("samples/"))
+    assert "held a former run; its files are kept as run.1.json, metrics.1.jsonl" in words(capsys.readouterr().out)
+
+
 def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_models, tmp_path: Path) -> None:
     done = run(launch("python", *flags(cliprnge=0.3), script=SCRIPT))
     assert done.returncode == 2

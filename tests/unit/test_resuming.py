@@ -276,6 +276,18 @@ def test_a_run_that_begins_anew_sets_the_checkpoints_aside_too(tmp_path: Path) -
     assert names(tmp_path) == expected | {"run.2.json", "metrics.2.jsonl"}
 
 
+@pytest.mark.parametrize("words", ["{}/model", "joint={}/model,gold=elsewhere", "{}/checkpoints/step-00000010"])
+def test_what_is_to_be_set_aside_cannot_be_read_by_the_run_that_begins_anew(words: str, tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="finished")
+    (tmp_path / "model").mkdir()
+    facts = with_settings(model=words.format(tmp_path))
+    with pytest.raises(InputError, match=r"is a result in .* needed: another --output"):
+        find_start(tmp_path, facts)
+    assert is_free(tmp_path)
+    assert not (tmp_path / "run.1.json").exists()
+    assert found_start(tmp_path / "other", facts).resumed_at is None
+
+
 def test_a_run_may_be_begun_again_many_times(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     for times in (1, 2, 3):

@@ -134,6 +134,63 @@ def test_a_number_once_taken_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.2.jsonl").read_text() == "old\n"
 
 
+def finished_run(folder: Path) -> None:
+    """What a stage leaves."""
+    with start(folder, seed=1) as run:
+        run.log(8, {"loss": 0.5})
+        for name in ("checkpoints/step-8", "model/weights", "adapter/a", "critic/c", "samples/000008.jsonl"):
+            run.write_json(name, "old")
+        for name in ("rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl"):
+            run.write_json(name, "old")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_text() for path in paths}
+
+
+def test_whatever_a_finished_run_left_is_kept_under_one_number_and_it_says_so(tmp_path: Path) -> None:
+    finished_run(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text("the user's own")
+    (tmp_path / "critic.1").mkdir()  # something else took that number
+    before = contents(tmp_path)
+    run = start(tmp_path)
+    after = contents(tmp_path)
+    assert after.keys() & before.keys() == {"run.json", "metrics.jsonl", "prompts.jsonl"}
+    moved = {name.replace(".2.", ".").replace(".2/", "/"): text for name, text in after.items() if ".2" in name}
+    assert moved == {name: text for name, text in before.items() if name != "prompts.jsonl"}
+    (note,) = run.notes
+    assert "kept as run.2.json, metrics.2.jsonl, checkpoints.2, model.2, adapter.2, critic.2, samples.2," in note
+    assert start(tmp_path / "new").notes == []
+
+
+def test_a_command_that_is_refused_leaves_a_finished_run_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_run(tmp_path)
+    before = contents(tmp_path)
+    run = start(tmp_path)
+    run.write_json("rejected.jsonl", "new")
+    run.log(0, {"reward": 1.0})
+    run.write_json("samples/000000.jsonl", "new")
+    with pytest.raises(InputError), run:
+        raise InputError("no critic")
+    assert contents(tmp_path) == before
+    assert f"{tmp_path} is as it was" in capsys.readouterr().err
+    start(tmp_path).finish()  # the lock is free
+
+
+def test_a_run_that_learned_before_its_error_keeps_its_place(tmp_path: Path) -> None:
+    finished_run(tmp_path)
+    run = start(tmp_path)
+    run.log(1, {"loss": 1.0})
+    with pytest.raises(InputError), run:
+        raise InputError("sampler and trainer differ")
+    assert record(tmp_path)["outcome"] == "failed"
+    assert (tmp_path / "model.1" / "weights").exists()
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_run_left_in_peace_is_finished(tmp_path: Path) -> None:
     with start(tmp_path) as run:
         run.update(data={"rows": 12})
