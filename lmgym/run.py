@@ -46,9 +46,9 @@ WRITTEN = (
 
 REDACTED = "(redacted)"
 SECRET = re.compile(r"secret|passw|credential|(^|[_.-])(api|auth|access)?(token|key)s?$", re.IGNORECASE)
-# settings of a tokenizer and names of columns only sound like secrets
-ORDINARY = "pad|eos|bos|unk|sep|cls|mask|stop|special|group|sort|column|label|text|prompt|reply|row"
-HARMLESS = re.compile(rf"(^|[_.-])({ORDINARY})_(token|key)s?$", re.IGNORECASE)
+# settings of a tokenizer, names of columns and numbers of tokens only sound like secrets
+ORDINARY = "pad|eos|bos|unk|sep|cls|mask|stop|special|group|sort|column|label|text|prompt|reply|row|new|max|min|sample"
+HARMLESS = re.compile(rf"(^|[_.-])({ORDINARY})[_-](token|key)s?$", re.IGNORECASE)
 
 
 @final

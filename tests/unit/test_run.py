@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -96,6 +97,16 @@ def test_what_is_named_like_a_secret_is_never_written(
 def test_what_only_sounds_like_a_secret_is_kept(name: str, value: object, tmp_path: Path) -> None:
     start(tmp_path, config={name: value})
     assert record(tmp_path)["config"] == {name: value}
+
+
+@pytest.mark.parametrize("flag", ["--max_new_tokens", "--max-new-tokens", "--sample_tokens", "--min_new_tokens"])
+def test_a_command_with_numbers_of_tokens_can_be_run_again(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["python", "x.py", flag, "48", f"{flag}=48"]
+    monkeypatch.setattr(sys, "orig_argv", [*words, "--new_api_token", "hunter2"])
+    start(tmp_path)
+    assert shlex.split(record(tmp_path)["command"]) == [*words, "--new_api_token", "(redacted)"]
 
 
 def test_every_logged_line_is_on_disk_at_once(tmp_path: Path) -> None:
