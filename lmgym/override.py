@@ -23,6 +23,30 @@ from lmgym.locks import refuse_if_held
 T = TypeVar("T")
 
 FLAG = re.compile(r"--[A-Za-z_]")
+# usual names elsewhere that are spelt unlike ours; the first that an experiment has is suggested
+SYNONYMS = {
+    "lr": ("learning_rate",),
+    "wd": ("weight_decay",),
+    "bs": ("global_batch",),
+    "batch_size": ("global_batch",),
+    "train_batch_size": ("global_batch",),
+    "per_device_train_batch_size": ("micro_batch",),
+    "minibatch_size": ("micro_batch",),
+    "num_epochs": ("epochs",),
+    "num_train_epochs": ("epochs",),
+    "steps": ("max_updates",),
+    "max_steps": ("max_updates",),
+    "total_steps": ("max_updates",),
+    "kl_coef": ("init_kl_coef",),
+    "beta": ("init_kl_coef", "adam_beta2"),
+    "gae_lambda": ("lam",),
+    "clip_range": ("cliprange",),
+    "lora_r": ("lora_rank",),
+    "model_name_or_path": ("model",),
+    "output_dir": ("output",),
+    "data": ("dataset", "prompts"),
+    "dataset": ("prompts",),
+}
 # a launcher kills the other ranks once one exits: they leave rank 0 this long to say what is wrong
 HEAD_START_SECONDS = 5.0
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -146,7 +170,9 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The flag that was most likely meant: one with these initials (`lr`), or else the one spelt most alike."""
+    """The flag that was most likely meant: by its name elsewhere, by its initials (`gb`), or spelt most alike."""
+    if usual := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
+        return usual
     initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(known)}
     return initials.get(name) or max(known, key=lambda flag: difflib.SequenceMatcher(None, name, flag).ratio())
 

@@ -119,6 +119,33 @@ def test_an_unknown_flag_names_the_nearest_one(capsys: pytest.CaptureFixture[str
     assert "did you mean --learning_rate?" in mistake(capsys, "--lr", "3")
 
 
+def test_names_that_are_usual_elsewhere_lead_to_ours_where_there_are_such(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Model:
+        lora_rank: int = 0
+        """."""
+        batch_rows: int = 256
+        """."""
+        learning_rate: float = 1e-5
+        """."""
+
+    @dataclass(frozen=True)
+    class Batch(Model):
+        global_batch: int = 64
+        """."""
+        init_kl_coef: float = 0.05
+        """."""
+
+    def suggested(config: object, flag: str) -> str:
+        with pytest.raises(SystemExit):
+            override(config, [flag, "3"])
+        return capsys.readouterr().err.partition("did you mean --")[2].partition("?")[0]
+
+    assert [suggested(Model(), flag) for flag in ("--lr", "--batch_size")] == ["learning_rate", "batch_rows"]
+    found = [suggested(Batch(), flag) for flag in ("--lr", "--bs", "--batch_size", "--kl_coef", "--batch_row")]
+    assert found == ["learning_rate", "global_batch", "global_batch", "init_kl_coef", "batch_rows"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
