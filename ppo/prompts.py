@@ -16,6 +16,7 @@ from lmgym.text import Conversation
 from ppo.config import RolloutConfig
 
 FORMS = ("prompt", "messages", "text", "input_text", "chosen")
+REASONS = 3  # that a refusal gives for rows that were rejected
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class _Row:
 
 
 def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> Prompts:
-    """The prompts that the settings name, each once. Raises InputError where there are none.
+    """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
     """
@@ -60,9 +61,13 @@ def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> P
         keys = {row.prompt_key for row in held_out}
         train = [row for row in rows if row.prompt_key not in keys]
     else:
-        train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
+        try:
+            train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
+        except InputError as error:
+            raise InputError(f"{error}{_reasons(rejections)}") from None
     if not train:
-        raise InputError(f"{settings.prompts} leaves 0 prompts to train on; needed: some that are not evaluated on")
+        needed = "needed: some that are not evaluated on"
+        raise InputError(f"{settings.prompts} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
     return Prompts([row.task for row in train], [row.task for row in held_out], rejections)
 
 
@@ -70,9 +75,16 @@ def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row],
     records = read_records(source, split)
     if not records:
         raise InputError(f"{source} holds 0 rows; needed: prompts")
+    faults = [Rejection(record.file, record.line, "(row)", record.fault) for record in records if record.fault]
+    if len(faults) == len(records):
+        raise InputError(
+            f"{source} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
+            ".json file, with double quotes (json.dumps writes them)"
+        )
     if not any(name in record.fields for record in records for name in FORMS):
         found = ", ".join(sorted({name for record in records[:100] for name in record.fields}))
-        raise InputError(f"{source} holds no prompts: found the columns {found}; needed: one of {', '.join(FORMS)}")
+        needed = f"needed: one of {', '.join(FORMS)}"
+        raise InputError(f"{source} holds no prompts: found the columns {found}; {needed}{_reasons(faults)}")
     seen: set[str] = set()
 
     def read(record: Record) -> _Row:
@@ -82,7 +94,19 @@ def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row],
         seen.add(row.prompt_key)
         return row
 
-    return read_rows(records, read)
+    rows, rejections = read_rows(records, read)
+    if not rows:
+        raise InputError(f"{source} holds no prompts that can be used{_reasons(rejections)}")
+    return rows, rejections
+
+
+def _reasons(rejections: Sequence[Rejection]) -> str:
+    """How many rows were rejected, and why the first ones of each kind; nothing where none were."""
+    kinds: dict[tuple[str, str], Rejection] = {}
+    for one in rejections:
+        kinds.setdefault((one.field, one.found.partition(":")[0]), one)
+    said = "; ".join(f"line {one.line}: {one.field}: {one.found}" for one in [*kinds.values()][:REASONS])
+    return f"; rows rejected: {len(rejections)} ({said})" if rejections else ""
 
 
 def _read_row(record: Record, as_text: bool) -> _Row:

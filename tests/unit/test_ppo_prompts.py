@@ -61,6 +61,41 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
     assert part.fingerprint != found.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "quoted.jsonl",
+            "{'prompt': 'a'}\n{'prompt': 'b'}\n",
+            r"rejected: 2 \(line 1: \(row\): not JSON: Expecting prop",
+        ),
+        (
+            "pretty.json",
+            '{\n  "prompt": "a"\n}\n',
+            r"rejected: 3 \(line 1: .*not JSON.*a JSON object a line, or a list",
+        ),
+        (
+            "strings.json",
+            '["a", "b"]',
+            r"rejected: 2 \(line 1: \(row\): a JSON str; needed: an object\); needed: a JSON obj",
+        ),
+        ("mixed.jsonl", "{'prompt': 'a'}\n{\"answer\": 1}\n", r"columns answer; needed: .*rejected: 1 .*not JSON"),
+        (
+            "empty.jsonl",
+            '{"prompt": ""}\n{"prompt": 3}\n',
+            r"used; rows rejected: 2 \(line 1: prompt: missing or empty; line",
+        ),
+        ("few.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n', r"6 of 1 prompts; .*rejected: 1 \(line 2: prompt: missing"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_counted_with_the_first_reasons(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_prompts(RolloutConfig(str(tmp_path / name), eval_size=6), 0)
+
+
 def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
     for rows, said in (
         ([], "holds 0 rows"),
