@@ -8,6 +8,7 @@ parallel ranks diverge silently, so everything that a loss needs is one forward 
 import contextlib
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,13 +45,26 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no tokenizer loads from {name}: {first_line(error)}") from error
+        raise InputError(f"no tokenizer loads from {name}: {first_line(error)}{_tokenizer_files(name)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a folder without its files
+        raise InputError(f"the tokenizer of {name} knows no word{_tokenizer_files(name)}")
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
         tokenizer.add_special_tokens({"pad_token": PAD_TOKEN})
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "left"
     ensure_template(tokenizer)
     return tokenizer
+
+
+def _tokenizer_files(name: str) -> str:
+    """What to do about a folder that has no tokenizer's files; nothing for one that has, and for hub ids."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir() or any(folder.glob("*token*")):
+        return ""
+    return (
+        "; found no tokenizer's files in that folder; needed: tokenizer.json and tokenizer_config.json, as "
+        f"tokenizer.save_pretrained({str(folder)!r}) writes them"
+    )
 
 
 def load_config(name: str, trust_remote_code: bool = False):

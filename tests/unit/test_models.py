@@ -208,6 +208,17 @@ def test_paths_that_are_no_model_say_what_was_found(tmp_path: Path, small_models
     assert resolve_source("gpt2") == "gpt2"
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
+def test_a_folder_without_its_tokenizer_says_so(family: str, small_models, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_models[family], tmp_path / "model")
+    for path in (*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("merges*")):
+        path.unlink()
+    with pytest.raises(
+        InputError, match=r"tokenizer.*found no tokenizer's files in that folder; needed: tokenizer\.json"
+    ):
+        load_tokenizer(str(folder))
+
+
 def test_weights_that_lack_a_layer_are_refused(scorer_folders, tmp_path: Path) -> None:
     folder = copy_of(scorer_folders["llama"], tmp_path / "m")
     tensors = load_file(folder / "model.safetensors")
