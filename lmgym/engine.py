@@ -22,6 +22,7 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 
+from lmgym.deepspeed_config import complete
 from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ def agreed(work: Callable[[], T]) -> T:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """A DeepSpeed config. Raises InputError for a path that is none."""
+    """A DeepSpeed config, "auto" where it left out what the run decides. Raises InputError for a file that is none."""
     path = Path(path)
     if not path.is_file():
         beside = Path(__file__).parent.parent / "configs"
@@ -157,9 +158,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"DeepSpeed config {path} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise InputError(f"DeepSpeed config {path} is a JSON {type(config).__name__}; needed: an object")
-    return config
+    return complete(config, f"DeepSpeed config {path}")
 
 
 def zero_stage(config: dict[str, Any] | None) -> int:
@@ -191,7 +190,10 @@ def resolve_config(
     max_grad_norm: float,
     hidden_size: int,
 ) -> dict[str, Any]:
-    """The config with every "auto" filled in, as raw DeepSpeed takes it. Raises InputError for what is left."""
+    """The config with every "auto", and what is absent, filled in, as raw DeepSpeed takes it.
+
+    Raises InputError for what is left.
+    """
     values = {
         "train_batch_size": micro_batch * accumulation * ranks,
         "train_micro_batch_size_per_gpu": micro_batch,
@@ -203,7 +205,7 @@ def resolve_config(
         "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden_size * hidden_size),
         "zero_optimization.stage3_param_persistence_threshold": 10 * hidden_size,
     }
-    resolved = _fill(config, values, "")
+    resolved = _fill(complete(config), values, "")
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         if resolved.get(name, values[name]) != values[name]:
             raise InputError(f'DeepSpeed config: {name}={resolved[name]}, the run has {values[name]}; write "auto"')

@@ -1,0 +1,82 @@
+"""A user's DeepSpeed JSON against the run's arguments, before anything is loaded."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmgym.engine import read_config, resolve_config
+from lmgym.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+ZERO2 = {"zero_optimization": {"stage": 2}}
+
+
+def read(folder: Path, config) -> dict:
+    path = folder / "ds.json"
+    path.write_text(json.dumps(config))
+    return read_config(path)
+
+
+def resolve(config: dict, precision: str = "bf16") -> dict:
+    return resolve_config(config, 2, 3, 4, precision, 1.0, hidden_size=8)
+
+
+def test_what_is_absent_is_filled_in_as_if_it_were_auto(tmp_path: Path) -> None:
+    found = resolve(read(tmp_path, ZERO2))
+    batches = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
+    rest = {"gradient_clipping": 1.0, "bf16": {"enabled": True}, "fp16": {"enabled": False}}
+    assert found == ZERO2 | batches | rest
+    assert resolve(ZERO2) == found  # also of one that was not read from a file
+    assert resolve(read(tmp_path, ZERO2 | {"bf16": {"check_grad_overflow": True}}))["bf16"]["enabled"]
+    assert ZERO2 == {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.json")), ids=lambda p: p.stem)
+def test_our_own_configs_are_complete(path: Path) -> None:
+    """A checkpoint records the config: one that reads otherwise than before would be another run."""
+    assert read_config(path) == json.loads(path.read_text())
+
+
+def test_the_trainer_finds_auto_where_it_fills_nothing_absent(tmp_path: Path) -> None:
+    found = read(tmp_path, {"steps_per_print": 10})
+    assert found["zero_optimization"] == {"stage": 0}  # which accelerate looks up
+    assert found["gradient_clipping"] == found["train_batch_size"] == found["bf16"]["enabled"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ([ZERO2], r"ds\.json is a JSON list; needed: an object"),
+        ({}, r'ds\.json is empty; needed: at least \{"zero_optimization"'),
+        ({"zero_optimization": {"stage": 4}}, r"zero_optimization\.stage is 4; needed: 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": "two"}}, r'zero_optimization\.stage is "two"; needed: 0, 1, 2 or 3'),
+        ({"zero_optimization": {"stage": [2]}}, r"zero_optimization\.stage is \[2\]; needed"),
+        ({"zero_optimization": {"stage": True}}, r"zero_optimization\.stage is true; needed"),
+        ({"zero_optimization": [2]}, r"zero_optimization is \[2\]; needed: an object"),
+        ({"zero_optimization": None}, r"zero_optimization is null; needed: an object"),
+        (ZERO2 | {"bf16": True}, r"bf16 is true; needed: an object"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}},
+            r'offload_optimizer is "cpu"; needed: an obj',
+        ),
+        (ZERO2 | {"bf16": {"enabled": True}, "fp16": {"enabled": True}}, r"bf16 and fp16 are both enabled; write"),
+    ],
+)
+def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("zero_optimzation", 'did you mean "zero_optimization"'),
+        ("gradient_cliping", 'did you mean "gradient_clipping"'),
+        ("bfloat16", 'did you mean "bf16"'),
+        ("zero", "take it out"),
+    ],
+)
+def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f'"{key}" is nothing that DeepSpeed reads; {fix}'):
+        read(tmp_path, ZERO2 | {key: {"stage": 2}})
