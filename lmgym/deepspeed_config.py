@@ -13,10 +13,14 @@ from typing import Any
 
 from lmgym.errors import InputError
 
-DECIDED_BY_RUN = (
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("gradient_clipping", "bf16.enabled", "fp16.enabled"),
-)
+DECIDED_BY_RUN = {  # by which argument
+    "train_batch_size": "--global_batch",
+    "train_micro_batch_size_per_gpu": "--micro_batch",
+    "gradient_accumulation_steps": "--global_batch",
+    "gradient_clipping": "--max_grad_norm",
+    "bf16.enabled": "--precision",
+    "fp16.enabled": "--precision",
+}
 SECTIONS = ("zero_optimization", "bf16", "fp16", "optimizer", "scheduler")
 STAGES = (0, 1, 2, 3)
 # all that deepspeed 0.19.8 reads, less what it refuses as removed, and `bfloat16`: bf16 would stand there twice
@@ -75,3 +79,33 @@ def _refuse_misshapen(config: dict[str, Any], name: str) -> None:
         raise InputError(f"{name}: zero_optimization.stage is {json.dumps(stage)}; needed: 0, 1, 2 or 3")
     if all(config.get(key, {}).get("enabled") is True for key in ("bf16", "fp16")):
         raise InputError(f'{name}: bf16 and fp16 are both enabled; write "auto" in both, and --precision decides')
+
+
+def batch_values(micro_batch: int, accumulation: int, ranks: int) -> dict[str, Any]:
+    """What the run's batches are in a config's words."""
+    return {
+        "train_batch_size": micro_batch * accumulation * ranks,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+    }
+
+
+def number_values(precision: str, max_grad_norm: float) -> dict[str, Any]:
+    """What the run computes in, and its clipping, in a config's words."""
+    return {
+        "gradient_clipping": max_grad_norm,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+    }
+
+
+def refuse_disagreement(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises InputError where a config says otherwise than the run's arguments, which would lose silently."""
+    for path, value in values.items():
+        section, _, key = path.rpartition(".")
+        said = (config.get(section, {}) if section else config).get(key, "auto")
+        if said not in ("auto", value):
+            raise InputError(
+                f"DeepSpeed config: {path} is {json.dumps(said)}, the arguments make it {json.dumps(value)}; "
+                f'write "auto" there, or change {DECIDED_BY_RUN[path]}'
+            )

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 
-from lmgym.deepspeed_config import complete
+from lmgym.deepspeed_config import batch_values, complete, number_values, refuse_disagreement
 from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
@@ -192,31 +192,17 @@ def resolve_config(
 ) -> dict[str, Any]:
     """The config with every "auto", and what is absent, filled in, as raw DeepSpeed takes it.
 
-    Raises InputError for what is left.
+    Raises InputError for an "auto" that is left, and for what disagrees with the run.
     """
-    values = {
-        "train_batch_size": micro_batch * accumulation * ranks,
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_grad_norm,
-        "bf16.enabled": precision == "bf16",
-        "fp16.enabled": precision == "fp16",
+    decided = batch_values(micro_batch, accumulation, ranks) | number_values(precision, max_grad_norm)
+    completed = complete(config)
+    refuse_disagreement(completed, decided)
+    buckets = {
         "zero_optimization.reduce_bucket_size": hidden_size * hidden_size,
         "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden_size * hidden_size),
         "zero_optimization.stage3_param_persistence_threshold": 10 * hidden_size,
     }
-    resolved = _fill(complete(config), values, "")
-    for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
-        if resolved.get(name, values[name]) != values[name]:
-            raise InputError(f'DeepSpeed config: {name}={resolved[name]}, the run has {values[name]}; write "auto"')
-    for name in ("bf16", "fp16"):
-        found, wanted = resolved.get(name, {}).get("enabled", False), precision == name
-        if bool(found) != wanted:  # it would compute in another precision than the run says
-            raise InputError(
-                f"DeepSpeed config: {name} is {'on' if found else 'off'}, and the run's precision is {precision}; "
-                f'write "{name}": {{"enabled": "auto"}}'
-            )
-    return resolved
+    return _fill(completed, decided | buckets, "")
 
 
 def _fill(node: Any, values: dict[str, Any], path: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from lmgym.batching import accumulation_steps
 from lmgym.config import ModelConfig, StageConfig
+from lmgym.deepspeed_config import batch_values, number_values, refuse_disagreement
 from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
@@ -39,6 +40,9 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)
+    if deepspeed is not None:
+        batches = batch_values(config.optimizer.micro_batch, accumulation, world_size())
+        refuse_disagreement(deepspeed, batches | number_values(model.precision, config.optimizer.max_grad_norm))
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed, accumulation
 

@@ -4,9 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config
 
+from lmgym import training
+from lmgym.config import ModelConfig, RunConfig
 from lmgym.engine import read_config, resolve_config
 from lmgym.errors import InputError
+from ppo.config import PPOConfig
+from ppo.demand import refuse_excess_memory
+from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[2]
 ZERO2 = {"zero_optimization": {"stage": 2}}
@@ -80,3 +86,46 @@ def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_pat
 def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f'"{key}" is nothing that DeepSpeed reads; {fix}'):
         read(tmp_path, ZERO2 | {key: {"stage": 2}})
+
+
+DISAGREE = [
+    ({"gradient_clipping": 0.5}, "fp32", r"gradient_clipping is 0\.5, the arguments make it 1\.0; .*--max_grad_norm"),
+    ({"gradient_clipping": None}, "fp32", r"gradient_clipping is null, the arguments make it 1\.0"),
+    ({"bf16": {"enabled": True}}, "fp32", r'bf16\.enabled is true, .* make it false; write "auto" .* --precision'),
+    ({"fp16": {"enabled": True}}, "fp32", r'fp16\.enabled is true, .* make it false; write "auto" .* --precision'),
+    ({"bf16": {"enabled": False}}, "bf16", r"bf16\.enabled is false, the arguments make it true"),
+    ({"bf16": {"enabled": "true"}}, "bf16", r'bf16\.enabled is "true", the arguments make it true'),
+]
+
+
+@pytest.mark.parametrize(("section", "precision", "said"), DISAGREE)
+def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, precision, said, tmp_path: Path) -> None:
+    config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
+    with pytest.raises(InputError, match=said):  # no model is looked for: there is none
+        refuse_excess_memory(config, read(tmp_path, ZERO2 | section), None, [])
+    with pytest.raises(InputError, match=said):
+        resolve(ZERO2 | section, precision)
+
+
+@pytest.mark.parametrize(
+    ("section", "precision", "said"),
+    [
+        *DISAGREE,
+        ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it 64; .*--global_b"),
+    ],
+)
+def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_path: Path, monkeypatch) -> None:
+    model = str(tmp_path / "model")
+    GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
+    config = SftConfig("test", run=RunConfig(deepspeed=str(tmp_path / "ds.json")))
+    monkeypatch.setattr(training, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
+    with pytest.raises(InputError, match=said):
+        training.join_ranks(config, ModelConfig(model, precision=precision), 16)
+
+
+def test_what_agrees_is_taken_as_auto_is() -> None:
+    literal = ZERO2 | {"gradient_clipping": 1, "bf16": {"enabled": True}, "train_batch_size": 24}
+    assert resolve(literal) == resolve(ZERO2)
+    with pytest.raises(InputError, match=r"train_batch_size is 23, the arguments make it 24; .*--global_batch"):
+        resolve(ZERO2 | {"train_batch_size": 23})
