@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 
-from lmgym.engine import MAY_REST, RATE_SCALE, Engine, resolve_config, world_size, zero_stage
+from lmgym.engine import MAY_REST, RATE_SCALE, Engine, rank, resolve_config, world_size, zero_stage
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.models import count_parameters
 from lmgym.plain_engine import PlainEngine, Trained
+from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.training import room_for_checkpoints
 from ppo.config import PPOConfig
@@ -20,6 +21,8 @@ from ppo.models import ActorCritic, build
 from ppo.sampling import SamplingPolicy
 
 ADAM_EPSILON = 1e-5
+OWN_SECTIONS = {"optimizer", "scheduler"}  # of a DeepSpeed config: dropped, for each group has a rate of its own here
+UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by --learning_rate, --schedule and others"
 
 
 @dataclass
@@ -75,13 +78,14 @@ def make_engine(
     )
     if deepspeed is None:
         return PlainEngine(actor, optimizer, config.policy.precision, o.max_grad_norm)
+    if own := sorted(deepspeed.keys() & OWN_SECTIONS):
+        show_notes([UNUSED.format(" and ".join(own))] if rank() == 0 else [])
     resolved = resolve_config(
-        deepspeed, o.micro_batch, max(1, o.global_batch // world_size() // o.micro_batch), world_size(),
+        {key: section for key, section in deepspeed.items() if key not in OWN_SECTIONS},
+        o.micro_batch, max(1, o.global_batch // world_size() // o.micro_batch), world_size(),
         config.policy.precision, o.max_grad_norm, actor.config.hidden_size,
     )  # fmt: skip
     resolved["zero_force_ds_cpu_optimizer"] = False  # ours is AdamW of torch, also where its state is offloaded
-    resolved.pop("optimizer", None)
-    resolved.pop("scheduler", None)
     return Engine.prepare(actor, optimizer, resolved)
 
 

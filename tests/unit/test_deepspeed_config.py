@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import GPT2Config
 
 from lmgym import training
 from lmgym.config import ModelConfig, RunConfig
 from lmgym.engine import read_config, resolve_config
 from lmgym.errors import InputError
+from ppo import parts
 from ppo.config import PPOConfig
 from ppo.demand import refuse_excess_memory
 from sft.config import SftConfig
@@ -129,3 +132,18 @@ def test_what_agrees_is_taken_as_auto_is() -> None:
     assert resolve(literal) == resolve(ZERO2)
     with pytest.raises(InputError, match=r"train_batch_size is 23, the arguments make it 24; .*--global_batch"):
         resolve(ZERO2 | {"train_batch_size": 23})
+
+
+@pytest.mark.parametrize("rate", ["auto", 0.5])
+def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, monkeypatch, capsys) -> None:
+    prepared = []
+    monkeypatch.setattr(parts.Engine, "prepare", lambda model, optimizer, config: prepared.append(config))
+    actor = SimpleNamespace(policy=torch.nn.Linear(2, 2), config=GPT2Config(n_embd=8))
+    actor.parameters = actor.policy.parameters
+    config = PPOConfig("test", ModelConfig(precision="fp32"))
+    parts.make_engine(config, actor, ZERO2)
+    assert capsys.readouterr().out == ""
+    sections = {"optimizer": {"type": "Adam", "params": {"lr": rate}}, "scheduler": {"params": {"warmup_max_lr": rate}}}
+    parts.make_engine(config, actor, ZERO2 | sections)
+    assert "optimizer and scheduler not used; PPO has its own AdamW and schedule" in capsys.readouterr().out
+    assert prepared[0] == prepared[1]
