@@ -1,11 +1,13 @@
 """PPO in this process: how a run counts its updates, what it looks at before the first, and where it ends."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from launching import read_metrics, words
-from test_ppo_train import PLAIN, Go, go  # noqa: F401 (a fixture)
+from ppo_in_process import PLAIN, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ppo.train
@@ -13,8 +15,16 @@ from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.errors import InputError, RunStopped
 from ppo.gyms import Gym, text_with_function
 
+Go = Callable[..., Path]
 
-def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bounds(go: Go, capsys) -> None:  # noqa: F811
+
+@pytest.fixture
+def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
+    """Trains with some settings changed: the folder."""
+    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
+
+
+def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bounds(go: Go, capsys) -> None:
     settings = {"max_updates": 24, "learning_rate": 1e-2, "save_updates": 4, "save_total_limit": 9}
     folder = go(name="free", max_kl=0, **settings)
     kl = list(read_metrics(folder)["policy/kl"].values())
@@ -28,7 +38,7 @@ def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bo
     assert "going on from" in words(capsys.readouterr().out)
 
 
-def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:  # noqa: F811
+def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:
     with pytest.raises(RunStopped, match=r"step-00000004 is of this policy .*; there is no checkpoint of before;"):
         go(max_kl=1e-4, learning_rate=1e-2, save_updates=4)
 
@@ -40,7 +50,7 @@ def prisoners(trained_agents: int):
     )
 
 
-def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> None:  # noqa: F811
+def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> None:
     folder = go(prisoners(2), max_updates=16, schedule="linear")
     rates = read_metrics(folder)["policy/learning_rate"]
     assert list(rates) == [8, 16], "two iterations of 2 epochs of 32 episodes in batches of 8"
@@ -49,7 +59,7 @@ def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> 
         go(prisoners(1), name="one")
 
 
-def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coefficient(go: Go) -> None:  # noqa: F811
+def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coefficient(go: Go) -> None:
     asked = []
 
     def reward(samples, prompts, outputs, tokenizer) -> list[float]:
@@ -66,7 +76,7 @@ def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coeffi
     assert set(metrics["policy/kl_coef"].values()) == {0.1}
 
 
-def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:  # noqa: F811
+def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:
     right = ppo.train.reward_and_advance
 
     def shifted(rollouts, config, kl_coef) -> torch.Tensor:
@@ -81,7 +91,7 @@ def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update
         go(PLAIN)
 
 
-def test_a_policy_with_a_weight_that_is_no_number_is_refused_as_that(go: Go, talkative_models, tmp_path: Path) -> None:  # noqa: F811
+def test_a_policy_with_a_weight_that_is_no_number_is_refused_as_that(go: Go, talkative_models, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(talkative_models["gpt2"])
     with torch.no_grad():
         model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan

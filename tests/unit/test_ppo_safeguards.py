@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.environments.scored_chat import ScoredChat
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation import Completion
@@ -18,7 +19,7 @@ from lmgym.text import Conversation, Turn
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig, refuse_impossible
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
-from ppo.gyms import read_weights
+from ppo.gyms import Gym, read_weights
 from ppo.learner import learning_rate
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import count_iterations, make_engine
@@ -252,7 +253,7 @@ def test_numbers_that_mean_something_are_not_refused() -> None:
 
 def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
     config = PPOConfig("x", optimizer=OptimizerConfig(global_batch=128, max_updates=6))
-    assert config.updates_an_iteration * count_iterations(config, 1000) == 8
+    assert config.updates_an_iteration * count_iterations(config, Gym([{}] * 1000, [], ScoredChat, None, "")) == 8
     with pytest.raises(SystemExit):
         override(config, ["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
