@@ -23,6 +23,7 @@ from ppo.random_walks import draw_random_walks
 from ppo.rewards import FunctionReward, ScorerReward
 
 USERS, FIRST_USER = 4096, 1_000_000
+OF_SCORERS = ("scorers", "weights", "gold", "watched")
 
 Metric = Callable[..., Mapping[str, Any]]
 """trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number each, or one a sample"""
@@ -78,8 +79,10 @@ def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
 def app_conversations(config: PPOConfig, tokenizer: Any) -> Gym:
     """Conversations of the app: each message that a user goes on with is worth 1. `prompts` is world:SEED.
 
-    The users are those of no A/B test of fewer than FIRST_USER users. Raises InputError for other prompts.
+    The users are those of no A/B test of fewer than FIRST_USER users. Raises InputError for other prompts and scorers.
     """
+    why = "the app's users reward by going on, and a scorer judges one reply to a prompt"
+    refuse_unused(config.reward, OF_SCORERS, why)
     world, held_out = World(read_world(config.rollout.prompts)), int(config.rollout.eval_size)
     if not 1 <= held_out < USERS:
         raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: 1 to {USERS - 1} users to evaluate on")
@@ -97,13 +100,42 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     if not settings.scorers:
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
-    others = ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
-    with without_sharded_load():
-        found, watched = agreed(lambda: [load_scorers(words) if words else {} for words in (settings.scorers, others)])
+    found, watched = _load(settings.scorers, _watched_words(settings))
     judge = ScorerReward(
         found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
     )
     return judge, watched
+
+
+def _watched_words(settings: RewardConfig) -> str:
+    return ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
+
+
+def _load(*several: str) -> list[dict[str, Scorer]]:
+    """The scorers of each of these words. Collective."""
+    with without_sharded_load():
+        return agreed(lambda: [load_scorers(words) if words else {} for words in several])
+
+
+def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
+    """The scorers that are only watched, before any loads refused where prompts are texts. Collective."""
+    words = _watched_words(settings)
+    texts = [prompt for task in tasks if isinstance(prompt := task.get("prompt"), str)]
+    if words and texts:
+        raise InputError(
+            f"--gold and --watched name {words}, and a prompt is the text {texts[0]!r:.60}; needed: conversations, "
+            "which is what scorers judge replies to: text_with_function(..., as_text=False), or leave them out"
+        )
+    [watched] = _load(words)
+    return watched
+
+
+def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> None:
+    """Raises InputError where one of these settings is given, which nobody would heed."""
+    given = [f"--{name} {getattr(settings, name)}" for name in names if getattr(settings, name)]
+    if given:
+        them = "it" if len(given) == 1 else "them"
+        raise InputError(f"{' '.join(given)} would not be heeded: {why}; leave {them} out")
 
 
 def read_weights(words: str | None, scorers: str) -> dict[str, float]:
@@ -131,10 +163,12 @@ def text_with_function(
 ) -> Prepare:  # fmt: skip
     """One reply to each prompt, rewarded by a function `(samples, prompts, outputs, tokenizer, **columns)`.
 
-    `tasks` come from the settings' prompts unless given.
+    `tasks` come from the settings' prompts unless given. Scorers may be watched where prompts are conversations.
     """
 
     def prepare(config: PPOConfig, tokenizer: Any) -> Gym:
+        why = "a Python function rewards here, and scorers can only be watched (--gold, --watched)"
+        refuse_unused(config.reward, ("scorers", "weights"), why)
         timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
         judge = FunctionReward(function, tokenizer, timeout, retries)
         if tasks is None:
@@ -144,15 +178,19 @@ def text_with_function(
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
         for asked in (prompts.train, [*prompts.train, *held_out]):  # training must do without what only the other has
             judge.check({name for task in asked for name in task if name != "prompt"})
+        watched = load_watched(config.reward, held_out)
         return Gym(
-            prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, rejections=prompts.rejections
-        )
+            prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, watched,
+            rejections=prompts.rejections,
+        )  # fmt: skip
 
     return prepare
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> Gym:
     """Walks in trlx's graph, worth their shortness; every start 50 times in an evaluation."""
+    why = "walks are rewarded for their shortness, and are no conversations that a scorer could judge"
+    refuse_unused(config.reward, OF_SCORERS, why)
     known = draw_random_walks(graph_seed)
     judge = FunctionReward(known.reward, tokenizer, None)
     return Gym(known.tasks, 50 * known.tasks, ScoredChat, judge, f"random walks {graph_seed}", known.metric)

@@ -26,7 +26,17 @@ from ppo import gyms
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, play
 from ppo.figures import of_rollouts
-from ppo.gyms import FIRST_USER, USERS, Gym, app_conversations, chat_with_scorers, load_judge, read_weights
+from ppo.gyms import (
+    FIRST_USER,
+    USERS,
+    Gym,
+    app_conversations,
+    chat_with_scorers,
+    load_judge,
+    random_walks,
+    read_weights,
+    text_with_function,
+)
 from ppo.prompts import read_prompts, tasks_of_iteration
 from ppo.report import show_samples
 from ppo.rewards import ScorerReward
@@ -186,6 +196,43 @@ def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_r
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
     assert found[1].trouble == "a: gave no answer within 0.5 s (--reward_timeout)"
+
+
+def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
+    return [1.0] * len(samples)
+
+
+def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
+    config = PPOConfig("x", rollout=rollout, reward=RewardConfig(gold="world:0", watched="b=world:1"))
+    gym = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
+    metrics = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
+    assert {"eval/gold", "eval/gold_error", "eval/watched/b"} <= metrics.keys()
+    assert metrics["eval/reward/mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reward", "message"),
+    [
+        (
+            text_with_function(rewarded),
+            {"gold": "world:0"},
+            "a prompt is the text .*; needed: conversations.*as_text=False",
+        ),
+        (text_with_function(rewarded), {"watched": "b=X"}, "name b=X, and a prompt is the text"),
+        (text_with_function(rewarded), {"scorers": "a=X"}, "--scorers a=X would not be heeded: a Python function"),
+        (text_with_function(rewarded), {"weights": "a=1"}, "--weights a=1 would not be heeded"),
+        (app_conversations, {"scorers": "a=X", "gold": "Y"}, "--scorers a=X --gold Y would not .*; leave them out"),
+        (app_conversations, {"watched": "a=X"}, "the app's users reward by going on"),
+        (random_walks, {"gold": "X"}, "walks are rewarded for their shortness"),
+    ],
+)
+def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    if prepare is app_conversations:
+        rollout = RolloutConfig(prompts="world:0", eval_size=4)
+    with pytest.raises(InputError, match=message):
+        prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(**reward)), TOKENIZER)
 
 
 def test_a_world_is_a_scorer_by_its_seed() -> None:
