@@ -119,7 +119,7 @@ def test_the_last_word_of_a_reply_ends_at_the_optimum(start: Path, tmp_path: Pat
 def test_with_a_shifted_mask_it_does_not(broken: Callable, start: Path, monkeypatch, tmp_path: Path) -> None:
     broken(monkeypatch)
     found, wanted = pleasant_share(start, tmp_path)
-    assert found > wanted + 0.16
+    assert found > wanted + 0.12  # seeds 0 and 1: .18 to .22, and .03 to .04 with the right mask
 
 
 def furthest_return(start: Path, folder: Path, monkeypatch) -> float:
