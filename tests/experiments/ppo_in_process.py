@@ -19,7 +19,7 @@ PLAIN = text_with_function(shortness, as_text=False)
 
 
 def train_small(
-    model: Path, chats: Path, root: Path, prepare: Prepare = PLAIN, name: str = "run", **changes: Any
+    model: Path, chats: Path, root: Path, /, prepare: Prepare = PLAIN, name: str = "run", **changes: Any
 ) -> Path:
     """The folder of a run whose settings are changed so."""
     config = PPOConfig(
