@@ -1,6 +1,7 @@
 """PPO from a config to folders, in this process: what each setting does to a run, and what is refused before step 1."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -270,6 +271,20 @@ def test_other_tasks_are_other_data(talkative_models) -> None:
     assert same == again != other
     with pytest.raises(InputError, match=r"cannot be called with .*wanted"):
         text_with_function(shortness, tasks=tasks[0])(config, tokenizer)
+
+
+def test_the_environment_of_the_documents_is_trained_in(go: Go) -> None:
+    def code(name: str) -> list[str]:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+    names: dict[str, Any] = {"train": None, "config": None, "launch": lambda entry: None}
+    exec(code("environments.md")[0], names)
+    exec(code("ppo.md")[1], names)
+    folder = go(names["guessing"])
+    assert json.loads((folder / "run.json").read_text())["data"] == {
+        "train_tasks": 64, "eval_tasks": 16, "rejected_rows": 0,
+    }  # fmt: skip
 
 
 def test_columns_reach_a_reward_that_may_be_dense(go: Go, tmp_path: Path) -> None:
