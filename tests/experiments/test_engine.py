@@ -96,7 +96,7 @@ def test_an_auto_that_nothing_fills_is_refused_by_its_path() -> None:
 
 
 def test_a_batch_size_that_is_not_the_runs_is_refused_with_both() -> None:
-    with pytest.raises(InputError, match=r"train_micro_batch_size_per_gpu=7, the run has 3; write \"auto\""):
+    with pytest.raises(InputError, match=r"train_micro_batch_size_per_gpu is 7, .* make it 3; write \"auto\""):
         resolve_config({"train_micro_batch_size_per_gpu": 7}, **RUN)
 
 
