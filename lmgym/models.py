@@ -125,13 +125,21 @@ def load_classifier(
 
 
 def fit_to_tokenizer(model, tokenizer) -> None:
-    """An embedding for every token, and its pad token."""
+    """An embedding for every token, and its pad token.
+
+    A new token's is the mean of the others: the same on every rank, where random ones would differ, and among a
+    model's logits, which need not lie about 0, no more likely than most.
+    """
     if any(hasattr(p, "ds_id") for p in model.parameters()):
         # under ZeRO-3 transformers keeps every renaming it knows, used or not, and undoes them all when it saves: to
         # names such as LayerNorm.gamma; where none is kept it takes the family's own
         vars(model).pop("_weight_conversions", None)
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            if layer is not None:
+                _set_to_mean(layer, known)
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
@@ -153,6 +161,15 @@ def _init_head(model, seed: int) -> None:
         if head.weight.numel():
             drawn = torch.randn(head.weight.shape, generator=generator) / math.sqrt(head.in_features + 1)
             head.weight.copy_(drawn.to(head.weight))
+
+
+def _set_to_mean(layer, known: int) -> None:
+    """Rows behind the first `known` ones become the mean of these, the biases too."""
+    parameters = [p for p in (layer.weight, getattr(layer, "bias", None)) if p is not None]
+    with gathered(parameters, modifier_rank=0), torch.no_grad():
+        for parameter in parameters:
+            if len(parameter) > known:
+                parameter[known:] = parameter[:known].float().mean(0).to(parameter.dtype)
 
 
 def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):

@@ -91,11 +91,13 @@ def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update
         go(PLAIN)
 
 
-def test_a_policy_with_a_weight_that_is_no_number_is_refused_as_that(go: Go, talkative_models, tmp_path: Path) -> None:
+def test_a_policy_with_a_weight_that_is_no_number_is_refused_as_that(
+    talkative_models, chats_file, tmp_path: Path
+) -> None:
     model = AutoModelForCausalLM.from_pretrained(talkative_models["gpt2"])
     with torch.no_grad():
         model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
     model.save_pretrained(tmp_path / "broken")
     AutoTokenizer.from_pretrained(talkative_models["gpt2"]).save_pretrained(tmp_path / "broken")
     with pytest.raises(InputError, match=r"the log-probability nan: its weights hold numbers that are not finite"):
-        go(model=tmp_path / "broken")
+        train_small(tmp_path / "broken", chats_file, tmp_path)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
-from lmgym.models import add_lora, load_tokenizer
+from lmgym.models import add_lora, fit_to_tokenizer, load_tokenizer
 from lmgym.packing import ATTENTION
 from lmgym.policies import PolicyModel, load_policy, plain_copy, save_policy
 from lmgym.text import Conversation, Turn
@@ -236,3 +236,18 @@ def test_an_adapter_is_saved_alone_unless_merging_is_asked_for_and_loads_upon_it
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_token_that_the_model_does_not_know_is_the_mean_of_those_that_it_does(family: str, small_models) -> None:
+    tokenizer = load_tokenizer(str(small_models[family]))
+    model = AutoModelForCausalLM.from_pretrained(small_models[family])
+    known, before = model.get_output_embeddings().weight.shape[0], model.get_output_embeddings().weight.detach().clone()
+    tokenizer.add_tokens(["<|new|>", "<|newer|>"])
+    fit_to_tokenizer(model, tokenizer)
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        assert layer.weight.shape[0] == known + 2 == len(tokenizer)
+        assert torch.allclose(layer.weight[known:], layer.weight[:known].mean(0).expand(2, -1), atol=1e-7)
+    assert torch.equal(model.get_output_embeddings().weight[:known], before)
+    logits = model(torch.tensor([[3, 4, 5]])).logits
+    assert torch.allclose(logits[..., known:], logits[..., :known].mean(-1, keepdim=True), atol=1e-5)
