@@ -195,7 +195,8 @@ def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_r
     judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
-    assert found[1].trouble and found[1].trouble.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
+    assert found[1].trouble
+    assert found[1].trouble.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
 
 
 def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
