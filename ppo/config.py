@@ -60,7 +60,7 @@ class RewardConfig:
     scale: float = 1.0
     """rewards are multiplied by it: a value head starts at 0, and learns returns of about 1 soonest"""
     missing_eos_penalty: float = 0.0
-    """taken off the score of a reply that did not end by itself"""
+    """taken off the score of a reply that did not end by itself; `reward/*` and samples are before it"""
     max_failed_rewards: float = 0.1
     """share of an iteration's episodes whose reward may fail; above it the run stops"""
     reward_retries: int = 2
@@ -154,7 +154,7 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
     if config.method.num_layers_unfrozen > 0 and config.policy.lora_rank:
         raise InputError(
             f"num_layers_unfrozen={config.method.num_layers_unfrozen} and lora_rank={config.policy.lora_rank}: each is "
-            "a way to train a part of the policy; choose one"
+            "a way to train a part of the policy; choose one (--num_layers_unfrozen -1 or --lora_rank 0)"
         )
     if config.method.target is not None:
         _refuse_target(config)

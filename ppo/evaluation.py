@@ -37,6 +37,8 @@ class Evaluated:
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     """a line on each thing that could not be had, on any rank"""
+    failed_rewards: tuple[int, int, str] = (0, 0, "")
+    """how many of so many, and the trouble with one of them"""
 
 
 def play(
@@ -79,7 +81,7 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
         for what, (failed, asked, trouble) in lost.items()
         if failed
     ]
-    return Evaluated(metrics, table_rows(episodes, tasks, seen), notes)
+    return Evaluated(metrics, table_rows(episodes, tasks, seen), notes, lost["rewards"])
 
 
 def _logged(name: str) -> str:

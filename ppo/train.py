@@ -109,7 +109,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         refuse_uneven(config, len(episodes), gym.trained_agents)
-        _stop_where_rewards_fail(config, episodes)
+        _stop_where_rewards_fail(config, episodes, run)
         paid = config.reward
         rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
@@ -235,12 +235,15 @@ def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None
         )
 
 
-def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode]) -> None:
-    """Raises RunStopped, on all ranks, where more rewards failed than allowed."""
+def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode], run: Run) -> None:
+    """Raises RunStopped, on all ranks, where more rewards failed than allowed; else tells of those that did."""
     failed = [e for e in episodes if total_reward(e) is None]
     trouble = next((step.trouble for e in failed for step in e.steps if step.trouble), "on another rank")
     counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
-    stop_if_too_many_failed(int(counts[0]), int(counts[1]), config.reward.max_failed_rewards, trouble)
+    lost, asked = map(int, counts)
+    stop_if_too_many_failed(lost, asked, config.reward.max_failed_rewards, trouble)
+    if lost and run.is_main:
+        show_notes([escape(f"{lost} of {asked} rewards could not be had, and count nothing: {trouble}")])
 
 
 def figures(
@@ -274,6 +277,9 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     p.sampler.sync()
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
+    failed, asked, trouble = found.failed_rewards
+    if update == 0 and failed == asked:  # a function that always fails, or stalls, is not asked all of it again
+        stop_if_too_many_failed(failed, asked, config.reward.max_failed_rewards, trouble)
     metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
     show_notes([escape(note) for note in found.notes] if run.is_main else [])
     if {"eval/gold", "eval/reward/mean"} <= metrics.keys():  # an evaluation may go without
