@@ -157,7 +157,17 @@ class _Running:
         return self.result.terminated or self.result.truncated
 
     def go_on(self, result: StepResult) -> None:
+        if not isinstance(result, StepResult):
+            raise InputError(
+                f"{self}: `step` gave a {type(result).__name__}; needed: a StepResult, which Gymnasium's tuples become "
+                "as in lmgym/environments/blackjack.py"
+            )
         self.result = result
+        seen = self.observations.values() if isinstance(self.observations, Mapping) else [self.observations]
+        if strange := [type(one).__name__ for one in seen if not isinstance(one, Observation)]:
+            raise InputError(
+                f"{self}: a {strange[0]} is observed; needed: {{agent: Observation(prompt)}} for all who act next"
+            )
         if not (self.observations or self.ended):
             raise InputError(
                 f"{self}: nobody has an observation and the episode has not ended; needed: an observation for who acts "
@@ -224,7 +234,7 @@ def _reward(running: Sequence[_Running], judge: Judge | None, others: Mapping[st
     for one in running:
         for agent, reward in one.result.rewards.items():
             if agent not in others:
-                if not math.isfinite(reward):
+                if not (hasattr(reward, "__float__") and math.isfinite(reward)):
                     raise InputError(f"{one}: a reward of {reward} for {agent!r}; needed: a finite number")
                 one.earn(agent, float(reward), {}, "")
         for request in one.result.score_requests:
