@@ -79,15 +79,14 @@ def test_precision_is_what_the_run_says(precision: str, enabled: tuple[bool, boo
 @pytest.mark.parametrize(
     ("config", "precision", "said"),
     [
-        ({"fp16": {"enabled": False}}, "fp16", "fp16 is off, and the run's precision is fp16"),
-        ({}, "bf16", "bf16 is off, and the run's precision is bf16"),
-        ({"bf16": {"enabled": True}}, "fp32", "bf16 is on, and the run's precision is fp32"),
+        ({"fp16": {"enabled": False}}, "fp16", "fp16.enabled is false, the arguments make it true"),
+        ({"bf16": {"enabled": False}}, "bf16", "bf16.enabled is false, the arguments make it true"),
+        ({"bf16": {"enabled": True}}, "fp32", "bf16.enabled is true, the arguments make it false"),
     ],
 )
 def test_a_precision_that_is_not_the_runs_is_refused_with_both(config: dict, precision: str, said: str) -> None:
-    with pytest.raises(InputError, match=said + r'; write "..16": {"enabled": "auto"}'):
-        resolve_config(config, **{**RUN, "precision": precision})
-    assert resolve_config({}, **{**RUN, "precision": "fp32"}) == {}
+    with pytest.raises(InputError, match=said + '; write "auto" there, or change --precision'):
+        resolve_config({"zero_optimization": {"stage": 2}, **config}, **{**RUN, "precision": precision})
 
 
 def test_an_auto_that_nothing_fills_is_refused_by_its_path() -> None:
