@@ -16,8 +16,12 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "reward_models/experiments/hh_pairwise.py"
 BIN = Path(sys.executable).parent
-# a launch in a launch's environment, or with somebody's keys, would be another launch
-FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN")
+# a launch in a launch's environment, with somebody's keys, or on the device of the process that tests (which says so in
+# DS_ACCELERATOR once it has imported DeepSpeed) would be another launch
+FOREIGN = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN",
+    "DS_ACCELERATOR",
+)  # fmt: skip
 SECONDS = 240
 # a process's environment in which there is a GPU, that is pretended
 PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
