@@ -9,6 +9,7 @@ Design decisions:
 import copy
 import difflib
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lmgym.errors import InputError
@@ -79,6 +80,25 @@ def _refuse_misshapen(config: dict[str, Any], name: str) -> None:
         raise InputError(f"{name}: zero_optimization.stage is {json.dumps(stage)}; needed: 0, 1, 2 or 3")
     if all(config.get(key, {}).get("enabled") is True for key in ("bf16", "fp16")):
         raise InputError(f'{name}: bf16 and fp16 are both enabled; write "auto" in both, and --precision decides')
+
+
+def refuse_odd_sections(config: dict[str, Any], name: str, sections: Mapping[str, Callable[..., Any]]) -> None:
+    """Raises InputError for what DeepSpeed's `sections` refuse: they would, by a traceback, once models are loaded."""
+    from pydantic import ValidationError  # of which they are made
+
+    for section, model in sections.items():
+        try:
+            model(**config.get(section, {}))
+        except ValidationError as error:
+            found = error.errors()[0]
+            path, key = ".".join(map(str, (section, *found["loc"]))), found["loc"][-1]
+            if found["type"] != "extra_forbidden":
+                value = json.dumps(found["input"], default=str)
+                raise InputError(f"{name}: {path} is {value}; DeepSpeed says: {found['msg']}") from error
+            known = getattr(model, "model_fields", ()) if len(found["loc"]) == 1 else ()
+            near = difflib.get_close_matches(str(key), known, n=1)
+            fix = f'did you mean "{near[0]}"?' if near else "take it out"
+            raise InputError(f"{name}: {path} is nothing that DeepSpeed reads; {fix}") from error
 
 
 def batch_values(micro_batch: int, accumulation: int, ranks: int) -> dict[str, Any]:

@@ -22,7 +22,13 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 
-from lmgym.deepspeed_config import batch_values, complete, number_values, refuse_disagreement
+from lmgym.deepspeed_config import (
+    batch_values,
+    complete,
+    number_values,
+    refuse_disagreement,
+    refuse_odd_sections,
+)
 from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
@@ -158,7 +164,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"DeepSpeed config {path} is no JSON: {error}") from error
-    return complete(config, f"DeepSpeed config {path}")
+    completed = complete(config, f"DeepSpeed config {path}")
+    refuse_odd_sections(completed, f"DeepSpeed config {path}", _sections())
+    return completed
+
+
+def _sections() -> dict[str, Any]:
+    """What DeepSpeed makes of a config's sections, by their names."""
+    _import_deepspeed()
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    return {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
 
 
 def zero_stage(config: dict[str, Any] | None) -> int:

@@ -135,6 +135,10 @@ class PPOConfig:
         """Optimizer updates between two rollout phases."""
         return self.method.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
 
+    def accumulation_steps(self, ranks: int) -> int:
+        """Micro-batches of each rank that an optimizer update has."""
+        return max(1, self.optimizer.global_batch // ranks // self.optimizer.micro_batch)
+
 
 def refuse_impossible(config: PPOConfig, ranks: int) -> None:
     """Raises InputError, before anything is loaded, for numbers that do not go together."""
@@ -162,10 +166,10 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
 
 
 def _bounds(config: PPOConfig) -> list[tuple[str, float | None, bool, str]]:
-    """(name, value, whether it fits, what is needed) of each number that is bounded by itself; NaN never fits."""
+    """(name, value, whether it fits, what is needed) of each setting that is bounded by itself; NaN never fits."""
     r, w, m, o = config.rollout, config.reward, config.method, config.optimizer
     dropout, log, an_iteration = config.policy.lora_dropout, config.run.log_updates, config.updates_an_iteration
-    usual = RunConfig().log_updates
+    usual, workers = RunConfig().log_updates, config.run.data_workers
     return [
         ("ppo_epochs", m.ppo_epochs, m.ppo_epochs >= 1, "1 or more"),
         ("temperature", r.temperature, r.temperature > 0, "above 0: a policy must explore"),
@@ -199,6 +203,8 @@ def _bounds(config: PPOConfig) -> list[tuple[str, float | None, bool, str]]:
             dropout == 0,
             "0: replies are learned by the log-probabilities that they were sampled with, so dropout is off in PPO",
         ),
+        ("packed", config.policy.packed, config.policy.packed is None, "none; leave it out: PPO packs where it can"),
+        ("data_workers", workers, workers == 0, "0: no batches are prepared where replies are sampled"),
         (
             "log_updates",
             log,

@@ -15,7 +15,7 @@ from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
 from lmgym.causal_rows import CHUNK_LOGITS
-from lmgym.deepspeed_config import number_values, refuse_disagreement
+from lmgym.deepspeed_config import batch_values, number_values, refuse_disagreement
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
 from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
@@ -32,10 +32,12 @@ MEASURED = 256  # prompts that are tokenised to find the longest
 def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
     """Raises InputError where the estimate exceeds `--memory_gb`, or the device's memory; without either all fits.
 
-    Also where DeepSpeed would compute in another precision than the arguments say, which the estimate goes by.
+    Also where a DeepSpeed config says otherwise than the arguments, which the estimate goes by.
     """
     if deepspeed is not None:  # here and not with the engine: by then policy and reference are loaded
-        refuse_disagreement(deepspeed, number_values(config.policy.precision, config.optimizer.max_grad_norm))
+        ranks, o = world_size(), config.optimizer
+        batches = batch_values(o.micro_batch, config.accumulation_steps(ranks), ranks)
+        refuse_disagreement(deepspeed, batches | number_values(config.policy.precision, o.max_grad_norm))
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return

@@ -106,7 +106,7 @@ def finished(means: dict[str, float], learned: Learned, gap: Gap, running: tuple
     m["losses/policy_loss"], m["losses/value_loss"] = learned.means["policy_loss"], learned.means["value_loss"]
     m["losses/total_loss"] = learned.means["policy_loss"] + vf_coef * learned.means["value_loss"]
     m["policy/sampler_gap"], m["policy/sampler_gap_max"] = gap.mean, gap.largest
-    m["policy/stopped_early"] = float(learned.stopped_early)
+    m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
     return m
 
 

@@ -33,6 +33,8 @@ class Learned:
     stopped_early: bool
     rate: float
     """the last learning rate"""
+    skipped: int = 0
+    """updates that left the weights as they were: in fp16 DeepSpeed scales the loss down instead"""
 
 
 @final
@@ -46,6 +48,7 @@ class Learner:
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
         self.non_finite, self.beat, self.split = non_finite, beat, split
         self._look: FirstLook | None = None
+        self._skipped = 0
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int, look: FirstLook | None = None) -> Learned:
         """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective.
@@ -54,7 +57,7 @@ class Learner:
         """
         method, batch = self.config.method, self.config.optimizer.global_batch
         sums: list[torch.Tensor] = []
-        stopped, self._look = False, look
+        stopped, self._look, self._skipped = False, look, 0
         for epoch in range(method.ppo_epochs):
             chance = (self.config.optimizer.seed, iteration, epoch)
             for episodes in self.split(rollouts.episodes, batch, rank(), world_size(), chance):
@@ -71,7 +74,8 @@ class Learner:
         tokens = each[:, SUMS.index("tokens")].clamp(min=1)
         total = each.sum(0) / tokens.sum()
         curve = [(p, v) for p, v in (each[:, :2] / tokens[:, None]).tolist()]
-        return Learned(dict(zip(SUMS[:-1], total.tolist(), strict=False)), curve, stopped, self.rate(update - 1))
+        means = dict(zip(SUMS[:-1], total.tolist(), strict=False))
+        return Learned(means, curve, stopped, self.rate(update - 1), self._skipped)
 
     def _update(self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool) -> torch.Tensor:
         """One optimizer update over a minibatch; its sums [len(SUMS)] in float64 over all ranks."""
@@ -87,8 +91,16 @@ class Learner:
                 rollouts, rows[batch], count, update, critic_only, last=number == len(batches) - 1
             )  # fmt: skip
         if not self.engine.step():
-            self.non_finite(update, "a gradient that is not finite", _names(rollouts, rows))
+            self._skip(update, rollouts, rows)
         return sum_over_ranks(sums)
+
+    def _skip(self, update: int, rollouts: Rollouts, rows: np.ndarray) -> None:
+        """Ends the run, but in fp16: its gradients overflow by design, DeepSpeed scales the loss down and goes on (and
+        raises where it cannot scale it further down).
+        """
+        self._skipped += 1
+        if self.config.policy.precision != "fp16":
+            self.non_finite(update, "a gradient that is not finite", _names(rollouts, rows))
 
     def _accumulate(
         self, rollouts: Rollouts, rows: np.ndarray, count: float, update: int, critic_only: bool, last: bool

@@ -82,7 +82,7 @@ def make_engine(
         show_notes([UNUSED.format(" and ".join(own))] if rank() == 0 else [])
     resolved = resolve_config(
         {key: section for key, section in deepspeed.items() if key not in OWN_SECTIONS},
-        o.micro_batch, max(1, o.global_batch // world_size() // o.micro_batch), world_size(),
+        o.micro_batch, config.accumulation_steps(world_size()), world_size(),
         config.policy.precision, o.max_grad_norm, actor.config.hidden_size,
     )  # fmt: skip
     resolved["zero_force_ds_cpu_optimizer"] = False  # ours is AdamW of torch, also where its state is offloaded

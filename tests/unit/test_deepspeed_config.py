@@ -91,6 +91,23 @@ def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str
         read(tmp_path, ZERO2 | {key: {"stage": 2}})
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is nothing that DeepSp'
+         r'eed reads; did you mean "reduce_bucket_size"'),
+        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is nothing"),
+        ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, r'offload_param\.device is "gpu"; DeepSpeed says:'
+         r" Input should be 'none'"),
+        ({"zero_optimization": {"reduce_bucket_size": -3}}, r"reduce_bucket_size is -3; DeepSpeed.*greater than 0"),
+        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is nothing that DeepSpeed reads; did you mean "hysteresis"'),
+    ],
+)  # fmt: skip
+def test_what_deepspeed_refuses_in_a_section_is_refused_when_it_is_read(section, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, section)
+
+
 DISAGREE = [
     ({"gradient_clipping": 0.5}, "fp32", r"gradient_clipping is 0\.5, the arguments make it 1\.0; .*--max_grad_norm"),
     ({"gradient_clipping": None}, "fp32", r"gradient_clipping is null, the arguments make it 1\.0"),
@@ -99,9 +116,10 @@ DISAGREE = [
     ({"bf16": {"enabled": False}}, "bf16", r"bf16\.enabled is false, the arguments make it true"),
     ({"bf16": {"enabled": "true"}}, "bf16", r'bf16\.enabled is "true", the arguments make it true'),
 ]
+BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it \d+; .*--global_batch")
 
 
-@pytest.mark.parametrize(("section", "precision", "said"), DISAGREE)
+@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
 def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, precision, said, tmp_path: Path) -> None:
     config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
     with pytest.raises(InputError, match=said):  # no model is looked for: there is none
@@ -110,13 +128,7 @@ def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, pr
         resolve(ZERO2 | section, precision)
 
 
-@pytest.mark.parametrize(
-    ("section", "precision", "said"),
-    [
-        *DISAGREE,
-        ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it 64; .*--global_b"),
-    ],
-)
+@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
 def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_path: Path, monkeypatch) -> None:
     model = str(tmp_path / "model")
     GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)

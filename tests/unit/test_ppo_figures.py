@@ -59,7 +59,7 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     rollouts.returns = torch.tensor([2.0, 2, 2, 2, 2, 2, 0, 0, 0, 0])
     sums = of_rollouts(rollouts, rollouts.scores, 0.1)
     means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clipfrac": 0.1, "ratio": 1.0}
-    learned = Learned(means, [], stopped_early=True, rate=1e-5)
+    learned = Learned(means, [], stopped_early=True, rate=1e-5, skipped=2)
     line = finished(
         {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)}, learned, Gap(1e-6, 2e-6, 5), (0, 1), 0.5
     )
@@ -75,6 +75,7 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     assert line["rollout_scores/std"] == pytest.approx(1.0)
     assert line["losses/total_loss"] == 0.5 + 0.5 * 2.0
     assert line["policy/stopped_early"] == 1.0
+    assert line["policy/skipped_updates"] == 2.0
     assert line["rollout/trained_tokens"] == 9
     assert not [name for name in line if "squares" in name]
 

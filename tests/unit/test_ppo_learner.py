@@ -1,5 +1,6 @@
 """Epochs of minibatches: every epoch in an order of its own, and all of them over once the policy has moved enough."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.episodes import Episode, Step
 from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
+from lmgym.plain_engine import PlainEngine
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learned, Learner
@@ -91,3 +93,49 @@ def test_stop_kl_ends_all_epochs_of_the_iteration_and_not_those_of_the_next(smal
     assert [one.stopped_early for one in found] == [True, True]
     assert [len(one.curve) for one in found] == [2, 2]
     assert len(epochs) == 2
+
+
+class Overflows:
+    """An engine that skips its first update, as DeepSpeed does where a gradient is not finite."""
+
+    def __init__(self, engine: PlainEngine) -> None:
+        self.engine, self.steps = engine, 0
+
+    def __call__(self, *args, **kwargs):
+        return self.engine(*args, **kwargs)
+
+    def __getattr__(self, name: str):
+        return getattr(self.engine, name)
+
+    def step(self) -> bool:
+        self.steps += 1
+        return self.steps > 1 and self.engine.step()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_skipped_update_ends_a_run_but_for_fp16_which_counts_it(
+    precision: str, small_models: dict[str, Path]
+) -> None:
+    folder = str(small_models["gpt2"])
+    config = PPOConfig(
+        "x", ModelConfig(folder, precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
+        method=MethodConfig(EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=8),
+    )  # fmt: skip
+    actor, reference = build(config, load_tokenizer(folder))
+    engine, device = Overflows(make_engine(config, actor, None)), torch.device("cpu")
+    rollouts = played()
+    Experience(config, engine, reference, device).measure(rollouts)
+    reward_and_advance(rollouts, config, 0.0)
+
+    def leave(update: int, what: str, names: list[str]) -> None:
+        raise ArithmeticError(f"update {update}: {what}, {len(names)} episodes")
+
+    said = replace(config, policy=replace(config.policy, precision=precision))
+    learner = Learner(said, engine, lambda update: 1e-3, device, leave)
+    if precision != "fp16":
+        with pytest.raises(ArithmeticError, match="update 0: a gradient that is not finite, 16 episodes"):
+            learner.learn(rollouts, 0, 0)
+        return
+    assert learner.learn(rollouts, 0, 0).skipped == 1
+    assert engine.steps == EPOCHS
+    assert learner.learn(rollouts, 1, EPOCHS).skipped == 0

@@ -226,6 +226,8 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("reward", {"cliprange_reward": 0.0}, "cliprange_reward=0.0; needed: above 0, or no reward is left"),
         ("reward", {"cliprange_reward": -1.0}, "cliprange_reward=-1.0; needed: above 0"),
         ("policy", {"lora_dropout": 0.1}, "lora_dropout=0.1; needed: 0: .* dropout is off in PPO"),
+        ("policy", {"packed": False}, "packed=False; needed: none; leave it out"),
+        ("run", {"data_workers": 2}, "data_workers=2; needed: 0"),
         ("run", {"log_updates": 5}, "log_updates=5; needed: 10, .* a line an iteration, which is 8 updates"),
     ],
 )
