@@ -259,11 +259,11 @@ def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards
             release.wait(60)
         return [float(len(output)) for output in outputs]
 
-    found = judged(reward_fn, timeout=0.3)
+    found = judged(reward_fn, timeout=1.5)
     left = [one for one in threading.enumerate() if one.name == "reward"]
     release.set()
     assert rewards_of(found) == [1.0, None, 3.0]
-    assert "no answer within 0.3 s" in found[1].trouble
+    assert "no answer within 1.5 s" in found[1].trouble
     assert len(left) == 3  # two whole attempts, and the one alone
     assert all(one.daemon for one in left)
 
