@@ -9,7 +9,7 @@ Design decisions:
 import copy
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lmgym.errors import InputError
@@ -61,9 +61,12 @@ def complete(config: Any, name: str = "DeepSpeed config") -> dict[str, Any]:
 def _refuse_unknown(config: dict[str, Any], name: str) -> None:
     for key in config:
         if key not in KNOWN:
-            near = difflib.get_close_matches(key, sorted(KNOWN), n=1)
-            fix = f'did you mean "{near[0]}"?' if near else "take it out"
-            raise InputError(f'{name}: "{key}" is nothing that DeepSpeed reads; {fix}')
+            raise InputError(f'{name}: "{key}" {_unread(key, sorted(KNOWN))}')
+
+
+def _unread(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return "is nothing that DeepSpeed reads; " + (f'did you mean "{near[0]}"?' if near else "take it out")
 
 
 def _refuse_misshapen(config: dict[str, Any], name: str) -> None:
@@ -96,23 +99,15 @@ def refuse_odd_sections(config: dict[str, Any], name: str, sections: Mapping[str
                 value = json.dumps(found["input"], default=str)
                 raise InputError(f"{name}: {path} is {value}; DeepSpeed says: {found['msg']}") from error
             known = getattr(model, "model_fields", ()) if len(found["loc"]) == 1 else ()
-            near = difflib.get_close_matches(str(key), known, n=1)
-            fix = f'did you mean "{near[0]}"?' if near else "take it out"
-            raise InputError(f"{name}: {path} is nothing that DeepSpeed reads; {fix}") from error
+            raise InputError(f"{name}: {path} {_unread(str(key), known)}") from error
 
 
-def batch_values(micro_batch: int, accumulation: int, ranks: int) -> dict[str, Any]:
-    """What the run's batches are in a config's words."""
+def run_values(micro_batch: int, accumulation: int, ranks: int, precision: str, max_grad_norm: float) -> dict[str, Any]:
+    """The run's batches, what it computes in, and its clipping, in a config's words."""
     return {
         "train_batch_size": micro_batch * accumulation * ranks,
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
-    }
-
-
-def number_values(precision: str, max_grad_norm: float) -> dict[str, Any]:
-    """What the run computes in, and its clipping, in a config's words."""
-    return {
         "gradient_clipping": max_grad_norm,
         "bf16.enabled": precision == "bf16",
         "fp16.enabled": precision == "fp16",

@@ -22,13 +22,7 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 
-from lmgym.deepspeed_config import (
-    batch_values,
-    complete,
-    number_values,
-    refuse_disagreement,
-    refuse_odd_sections,
-)
+from lmgym.deepspeed_config import complete, refuse_disagreement, refuse_odd_sections, run_values
 from lmgym.errors import InputError, RunStopped
 
 T = TypeVar("T")
@@ -164,8 +158,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"DeepSpeed config {path} is no JSON: {error}") from error
-    completed = complete(config, f"DeepSpeed config {path}")
-    refuse_odd_sections(completed, f"DeepSpeed config {path}", _sections())
+    name = f"DeepSpeed config {path}"
+    completed = complete(config, name)
+    refuse_odd_sections(completed, name, _sections())
     return completed
 
 
@@ -211,7 +206,7 @@ def resolve_config(
 
     Raises InputError for an "auto" that is left, and for what disagrees with the run.
     """
-    decided = batch_values(micro_batch, accumulation, ranks) | number_values(precision, max_grad_norm)
+    decided = run_values(micro_batch, accumulation, ranks, precision, max_grad_norm)
     completed = complete(config)
     refuse_disagreement(completed, decided)
     buckets = {

@@ -10,7 +10,7 @@ import torch
 
 from lmgym.batching import accumulation_steps
 from lmgym.config import ModelConfig, StageConfig
-from lmgym.deepspeed_config import batch_values, number_values, refuse_disagreement
+from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
@@ -41,8 +41,9 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)
     if deepspeed is not None:
-        batches = batch_values(config.optimizer.micro_batch, accumulation, world_size())
-        refuse_disagreement(deepspeed, batches | number_values(model.precision, config.optimizer.max_grad_norm))
+        o, ranks = config.optimizer, world_size()
+        decided = run_values(o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
+        refuse_disagreement(deepspeed, decided)
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed, accumulation
 

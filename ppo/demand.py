@@ -15,7 +15,7 @@ from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
 from lmgym.causal_rows import CHUNK_LOGITS
-from lmgym.deepspeed_config import batch_values, number_values, refuse_disagreement
+from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
 from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
@@ -35,9 +35,9 @@ def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, t
     Also where a DeepSpeed config says otherwise than the arguments, which the estimate goes by.
     """
     if deepspeed is not None:  # here and not with the engine: by then policy and reference are loaded
-        ranks, o = world_size(), config.optimizer
-        batches = batch_values(o.micro_batch, config.accumulation_steps(ranks), ranks)
-        refuse_disagreement(deepspeed, batches | number_values(config.policy.precision, o.max_grad_norm))
+        o, ranks, precision = config.optimizer, world_size(), config.policy.precision
+        decided = run_values(o.micro_batch, config.accumulation_steps(ranks), ranks, precision, o.max_grad_norm)
+        refuse_disagreement(deepspeed, decided)
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return

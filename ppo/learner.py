@@ -33,7 +33,7 @@ class Learned:
     stopped_early: bool
     rate: float
     """the last learning rate"""
-    skipped: int = 0
+    skipped: int
     """updates that left the weights as they were: in fp16 DeepSpeed scales the loss down instead"""
 
 
@@ -48,7 +48,6 @@ class Learner:
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
         self.non_finite, self.beat, self.split = non_finite, beat, split
         self._look: FirstLook | None = None
-        self._skipped = 0
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int, look: FirstLook | None = None) -> Learned:
         """All epochs over an iteration's rollouts, from optimizer update number `update` on. Collective.
@@ -57,12 +56,14 @@ class Learner:
         """
         method, batch = self.config.method, self.config.optimizer.global_batch
         sums: list[torch.Tensor] = []
-        stopped, self._look, self._skipped = False, look, 0
+        stopped, skipped, self._look = False, 0, look
         for epoch in range(method.ppo_epochs):
             chance = (self.config.optimizer.seed, iteration, epoch)
             for episodes in self.split(rollouts.episodes, batch, rank(), world_size(), chance):
                 self.beat(f"update {update + 1}")
-                sums.append(self._update(rollouts, episodes, update, critic_only=iteration < method.critic_warmup))
+                found, stepped = self._update(rollouts, episodes, update, iteration < method.critic_warmup)
+                sums.append(found)
+                skipped += not stepped
                 update, self._look = update + 1, None
                 kl, tokens = sums[-1][SUMS.index("approx_kl")], sums[-1][SUMS.index("tokens")]
                 if 0 < method.stop_kl < kl / tokens.clamp(min=1):
@@ -75,10 +76,12 @@ class Learner:
         total = each.sum(0) / tokens.sum()
         curve = [(p, v) for p, v in (each[:, :2] / tokens[:, None]).tolist()]
         means = dict(zip(SUMS[:-1], total.tolist(), strict=False))
-        return Learned(means, curve, stopped, self.rate(update - 1), self._skipped)
+        return Learned(means, curve, stopped, self.rate(update - 1), skipped)
 
-    def _update(self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool) -> torch.Tensor:
-        """One optimizer update over a minibatch; its sums [len(SUMS)] in float64 over all ranks."""
+    def _update(
+        self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool
+    ) -> tuple[torch.Tensor, bool]:
+        """An optimizer update over a minibatch: its sums [len(SUMS)] in float64 over all ranks; whether it was made."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
         size = self.config.optimizer.micro_batch
         batches = similar_batches([len(rollouts.rows[i]) for i in rows], size, most_batches(len(rows), size))
@@ -90,17 +93,11 @@ class Learner:
             sums += self._accumulate(
                 rollouts, rows[batch], count, update, critic_only, last=number == len(batches) - 1
             )  # fmt: skip
-        if not self.engine.step():
-            self._skip(update, rollouts, rows)
-        return sum_over_ranks(sums)
-
-    def _skip(self, update: int, rollouts: Rollouts, rows: np.ndarray) -> None:
-        """Ends the run, but in fp16: its gradients overflow by design, DeepSpeed scales the loss down and goes on (and
-        raises where it cannot scale it further down).
-        """
-        self._skipped += 1
-        if self.config.policy.precision != "fp16":
+        stepped = self.engine.step()
+        # in fp16 gradients overflow by design: DeepSpeed scales the loss down, and raises where it can no further
+        if not stepped and self.config.policy.precision != "fp16":
             self.non_finite(update, "a gradient that is not finite", _names(rollouts, rows))
+        return sum_over_ranks(sums), stepped
 
     def _accumulate(
         self, rollouts: Rollouts, rows: np.ndarray, count: float, update: int, critic_only: bool, last: bool

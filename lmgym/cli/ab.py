@@ -137,7 +137,7 @@ def _comparison(a: dict[str, Ratio], b: dict[str, Ratio], paired: bool) -> dict[
     for figure, ratio in a.items():
         found = compare(ratio, b[figure], paired)
         effect = EFFECT * ratio.value
-        known = math.isfinite(found.spread) and math.isfinite(effect) and effect != 0 and found.spread > 0
+        known = 0 < found.spread < math.inf and 0 < abs(effect) < math.inf  # NaN neither
         rows[figure] = {
             **{name: _number(value) for name, value in asdict(found).items()},
             "relative": _number(found.difference / ratio.value if ratio.value else math.nan),

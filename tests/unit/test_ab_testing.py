@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lmgym.cli.ab import _comparison
 from lmgym.environments.ab_testing import (
     Ratio,
     assign_users,
@@ -129,6 +130,16 @@ def test_the_bootstraps_interval_of_a_share_is_the_binomials() -> None:
     # drawn with replacement, the number of the 12 of 40 is binomial(40, .3)
     low, high = bootstrap_intervals({"a": shares([1] * 12 + [0] * 28)}, samples=50_000)["a"]
     assert (low, high) == tuple(stats.binom.ppf([0.025, 0.975], 40, 0.3) / 40)
+
+
+def test_where_all_users_do_alike_no_number_of_users_is_told() -> None:
+    some, other = shares([1, 1, 0, 0, 1, 0]), shares([1, 0, 0, 1, 1, 0])
+    told = {
+        name: _comparison({"x": some}, {"x": b}, paired=True)["x"] for name, b in (("same", some), ("other", other))
+    }
+    assert told["same"]["difference"] == told["other"]["difference"] == 0
+    assert told["same"]["users_to_find_5_percent"] is None
+    assert told["other"]["users_to_find_5_percent"] > 1000
 
 
 def test_users_needed_is_the_textbooks() -> None:

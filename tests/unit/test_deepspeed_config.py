@@ -116,7 +116,7 @@ DISAGREE = [
     ({"bf16": {"enabled": False}}, "bf16", r"bf16\.enabled is false, the arguments make it true"),
     ({"bf16": {"enabled": "true"}}, "bf16", r'bf16\.enabled is "true", the arguments make it true'),
 ]
-BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it \d+; .*--global_batch")
+BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it 64; .*--global_batch")
 
 
 @pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
@@ -124,7 +124,7 @@ def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, pr
     config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
     with pytest.raises(InputError, match=said):  # no model is looked for: there is none
         refuse_excess_memory(config, read(tmp_path, ZERO2 | section), None, [])
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said.replace("it 64", "it 24")):
         resolve(ZERO2 | section, precision)
 
 

@@ -250,7 +250,14 @@ def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
 
 def test_numbers_that_mean_something_are_not_refused() -> None:
     method = MethodConfig(vf_coef=0.0, cliprange_value=math.inf, cliprange=math.inf, horizon=26.0, target=6.0)
-    refuse_impossible(PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf)), 2)
+    config = PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf))
+    refuse_impossible(config, 2)
+    # each is at its edge: a hair further it is refused
+    for name, value in {"vf_coef": -1e-9, "cliprange_value": math.nan, "cliprange": math.nan, "horizon": 25.6}.items():
+        with pytest.raises(InputError, match=f"^{name}="):
+            refuse_impossible(replace(config, method=replace(method, **{name: value})), 2)
+    with pytest.raises(InputError, match=r"^cliprange_reward=nan"):
+        refuse_impossible(replace(config, reward=RewardConfig(cliprange_reward=math.nan)), 2)
 
 
 def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
