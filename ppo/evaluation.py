@@ -21,7 +21,7 @@ from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
 from ppo.gyms import Gym
-from ppo.rewards import ask_scorer
+from ppo.rewards import ask_scorer, call_function
 
 EVALUATION_SEED = 7_654_321
 
@@ -138,13 +138,8 @@ def _ask_metric(
     names = {name for task in played for name in task if name != "prompt"}
 
     def call(places: Sequence[int]) -> Any:
-        answer = metric(
-            samples=[step.prompt_text + step.completion.text for step in steps],
-            prompts=[step.prompt_text for step in steps],
-            outputs=[step.completion.text for step in steps],
-            tokenizer=tokenizer,
-            **{name: [task.get(name) for task in played] for name in names},
-        )
+        columns = {name: [task.get(name) for task in played] for name in names}
+        answer = call_function(metric, steps, tokenizer, columns)
         return [{name: float(np.mean(value)) for name, value in answer.items()}]
 
     return ask(call, 1, lambda answer, _: answer, patience)

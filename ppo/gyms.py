@@ -26,7 +26,8 @@ USERS, FIRST_USER = 4096, 1_000_000
 OF_SCORERS = ("scorers", "weights", "gold", "watched")
 
 Metric = Callable[..., Mapping[str, Any]]
-"""trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number each, or one a sample"""
+"""trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number each, or one a sample; with a
+parameter `output_ids`, the sampled ids too"""
 
 
 @dataclass(frozen=True)

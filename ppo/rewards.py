@@ -8,13 +8,14 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
+from lmgym.generation import Completion
 from lmgym.scorers import Scorer
 from lmgym.text import Conversation
 from ppo.advantages import masked_sums, moments_of
@@ -51,7 +52,7 @@ class FunctionReward:
     def _bind(self, columns: Iterable[str], whole: bool) -> None:
         if not callable(self.function) or inspect.iscoroutinefunction(self.function):
             raise InputError(f"the reward is {self.function!r}; needed: a plain function, {_SIGNATURE}")
-        given = (*GIVEN, OUTPUT_IDS) if self._asks_for_ids() else GIVEN
+        given = (*GIVEN, OUTPUT_IDS) if _asks_for_ids(self.function) else GIVEN
         names = [*given, *columns]
         if taken := sorted(set(given) & set(names[len(given) :])):
             raise InputError(
@@ -67,35 +68,53 @@ class FunctionReward:
         except ValueError:
             return  # a builtin that does not tell its parameters
 
-    def _asks_for_ids(self) -> bool:
-        try:
-            parameter = inspect.signature(self.function).parameters.get(OUTPUT_IDS)
-        except (TypeError, ValueError):
-            return False  # it does not tell its parameters
-        return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-
     def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
         """One judgement a sample, in their order."""
-        asks_for_ids = self._asks_for_ids()
         names = list(dict.fromkeys(name for sample in samples for name in sample.request.columns))
 
         def call(places: Sequence[int]) -> Any:
             chosen = [samples[place] for place in places]
-            ids = {OUTPUT_IDS: [list(one.completion.ids) for one in chosen]} if asks_for_ids else {}
-            return self.function(
-                samples=[one.prompt_text + one.completion.text for one in chosen],
-                prompts=[one.prompt_text for one in chosen],
-                outputs=[one.completion.text for one in chosen],
-                tokenizer=self.tokenizer,
-                **ids,
-                **{name: [one.request.columns.get(name) for one in chosen] for name in names},
-            )
+            columns = {name: [one.request.columns.get(name) for one in chosen] for name in names}
+            return call_function(self.function, chosen, self.tokenizer, columns)
 
         def read(answer: Any, place: int) -> Reward:
             return _read_reward(answer, len(samples[place].completion.ids))
 
         found = ask(call, len(samples), read, Patience(self.timeout, self.retries))
         return [Judgement(one.value, trouble=one.trouble) for one in found]
+
+
+class Replied(Protocol):
+    """A reply and what it is one to: a sample, or an episode's step."""
+
+    @property
+    def prompt_text(self) -> str: ...
+
+    @property
+    def completion(self) -> Completion: ...
+
+
+def call_function(
+    function: Callable[..., Any], replies: Sequence[Replied], tokenizer: Any, columns: Mapping[str, list]
+) -> Any:
+    """What trlx's `reward_fn` or `metric_fn` says of these replies; `columns` have a value for each."""
+    ids = {OUTPUT_IDS: [list(one.completion.ids) for one in replies]} if _asks_for_ids(function) else {}
+    return function(
+        samples=[one.prompt_text + one.completion.text for one in replies],
+        prompts=[one.prompt_text for one in replies],
+        outputs=[one.completion.text for one in replies],
+        tokenizer=tokenizer,
+        **ids,
+        **columns,
+    )
+
+
+def _asks_for_ids(function: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(function).parameters.get(OUTPUT_IDS)
+    except (TypeError, ValueError):
+        return False  # it does not tell its parameters
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True)

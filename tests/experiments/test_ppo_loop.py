@@ -97,6 +97,14 @@ def test_a_reward_is_cut_then_penalised_for_a_missing_eos_then_scaled(go: Go) ->
     assert found["rewards/sum"][4] == pytest.approx(10 * (2 - 0.5 * unended))
 
 
+def test_a_metric_that_names_output_ids_has_the_sampled_ids_of_each_reply(go: Go) -> None:
+    def sampled(samples, prompts, outputs, tokenizer, output_ids) -> dict[str, list[int]]:
+        return {"sampled": [len(ids) for ids in output_ids]}
+
+    found = read_metrics(go(text_with_function(letters, sampled, as_text=False), max_updates=4))
+    assert found["metrics/sampled"][4] == pytest.approx(found["eval/rollout/reply_tokens"][4])
+
+
 def test_a_scorer_has_mean_0_and_std_1_on_the_replies_before_step_1(go: Go) -> None:
     scorer = Opinion()
     folder = go(judged_by(scorer))
