@@ -132,8 +132,8 @@ A causal language model: `{config.policy.model}`, optimised by lmgym's PPO again
 
 ## Last evaluation and iteration
 
-`eval/`, `metrics/` and `alarm/` are of this policy. All else is of the last iteration, whose replies, and so the KL, are
-from before its updates.
+`eval/`, `metrics/` and `alarm/` are of this policy. All else is of the last iteration, whose replies, and so the KL,
+are from before its updates.
 
 | measure | value |
 |---|---|
