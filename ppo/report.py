@@ -67,9 +67,9 @@ def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, f
     CONSOLE.print(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}", soft_wrap=True)
 
 
-def show_samples(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Some replies with what was thought of them."""
-    table = Table(title="replies to held-out prompts", title_justify="left")
+def show_samples(rows: Sequence[Mapping[str, Any]], update: int) -> None:
+    """Some replies after so many updates, with what was thought of them."""
+    table = Table(title=f"replies to held-out prompts after {update:,} updates", title_justify="left")
     scorers = sorted({name for row in rows for name in row["scores"]})
     watched = sorted({name for row in rows for name in row.get("watched", ())})
     for name in ("prompt", "reply"):

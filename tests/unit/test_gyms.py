@@ -326,7 +326,7 @@ class Fails:
         return {"two": self.score([], given["outputs"]).tolist()}
 
 
-def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so() -> None:
+def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so(capsys) -> None:
     tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
     watched = {"gold": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
     gym = Gym([], tasks, ScoredChat, Judges(), "", Fails(1), watched)
@@ -335,7 +335,8 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
     assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
-    show_samples(found.rows)
+    show_samples(found.rows, 1280)
+    assert "replies to held-out prompts after 1,280 updates" in capsys.readouterr().out
     why = "raised OSError: the server [/b] is away (test_gyms.py:"
     assert [note.partition(why)[:2] for note in found.notes] == [
         ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
