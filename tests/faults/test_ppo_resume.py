@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from faulting import ENGINES, ROOT, begin_and_wait, digest, outcome, steps, workers
-from launching import finish, flags, launch, read_lines, run, words
+from launching import PRETENDED, finish, flags, launch, read_lines, run, words
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
 SECONDS = 560  # other work may have the processors
@@ -82,9 +83,9 @@ def assert_as_uninterrupted(found: Path, wanted: Path) -> None:
     assert outcome(found) == ("finished", 0)
 
 
-def kill(command: list, folder: Path, step: int, rank: int, delay: float) -> None:
+def kill(command: list, folder: Path, step: int, rank: int, delay: float, **environment: str) -> None:
     """Starts a run and kills -9 a rank somewhere after it has the checkpoint of a step."""
-    launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY)
+    launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY, **environment)
     pids = workers(launched, SCRIPT)
     time.sleep(delay)
     os.kill(pids[rank], signal.SIGKILL)
@@ -105,6 +106,22 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
     assert_as_uninterrupted(folder, whole(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU adds up in no fixed order")
+def test_a_killed_run_in_fp16_goes_on_with_the_scale_of_its_loss(asked: Words, tmp_path: Path) -> None:
+    sections, file = json.loads((ROOT / "configs/zero2.json").read_text()), tmp_path / "high.json"
+    file.write_text(json.dumps(sections | {"fp16": {"enabled": "auto", "initial_scale_power": 24}}))
+    high = ("--deepspeed", file, "--precision", "fp16")
+    straight, folder = tmp_path / "straight", tmp_path / "run"
+    assert run(asked("zero2", straight, *high, ranks=1), seconds=SECONDS, **NOISY, **PRETENDED).returncode == 0
+    skipped = {line["step"]: line["policy/skipped_updates"] for line in read_lines(straight / "metrics.jsonl")[1:]}
+    assert skipped[AN_ITERATION] > 0, "the first scale is too high"
+    assert skipped[UPDATES] == 0, "and is lowered"
+    kill(asked("zero2", folder, *high, ranks=1), folder, 8, 0, 0.5, **PRETENDED)
+    assert run(asked("zero2", folder, *high, ranks=1), seconds=SECONDS, **NOISY, **PRETENDED).returncode == 0
+    assert_as_uninterrupted(folder, straight)
 
 
 @pytest.mark.slow
