@@ -17,7 +17,7 @@ import torch
 from lmgym.blocks import FEWEST, gated_end, normed_heads
 from lmgym.errors import InputError
 from lmgym.functions import Taken, gated_silu, rms_norm
-from lmgym.joined import Joined, is_sharded
+from lmgym.joined import Joined, is_sharded, ranks_learn_together
 from lmgym.rotary import Angles
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -135,7 +135,8 @@ class LlamaFamily:
 
     def _goes_by_blocks(self, layer: int, hidden: torch.Tensor) -> bool:
         """Whether lmgym/blocks.py does the layer's work: plain fp32 weights on a CPU, for tokens enough."""
-        if len(hidden) < FEWEST or hidden.device.type != "cpu" or hidden.dtype != torch.float32:
+        few = len(hidden) < FEWEST and not ranks_learn_together()
+        if few or hidden.device.type != "cpu" or hidden.dtype != torch.float32:
             return False
         own = (self.inputs[layer], self.outputs[layer], self.gates[layer], self.downs[layer])
         if not (self.silu and all(joined.plain for joined in own)):

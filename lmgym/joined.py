@@ -75,7 +75,8 @@ class Joined:
 
     def _of_layers(self, inputs: torch.Tensor) -> torch.Tensor:
         # what is smaller is joined, the weights or what comes out; ZeRO-3 gathers a weight in its module's call
-        if len(self.layers) > 1 and self.plain and len(inputs) > inputs.shape[-1] and not is_sharded(self.layers[0]):
+        many = len(inputs) > inputs.shape[-1] and not ranks_learn_together()
+        if len(self.layers) > 1 and self.plain and many and not is_sharded(self.layers[0]):
             return F.linear(inputs, *self._side_by_side())
         found = [layer(inputs) for layer in self.layers]
         return found[0] if len(found) == 1 else torch.cat(found, -1)
@@ -125,6 +126,16 @@ def can_pack(dtype: torch.dtype) -> bool:
 def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Another list once a weight has changed or moved."""
     return [(weight.data_ptr(), weight._version) for weight in weights]
+
+
+def ranks_learn_together() -> bool:
+    """Whether several ranks run a forward whose gradients are wanted, each on its own number of tokens.
+
+    DeepSpeed's ZeRO 2 lays gradients into a bucket as they become ready, and adds the buckets of all ranks up by place:
+    the order must be the same on each, so which operations make up a layer must not depend on the number of tokens.
+    """
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.is_grad_enabled() and several and torch.distributed.get_world_size() > 1
 
 
 def is_sharded(layer: nn.Module) -> bool:

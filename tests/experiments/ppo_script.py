@@ -1,9 +1,10 @@
 """PPO on small chats with a reward by a function; `LMGYM_TEST_*` in its environment plant what a test asks for.
 
 RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
-share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
-numpy's and torch's generators to rewards. FAULT happens on rank RANK, or on all: in rewards from call AT on (0 is the
-evaluation before step 1, 1 the first iteration), or in forward AT of the values.
+share them. EPS is Adam's: a large one lets a gradient that is too large be seen. FEWEST is that of lmgym/blocks.py, on
+rank RANK. NOISY adds random numbers of Python's, numpy's and torch's generators to rewards. FAULT happens on rank RANK,
+or on all: in rewards from call AT on (0 is the evaluation before step 1, 1 the first iteration), or in forward AT of
+the values.
 """
 
 import json
@@ -106,7 +107,10 @@ def plant() -> None:
     import ppo.learner
     import ppo.parts
     import ppo.train as loop
+    from lmgym import families
 
+    if "FEWEST" in PLANT and MINE:
+        families.FEWEST = int(PLANT["FEWEST"])
     if "EPS" in PLANT:
         ppo.parts.make_engine = partial(ppo.parts.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():

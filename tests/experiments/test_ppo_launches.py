@@ -108,6 +108,27 @@ def test_two_ranks_learn_from_the_same_rollouts_what_plain_python_does(
     assert_same_run(found, wanted)
 
 
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("llama", "zero2.json"),
+        slow("llama", "zero1.json"),
+        slow("llama", "zero2_offload.json"),
+        slow("llama", "zero3.json"),
+        slow("llama", None),
+        slow("qwen3", "zero2.json"),
+    ],
+)
+def test_so_do_two_ranks_whose_numbers_of_tokens_would_have_layers_go_two_ways(
+    family: str, config: str | None, go: Go, recorded
+) -> None:
+    wanted, replay = recorded(family=family)
+    # all micro-batches are short: as if those of the first rank were not
+    plant = replay | {"LMGYM_TEST_FEWEST": "1", "LMGYM_TEST_RANK": "0"}
+    _, found = go("deepspeed" if config else "torchrun", config=config, plant=plant, family=family)
+    assert_same_run(found, wanted)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "config"), [("gpt2", "zero2.json"), ("gpt2", "zero3.json"), ("llama", "zero3.json")]
