@@ -20,7 +20,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from lmgym.environments.protocol import Environment, Judge, Observation, Sample, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation import Completion, Generator, Sampling, seeds_of
-from lmgym.text import Conversation, Turn, render_all, tokenize_texts, truncate_left
+from lmgym.prompt_fitting import Prompt, fit_prompt, room_for_prompts
+from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
 MOST_THREADS = 64  # blocking environments that wait at the same time
 Reward = float | tuple[float, ...] | None
@@ -97,7 +98,7 @@ def run_episodes(
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
         raise InputError("an environment was given twice; needed: an instance an episode, as [Chat() for _ in tasks]")
-    room = _room(generator, sampling, max_prompt)
+    room = room_for_prompts(generator.max_length, sampling, max_prompt)
     players = _Players(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
     running = [_Running(i, seed, one) for i, (seed, one) in enumerate(zip(seeds, environments, strict=True))]
     threads = ThreadPoolExecutor(MOST_THREADS)  # none starts before it is needed
@@ -115,22 +116,6 @@ def run_episodes(
     finally:
         threads.shutdown(cancel_futures=True)
     return players.episodes(running)
-
-
-def _room(generator: TokenGenerator, sampling: Sampling, max_prompt: int | None) -> int:
-    """The most tokens of a prompt."""
-    left = generator.max_length - sampling.max_new_tokens
-    if left < 1:
-        raise InputError(
-            f"max_new_tokens={sampling.max_new_tokens} leaves no room for a prompt in a context of "
-            f"{generator.max_length}; needed: fewer new tokens, or a model that reads more"
-        )
-    if max_prompt is not None and not 1 <= max_prompt <= left:
-        raise InputError(
-            f"max_prompt={max_prompt}; needed: 1 to {left}, the context of {generator.max_length} less "
-            f"max_new_tokens={sampling.max_new_tokens}"
-        )
-    return left if max_prompt is None else max_prompt
 
 
 @dataclass
@@ -254,13 +239,6 @@ def _reward(running: Sequence[_Running], judge: Judge | None, others: Mapping[st
 
 
 @dataclass(frozen=True)
-class _Prompt:
-    ids: list[int]
-    text: str
-    cut: int
-
-
-@dataclass(frozen=True)
 class _Players:
     """Who acts: the policy for the agents that are trained, and others."""
 
@@ -307,7 +285,7 @@ class _Players:
             for agent, steps in one.steps.items()
         ]  # fmt: skip
 
-    def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[_Prompt]:
+    def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[Prompt]:
         """What agents see, as the policy's template renders it, in at most `room` tokens."""
         shown = [one.observations[agent].prompt for one, agent in asked]
         rendered = iter(render_all(self.tokenizer, [prompt for prompt in shown if not isinstance(prompt, str)]))
@@ -322,15 +300,8 @@ class _Players:
                     f"{self.generator.max_length} less max_new_tokens={self.sampling.max_new_tokens}, or max_prompt; "
                     'leave such tasks out, or let on_long_prompt be "cut"'
                 )
-            prompts.append(self._fit(ids, text))
+            prompts.append(fit_prompt(self.tokenizer, ids, text, self.room))
         return prompts
-
-    def _fit(self, ids: list[int], text: str) -> _Prompt:
-        bos = self.tokenizer.bos_token_id
-        window = truncate_left([ids], len(ids), self.room, frozenset() if bos is None else frozenset([bos]))
-        assert window is not None  # no final turn was asked to stay whole
-        [kept], cut = window
-        return _Prompt(kept, self.tokenizer.decode(kept) if cut else text, cut)
 
     def _seeded(self, asked: Sequence[tuple[_Running, str]]) -> Sampling:
         [chance] = seeds_of(self.sampling, 1)

@@ -274,13 +274,21 @@ def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 def family_of(model) -> Family:
     """The functions of a causal model or a classifier. Raises InputError for a family without."""
-    config = model.config
-    trunk = getattr(model, model.base_model_prefix)
+    found = family_named(model.config)
     head = getattr(model, "lm_head", None) or getattr(model, "score", None)
+    if head is None:
+        raise InputError(
+            f"{type(model).__name__} has neither lm_head nor score; needed: a causal model or a classifier"
+        )
+    return found(getattr(model, model.base_model_prefix), head)
+
+
+def family_named(config) -> type[LlamaFamily] | type[GPT2Family]:
+    """Which functions a model of this config has. Raises InputError for a family without."""
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    if head is not None and config.model_type in ("llama", "qwen3") and not slides:
-        return LlamaFamily(trunk, head)
+    if config.model_type in ("llama", "qwen3") and not slides:
+        return LlamaFamily
     odd = getattr(config, "reorder_and_upcast_attn", False) or getattr(config, "scale_attn_by_inverse_layer_idx", False)
-    if head is not None and config.model_type == "gpt2" and not odd:
-        return GPT2Family(trunk, head)
+    if config.model_type == "gpt2" and not odd:
+        return GPT2Family
     raise InputError(f"generation knows gpt2, llama and qwen3 without sliding windows; found {config.model_type}")

@@ -12,6 +12,7 @@ from lmgym.errors import InputError
 from lmgym.families import family_of
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.kept_states import KeptStates
+from lmgym.models import context_length
 from lmgym.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
 from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
@@ -49,7 +50,7 @@ class LocalGenerator:
         eos = getattr(config, "eos_token_id", None)
         eos = tokenizer.eos_token_id if eos is None else eos
         self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-        self.max_length = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+        self.max_length = context_length(model.config)
         self._ends_of_stops: dict[tuple[str, ...], np.ndarray] = {}
 
     def renew(self) -> None:

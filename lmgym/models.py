@@ -24,7 +24,7 @@ from lmgym.engine import gathered_parameters
 from lmgym.errors import InputError
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
 from lmgym.saving import below_adapters
-from lmgym.sources import refuse_pickles, source_arguments
+from lmgym.sources import no_folder, refuse_pickles, source_arguments
 from lmgym.text import Replies, ensure_template
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_attention)
@@ -45,7 +45,9 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no tokenizer loads from {name}: {first_line(error)}{_tokenizer_files(name)}") from error
+        raise InputError(
+            f"no tokenizer loads from {name}: {first_line(error)}{no_folder(name)}{_tokenizer_files(name)}"
+        ) from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a folder without its files
         raise InputError(f"the tokenizer of {name} knows no word{_tokenizer_files(name)}")
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
@@ -74,7 +76,12 @@ def load_config(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no model config loads from {name}: {first_line(error)}") from error
+        raise InputError(f"no model config loads from {name}: {first_line(error)}{no_folder(name)}") from error
+
+
+def context_length(config) -> int:
+    """Most tokens that a model of this config reads; 2^30 where it names no limit."""
+    return getattr(config, "max_position_embeddings", None) or 1 << 30
 
 
 def load_classifier(

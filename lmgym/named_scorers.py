@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 WORLD = re.compile("world:([0-9]+)")
 
 
-def read_names(words: str) -> dict[str, str]:
-    """Paths or hub ids by name. Raises InputError for anything but `a=PATH,b=PATH`."""
+def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
+    """Paths or hub ids by name. Raises InputError, by the `flag` that gave them, for anything but `a=PATH,b=PATH`."""
     pairs = [part.partition("=") for part in words.split(",") if part.strip()]
     if not pairs or not all(name.strip() and path.strip() for name, _, path in pairs):
-        raise InputError(f"--scorers {words!r}: needed name=PATH, more of them behind commas; a PATH may be a hub id")
+        raise InputError(f"{flag} {words!r}: needed name=PATH, more of them behind commas; a PATH may be a hub id")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise InputError(f"--scorers names {', '.join(sorted(twice))} twice; needed: a name each")
+        raise InputError(f"{flag} names {', '.join(sorted(twice))} twice; needed: a name each")
     return {name.strip(): path.strip() for name, _, path in pairs}
 
 

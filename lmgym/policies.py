@@ -16,6 +16,11 @@ from lmgym.saving import Weights, below_adapters, empty_copy, is_adapted, merged
 from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Replies
 
+CANNOT_TALK = (
+    "a scorer, which cannot talk; needed: a causal model, as sft and ppo save theirs, or the one that the scorer was "
+    "trained from"
+)
+
 
 def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
     """A causal model in fp32 that ends its replies with the tokenizer's eos.
@@ -44,10 +49,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
     # a tied head is missed by nobody: what tells a scorer then is the head that it has instead
     if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
         kind = ", ".join(load_config(name, trust_remote_code).architectures or ["no architecture"])
-        raise InputError(
-            f"{name} is no causal model: it holds {other[0]} ({kind}), the head of a scorer, which cannot talk; "
-            "needed: a causal model, as sft and ppo save theirs, or the one that the scorer was trained from"
-        )
+        raise InputError(f"{name} is no causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
     fit_to_tokenizer(model, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)
@@ -61,6 +63,13 @@ def refuse_no_eos(name: str, tokenizer) -> None:
             f"{name} has no eos token: found eos_token null in its tokenizer; needed: a token that ends a reply, or "
             'none ever ends; name one in tokenizer_config.json, as "eos_token": "<|endoftext|>"'
         )
+
+
+def refuse_scorer(name: str, config) -> None:
+    """Raises InputError where a config names classifiers alone: told before weights are read."""
+    kinds = config.architectures or []
+    if kinds and all("Classification" in kind for kind in kinds):
+        raise InputError(f"{name} is no causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
 
 
 def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:

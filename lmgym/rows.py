@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,12 +106,12 @@ def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str =
     Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
     where either side would be empty.
     """
+    if not 0 <= eval_size < math.inf:
+        raise InputError(f"--eval_size {eval_size:g}; needed: a share below 1, or a number of {noun}, of {len(pairs)}")
     wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
-    if eval_size < 0 or wanted >= len(pairs):
-        raise InputError(
-            f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: a share below 1, or a number "
-            f"below {len(pairs)}"
-        )
+    if wanted >= len(pairs):
+        most = f"a share below 1, or a number below {len(pairs)}" if len(pairs) > 1 else "more of them, or 0"
+        raise InputError(f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: {most}")
     groups: dict[str, list[P]] = {}
     for pair in pairs:
         groups.setdefault(pair.prompt_key, []).append(pair)

@@ -13,7 +13,14 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
 from lmgym.families import family_of
-from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer, round_weights
+from lmgym.models import (
+    ScoringModel,
+    context_length,
+    load_classifier,
+    load_config,
+    load_tokenizer,
+    round_weights,
+)
 from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_replies, tokenize_texts
@@ -91,7 +98,7 @@ class HFScorer:
         tokenizer = load_tokenizer(source)
         config = load_config(source)
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
-        limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+        limit = context_length(config)
         moments = _moments(saved, path) if normalize else None
         round_weights(model, dtype)
         scorer = cls(

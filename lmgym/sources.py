@@ -57,6 +57,13 @@ def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, An
     return {"pretrained_model_name_or_path": source, "trust_remote_code": trust_remote_code, **pinned}
 
 
+def no_folder(name: str) -> str:
+    """What to add to a hub's refusal of a name that may have been meant for a folder; nothing for one that is there."""
+    if Path(name).exists():
+        return ""
+    return f"; and no folder {Path(name).absolute()} is here"
+
+
 def hub_has_address() -> bool:
     """Whether the hub's name leads anywhere from here; behind a proxy that is the proxy's business.
 

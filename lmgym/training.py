@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import torch
 
 from lmgym.batching import accumulation_steps
+from lmgym.bounds import bounds_of_stages, refuse_out_of_bounds
 from lmgym.config import ModelConfig, StageConfig
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.models import add_lora, count_parameters, load_config
+from lmgym.models import add_lora, context_length, count_parameters, load_config
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.reporting import show_notes
@@ -37,6 +38,7 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     Raises InputError before anything is loaded for what cannot be; the ranks come before TrainingArguments and before
     the model: ZeRO-3 shards at load.
     """
+    refuse_out_of_bounds(bounds_of_stages(model, config.optimizer, config.run))
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)
@@ -58,8 +60,8 @@ def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
     refuse_fp16_without_gpu(model)
     if max_length < 8:
         raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
-    limit = getattr(load_config(model.model, model.trust_remote_code), "max_position_embeddings", None)
-    if limit and max_length > limit:
+    limit = context_length(load_config(model.model, model.trust_remote_code))
+    if max_length > limit:
         raise InputError(f"--max_length {max_length} exceeds what {model.model} reads: {limit} tokens")
 
 

@@ -1,11 +1,12 @@
 """What a PPO run is made of: one frozen config in groups, every field a flag. trlx's names where they exist."""
 
 from dataclasses import dataclass, field
-from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.errors import InputError
+
+if TYPE_CHECKING:
+    from lmgym.generation import Sampling  # torch comes with it, and --help needs none
 
 
 @dataclass(frozen=True)
@@ -135,112 +136,19 @@ class PPOConfig:
         """Optimizer updates between two rollout phases."""
         return self.method.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
 
+    @property
+    def sampling(self) -> "Sampling":
+        """How replies are drawn. Raises InputError for settings out of bounds."""
+        from lmgym.generation import Sampling
+
+        r = self.rollout
+        return Sampling(
+            r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=self.optimizer.seed
+        )
+
     def accumulation_steps(self, ranks: int) -> int:
         """Micro-batches of each rank that an optimizer update has, where its replies are as many as its share.
 
         Unlike `lmgym.batching.accumulation_steps` it refuses no remainder: micro-batches are cut to what is there.
         """
         return max(1, self.optimizer.global_batch // ranks // self.optimizer.micro_batch)
-
-
-def refuse_impossible(config: PPOConfig, ranks: int) -> None:
-    """Raises InputError, before anything is loaded, for numbers that do not go together."""
-    rollouts, batch, micro = config.rollout.num_rollouts, config.optimizer.global_batch, config.optimizer.micro_batch
-    if batch < 1 or micro < 1 or rollouts < 1:
-        raise InputError(f"num_rollouts={rollouts}, global_batch={batch}, micro_batch={micro}; needed: 1 or more each")
-    if batch % ranks:
-        raise InputError(f"global_batch={batch} cannot be shared by {ranks} ranks; use {_near(batch, ranks)}")
-    if rollouts % batch:
-        raise InputError(
-            f"num_rollouts={rollouts} is not a multiple of global_batch={batch}; use {_near(rollouts, batch)}: every "
-            "update of an iteration sees as many rollouts"
-        )
-    for name, value, fits, needed in _bounds(config):
-        if not fits:
-            raise InputError(f"{name}={value}; needed: {needed}")
-    if config.method.num_layers_unfrozen > 0 and config.policy.lora_rank:
-        raise InputError(
-            f"num_layers_unfrozen={config.method.num_layers_unfrozen} and lora_rank={config.policy.lora_rank}: each is "
-            "a way to train a part of the policy; choose one (--num_layers_unfrozen -1 or --lora_rank 0)"
-        )
-    if config.method.target is not None:
-        _refuse_target(config)
-    _refuse_precision(config)
-
-
-def _bounds(config: PPOConfig) -> list[tuple[str, float | None, bool, str]]:
-    """(name, value, whether it fits, what is needed) of each setting that is bounded by itself; NaN never fits."""
-    r, w, m, o = config.rollout, config.reward, config.method, config.optimizer
-    dropout, log, an_iteration = config.policy.lora_dropout, config.run.log_updates, config.updates_an_iteration
-    usual, workers = RunConfig().log_updates, config.run.data_workers
-    return [
-        ("ppo_epochs", m.ppo_epochs, m.ppo_epochs >= 1, "1 or more"),
-        ("temperature", r.temperature, r.temperature > 0, "above 0: a policy must explore"),
-        ("scale", w.scale, 0 < w.scale < inf, "above 0"),
-        (
-            "cliprange_reward",
-            w.cliprange_reward,
-            w.cliprange_reward > 0,
-            "above 0, or no reward is left; 5 to 10 is usual, inf cuts none",
-        ),
-        ("max_failed_rewards", w.max_failed_rewards, 0 <= w.max_failed_rewards <= 1, "0 to 1"),
-        ("gamma", m.gamma, 0 <= m.gamma <= 1, "0 to 1"),
-        ("lam", m.lam, 0 <= m.lam <= 1, "0 to 1"),
-        ("cliprange", m.cliprange, m.cliprange > 0, "above 0; .2 is usual"),
-        ("cliprange_value", m.cliprange_value, m.cliprange_value > 0, "above 0; .2 is usual, inf lets values go free"),
-        ("vf_coef", m.vf_coef, 0 <= m.vf_coef < inf, "0 or more: below 0 the critic would learn to be wrong"),
-        ("init_kl_coef", m.init_kl_coef, 0 <= m.init_kl_coef < inf, "0 or more"),
-        ("target", m.target, m.target is None or 0 < m.target < inf, "above 0; leave it out for a fixed coefficient"),
-        ("horizon", m.horizon, 0 < m.horizon < inf, "above 0; 10000 is usual"),
-        (
-            "num_layers_unfrozen",
-            m.num_layers_unfrozen,
-            m.num_layers_unfrozen == -1 or m.num_layers_unfrozen > 0,
-            "1 or more, or -1 to train all",
-        ),
-        ("learning_rate", o.learning_rate, 0 < o.learning_rate < inf, "above 0"),
-        ("critic_learning_rate", m.critic_learning_rate, 0 <= m.critic_learning_rate < inf, "0 or more"),
-        (
-            "lora_dropout",
-            dropout,
-            dropout == 0,
-            "0: replies are learned by the log-probabilities that they were sampled with, so dropout is off in PPO",
-        ),
-        ("packed", config.policy.packed, config.policy.packed is None, "none; leave it out: PPO packs where it can"),
-        ("data_workers", workers, workers == 0, "0: no batches are prepared where replies are sampled"),
-        (
-            "log_updates",
-            log,
-            log == usual,
-            f"{usual}, which is to leave it out: PPO logs a line an iteration, which is {an_iteration} updates here",
-        ),
-    ]
-
-
-def _refuse_target(config: PPOConfig) -> None:
-    from ppo.advantages import MOST_CHANGE  # here: torch comes with it, and --help needs none
-
-    method, rollouts = config.method, config.rollout.num_rollouts
-    if method.init_kl_coef <= 0:
-        raise InputError("target needs init_kl_coef above 0: an adaptive weight of 0 stays 0")
-    if method.horizon <= MOST_CHANGE * rollouts:
-        raise InputError(
-            f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above "
-            f"{MOST_CHANGE * rollouts:g}, or one iteration can take all of the KL coefficient; 10000 is usual"
-        )
-
-
-def _refuse_precision(config: PPOConfig) -> None:
-    from lmgym.training import refuse_fp16_without_gpu  # here: as above
-
-    refuse_fp16_without_gpu(config.policy)
-    if config.policy.precision == "fp16" and config.run.deepspeed is None:
-        raise InputError(
-            "--precision fp16 without --deepspeed; needed: DeepSpeed, which alone scales the loss of PPO so that small "
-            "gradients are not lost: use bf16 or fp32, or add --deepspeed configs/zero2.json"
-        )
-
-
-def _near(number: int, factor: int) -> str:
-    low, high = number // factor * factor, -(-number // factor) * factor
-    return f"{low} or {high}" if low else str(high)

@@ -55,17 +55,23 @@ def load_critic(name: str, tokenizer):
     """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
     other words to it.
     """
+    own = refuse_other_words(name, tokenizer)
+    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
+    head = getattr(model, head_name(model))
+    if head.out_features != 1:
+        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
+    return model
+
+
+def refuse_other_words(name: str, tokenizer):
+    """A critic's tokenizer. Raises InputError where the policy's ids mean other words to it."""
     own = load_tokenizer(name)
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
             "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
         )
-    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
-    head = getattr(model, head_name(model))
-    if head.out_features != 1:
-        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
-    return model
+    return own
 
 
 def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:

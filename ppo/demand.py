@@ -19,7 +19,7 @@ from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
 from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
-from lmgym.models import load_config
+from lmgym.models import context_length, load_config
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk
@@ -71,7 +71,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     """
     settings, rollout, method = config.policy, config.rollout, config.method
     model = load_config(settings.model, settings.trust_remote_code)
-    context = getattr(model, "max_position_embeddings", None) or 1 << 30
+    context = context_length(model)
     prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row, size = min(context, prompt + rollout.max_new_tokens), 4 if settings.precision == "fp32" else 2
     whole, trained = _count(config, model)

@@ -14,7 +14,7 @@ from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
 from lmgym.errors import InputError
 from lmgym.generation import Generator
-from lmgym.named_scorers import load_scorers, read_world
+from lmgym.named_scorers import load_scorers, read_names, read_world
 from lmgym.rows import Rejection
 from lmgym.scorers import Scorer
 from ppo.config import PPOConfig, RewardConfig
@@ -48,6 +48,9 @@ class Gym:
     trained_agents: int = 1
     """of a game, each of whom acts in it: they all are the policy, and each has an episode of its own"""
     rejections: Sequence[Rejection] = ()
+    heeds: frozenset[str] = frozenset()
+    """of scorers, weights, gold and watched the settings that a judge of one's own goes by; the others are refused
+    where neither a ScorerReward nor `watched` does"""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -101,6 +104,7 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     if not settings.scorers:
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
+    _watched_names(settings)
     found, watched = _load(settings.scorers, _watched_words(settings))
     judge = ScorerReward(
         found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
@@ -112,6 +116,14 @@ def _watched_words(settings: RewardConfig) -> str:
     return ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
 
 
+def _watched_names(settings: RewardConfig) -> set[str]:
+    """Of what is only watched. Raises InputError for words that name nothing, and for two of a name."""
+    named = set(read_names(settings.watched, "--watched") if settings.watched else ())
+    if settings.gold and "gold" in named:
+        raise InputError(f"--gold {settings.gold} and --watched {settings.watched} both name gold; needed: a name each")
+    return named | ({"gold"} if settings.gold else set())
+
+
 def _load(*several: str) -> list[dict[str, Scorer]]:
     """The scorers of each of these words. Collective."""
     with without_sharded_load():
@@ -121,6 +133,7 @@ def _load(*several: str) -> list[dict[str, Scorer]]:
 def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
     """The scorers that are only watched, before any loads refused where prompts are texts. Collective."""
     words = _watched_words(settings)
+    _watched_names(settings)
     texts = [prompt for task in tasks if isinstance(prompt := task.get("prompt"), str)]
     if words and texts:
         raise InputError(
@@ -137,6 +150,16 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
     if given:
         them = "it" if len(given) == 1 else "them"
         raise InputError(f"{' '.join(given)} would not be heeded: {why}; leave {them} out")
+
+
+def refuse_unheeded(settings: RewardConfig, gym: Gym) -> None:
+    """Raises InputError for scorers that settings name, and that a gym of one's own neither pays nor watches."""
+    why = "the gym pays no scorers: its judge is no ScorerReward (load_judge), and Gym(heeds=...) names none"
+    if not isinstance(gym.judge, ScorerReward):
+        refuse_unused(settings, [name for name in ("scorers", "weights") if name not in gym.heeds], why)
+    asked = {"gold": {"gold"}, "watched": _watched_names(settings) - {"gold"}}
+    lost = [name for name, known in asked.items() if name not in gym.heeds and known - gym.watched.keys()]
+    refuse_unused(settings, lost, "the gym does not watch: Gym(watched=load_watched(config.reward, tasks)) would")
 
 
 def read_weights(words: str | None, scorers: str) -> dict[str, float]:

@@ -162,6 +162,16 @@ def without_adapters(actor: ActorCritic) -> Iterator[None]:
         yield
 
 
+def count_layers(config: PPOConfig, model_config) -> int:
+    """The policy's layers. Raises InputError where more are to be trained than there are."""
+    layers = model_config.num_hidden_layers
+    if config.method.num_layers_unfrozen > layers:
+        raise InputError(
+            f"num_layers_unfrozen={config.method.num_layers_unfrozen}; {config.policy.model} has {layers} layers"
+        )
+    return layers
+
+
 def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     """The policy with its critic, in fp32, and its reference. Raises InputError for models that cannot be had.
 
@@ -179,9 +189,7 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     there are not.
     """
     settings, method = config.policy, config.method
-    layers = policy.config.num_hidden_layers
-    if method.num_layers_unfrozen > layers:
-        raise InputError(f"num_layers_unfrozen={method.num_layers_unfrozen}; {settings.model} has {layers} layers")
+    layers = count_layers(config, policy.config)
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
     if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
         freeze_below(policy, frozen)

@@ -59,13 +59,12 @@ def set_up(
             reference.round(everything=deepspeed is not None)
         reference.model.to(device)
     engine = make_engine(config, actor, deepspeed)
-    r, o = config.rollout, config.optimizer
-    sampling = Sampling(r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=o.seed)
+    o = config.optimizer
     updates = updates_an_iteration(config, gym)
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
     learner = Learner(config, engine, rate, device, keeper.leave_non_finite, keeper.beat)
     experience = Experience(config, engine, reference, device)
-    return Parts(gym, tokenizer, engine, sampler, experience, learner, sampling, updates)
+    return Parts(gym, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
 
 
 def make_engine(

@@ -7,8 +7,14 @@ import torch
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
+from lmgym.families import family_named
+from lmgym.models import context_length, load_config
+from lmgym.policies import refuse_no_eos, refuse_scorer
+from lmgym.prompt_fitting import room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
+from ppo.critics import is_on_trunk, refuse_other_words
+from ppo.models import count_layers
 from ppo.rollouts import Rollouts
 
 MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
@@ -22,17 +28,33 @@ def prompt_lengths(tokenizer, tasks: Sequence[Task]) -> list[int]:
     return [len(ids) for ids in tokenize_texts(tokenizer, [*rendered, *(p for p in prompts if isinstance(p, str))])]
 
 
+def check_policy(config: PPOConfig, tokenizer) -> int:
+    """The policy's context, in tokens. Raises InputError, before any weights are read, for a policy that PPO cannot
+    train, a critic that reads other words, and replies that leave no room for a prompt.
+    """
+    settings, method = config.policy, config.method
+    found = load_config(settings.model, settings.trust_remote_code)
+    refuse_no_eos(settings.model, tokenizer)
+    refuse_scorer(settings.model, found)
+    family_named(found)
+    count_layers(config, found)
+    if not is_on_trunk(method.critic):
+        refuse_other_words(method.critic, tokenizer)
+    room_for_prompts(context_length(found), config.sampling, config.rollout.max_prompt or None)
+    return context_length(found)
+
+
 def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence[Task]) -> list[str]:
     """A line where prompts are longer than the context leaves room for, and lose their left.
 
     Raises InputError where they are to be refused, or where a reply leaves no room for any.
     """
     settings = config.rollout
-    room = settings.max_prompt or max_length - settings.max_new_tokens
+    room = room_for_prompts(max_length, config.sampling, settings.max_prompt or None)
     lengths = prompt_lengths(tokenizer, tasks)
     long = [length for length in lengths if length > room]
-    if not long or room < 1:
-        return []  # what leaves no room at all is refused by who samples
+    if not long:
+        return []
     found = f"{len(long)} of {len(lengths)} prompts have more than {room} tokens, the longest {max(long)}"
     if settings.long_prompts == "refuse":
         raise InputError(
@@ -147,3 +169,11 @@ def biases(config: PPOConfig) -> list[str]:
         f"warning: {', '.join(found)} in rollouts: replies are drawn from another distribution than the policy's, so "
         "the gradient is biased; PPO's own is temperature alone"
     ]
+
+
+def idle_policy(config: PPOConfig, iterations: int) -> list[str]:
+    """A line where the policy never learns, the critic's warm-up being as long as the run."""
+    warmup = config.method.critic_warmup
+    if warmup < iterations:
+        return []
+    return [f"warning: critic_warmup={warmup} of {iterations} iterations: the policy will not learn, only its critic"]

@@ -11,7 +11,15 @@ from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.pairs import read_pair
 from lmgym.records import Record, read_records
-from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, split_by_prompt
+from lmgym.rows import (
+    Rejection,
+    RowError,
+    prompt_key,
+    read_conversation,
+    read_rows,
+    split_by_prompt,
+    without_prompts,
+)
 from lmgym.text import Conversation
 from ppo.config import RolloutConfig
 
@@ -57,9 +65,8 @@ def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> P
     rows, rejections = _read(settings.prompts, as_text)
     if settings.eval_prompts:
         held_out, more = _read(settings.eval_prompts, as_text, "test")
-        rejections += more
-        keys = {row.prompt_key for row in held_out}
-        train = [row for row in rows if row.prompt_key not in keys]
+        train, leaks = without_prompts(rows, held_out)
+        rejections += [*more, *leaks]
     else:
         try:
             train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")

@@ -11,6 +11,7 @@ from rich.table import Table
 from lmgym.engine import engine_name, world_size
 from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
+from lmgym.prompt_fitting import fit_prompt
 from lmgym.reporting import CONSOLE
 from lmgym.run import Run
 from lmgym.saving import below
@@ -49,14 +50,16 @@ def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: i
     )
 
 
-def show_tasks(gym: Gym, tokenizer) -> None:
-    """What the policy will see first of three tasks."""
+def show_tasks(gym: Gym, tokenizer, room: int) -> None:
+    """What the policy will see first of three tasks, in at most `room` tokens."""
     for task in gym.tasks[:3]:
         for agent, seen in gym.environment().reset(task, 0).items():
             text = seen.prompt if isinstance(seen.prompt, str) else render(tokenizer, seen.prompt)
             [ids] = tokenize_texts(tokenizer, [text])
-            CONSOLE.rule(f"{agent}: {len(ids)} tokens", style="dim")
-            CONSOLE.print(escape(text), soft_wrap=True)
+            prompt = fit_prompt(tokenizer, ids, text, room)
+            lost = f" of {len(ids)}, cut on the left" if prompt.cut else ""
+            CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost}", style="dim")
+            CONSOLE.print(escape(prompt.text), soft_wrap=True)
 
 
 def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
@@ -68,13 +71,15 @@ def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, f
 
 
 def show_samples(rows: Sequence[Mapping[str, Any]], update: int) -> None:
-    """Some replies after so many updates, with what was thought of them."""
+    """Some replies after so many updates, with what was thought of them; nothing where there are none."""
+    if not rows:
+        return
     table = Table(title=f"replies to held-out prompts after {update:,} updates", title_justify="left")
     scorers = sorted({name for row in rows for name in row["scores"]})
     watched = sorted({name for row in rows for name in row.get("watched", ())})
     for name in ("prompt", "reply"):
         table.add_column(name, overflow="fold")
-    for name in ("tokens", "reward", *scorers, *watched):
+    for name in ("tokens", "reward", *scorers, *(f"{n}, watched" if n in scorers else n for n in watched)):
         table.add_column(name, justify="right")
     for row in rows[:SHOWN_SAMPLES]:
         prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]

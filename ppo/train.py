@@ -30,23 +30,31 @@ from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models import load_tokenizer
-from lmgym.policies import refuse_no_eos
 from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
-from ppo.config import PPOConfig, refuse_impossible
+from ppo.bounds import refuse_impossible
+from ppo.config import PPOConfig
 from ppo.demand import refuse_excess_memory
 from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
-from ppo.gyms import Gym, Prepare
+from ppo.gyms import Gym, Prepare, refuse_unheeded
 from ppo.learner import FirstLook, Learned
 from ppo.parts import Parts, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
-from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
+from ppo.preflight import (
+    biases,
+    check_first_rollouts,
+    check_gap,
+    check_policy,
+    check_prompts,
+    check_ratio,
+    idle_policy,
+)
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
@@ -64,23 +72,24 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
-    refuse_no_eos(config.policy.model, tokenizer)
+    context = check_policy(config, tokenizer)
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
-    refuse_excess_memory(config, deepspeed, tokenizer, [*gym.tasks, *gym.eval_tasks])
+    refuse_unheeded(config.reward, gym)
+    tasks = [*gym.tasks, *gym.eval_tasks]
+    cuts = agreed(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
+    refuse_excess_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, gym)
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
-        show_notes(biases(config))
+        show_notes([*biases(config), *idle_policy(config, iterations), *cuts])
     if config.run.dry_run:
         if rank() == 0:
-            show_tasks(gym, tokenizer)
+            show_tasks(gym, tokenizer, config.rollout.max_prompt or context - config.rollout.max_new_tokens)
         stop_distributed()
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
         parts = set_up(config, gym, deepspeed, tokenizer, run, keeper, iterations)
-        longest, tasks = parts.sampler.generator.max_length, [*gym.tasks, *gym.eval_tasks]
-        show_notes(agreed(lambda: check_prompts(config, tokenizer, longest, tasks) if run.is_main else []))
         state = LoopState.fresh(config.method)
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)

@@ -9,7 +9,7 @@ from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models import load_config, load_tokenizer
+from lmgym.models import context_length, load_config, load_tokenizer
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.policies import PolicyModel, load_policy, refuse_no_eos
 from lmgym.records import read_records
@@ -79,8 +79,8 @@ def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -
     settings = config.samples
     if settings.sample_prompts < 1:
         return []
-    limit = getattr(load_config(config.policy.model, config.policy.trust_remote_code), "max_position_embeddings", None)
-    room = (limit or 1 << 30) - settings.sample_tokens
+    limit = context_length(load_config(config.policy.model, config.policy.trust_remote_code))
+    room = limit - settings.sample_tokens
     if settings.prompts is None:
         chats = list({example.chat.prompt: example.chat for example in data.evaluation}.values())
     else:

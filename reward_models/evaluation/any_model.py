@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria
 from lmgym.errors import InputError
 from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.local_generation import LocalGenerator
-from lmgym.models import SCORER_HEADS, load_tokenizer
+from lmgym.models import SCORER_HEADS, context_length, load_tokenizer
 from lmgym.sources import refuse_pickles, source_arguments
 from lmgym.text import Conversation, render_all, tokenize_texts
 
@@ -53,7 +53,7 @@ class PlainGenerator:
 
     def __init__(self, model, tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.max_length = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+        self.max_length = context_length(model.config)
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None

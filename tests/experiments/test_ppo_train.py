@@ -20,9 +20,9 @@ from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.models import load_tokenizer
 from lmgym.scorers import FunctionScorer
-from ppo.config import MethodConfig, PPOConfig
+from ppo.config import MethodConfig, PPOConfig, RewardConfig
 from ppo.critics import ValueHead, save_critic
-from ppo.gyms import chat_with_scorers, text_with_function
+from ppo.gyms import Gym, chat_with_scorers, text_with_function
 from ppo.models import build
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -151,6 +151,27 @@ def test_long_prompts_are_cut_counted_and_told(go: Go, capsys) -> None:
     assert set(read_metrics(folder)["rollout/cut_prompts"].values()) == {1.0}
 
 
+def test_a_dry_run_shows_prompts_as_they_are_cut_and_leaves_nothing(go: Go, capsys) -> None:
+    folder = go(max_prompt=20, dry_run=True)
+    said = words(capsys.readouterr().out)
+    assert "40 of 40 prompts have more than 20 tokens" in said
+    assert len(re.findall(r"policy: 20 tokens of \d+, cut on the left", said)) == 3
+    assert not folder.exists()
+
+
+def test_a_run_without_prompts_to_evaluate_on_draws_no_empty_tables(go: Go, capsys) -> None:
+    folder = go(eval_size=0)
+    assert "replies to held-out prompts" not in words(capsys.readouterr().out)
+    assert len(read_metrics(folder)["policy/kl"]) == 2
+
+
+def test_a_warm_up_as_long_as_the_run_is_told(go: Go, capsys) -> None:
+    go(critic_warmup=2, dry_run=True)
+    assert "critic_warmup=2 of 2 iterations: the policy will not learn" in words(capsys.readouterr().out)
+    go(critic_warmup=1, dry_run=True)
+    assert "will not learn" not in words(capsys.readouterr().out)
+
+
 def test_scorers_are_normalised_weighted_watched_and_logged(go: Go, scorer_folders: dict[str, Path]) -> None:
     names = f"a={scorer_folders['gpt2']},b={scorer_folders['bert']}"
     folder = go(chat_with_scorers, scorers=names, weights="b=0", gold=scorer_folders["llama"], max_kl=0)
@@ -182,6 +203,9 @@ def test_what_cannot_work_is_refused_before_step_1(
     def wrong(samples, prompts) -> list[float]:
         return []
 
+    def of_ones_own(config, tokenizer) -> Gym:
+        return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), watched={})
+
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (chat_with_scorers, {}, "nobody rewards; needed: --scorers name=PATH"),
         (chat_with_scorers, {"scorers": f"a={tmp_path / 'absent'}"}, "absent"),
@@ -193,17 +217,25 @@ def test_what_cannot_work_is_refused_before_step_1(
         (PLAIN, {"prompts": empty}, "holds no prompts: found the columns other"),
         (PLAIN, {"max_prompt": 20, "long_prompts": "refuse"}, "40 of 40 prompts have more than 20 tokens"),
         (PLAIN, {"max_new_tokens": 256}, "leaves no room for a prompt in a context of 256"),
+        (PLAIN, {"max_prompt": 255}, "max_prompt=255; needed: 1 to 248, the context of 256 less max_new_tokens=8"),
         (PLAIN, {"num_layers_unfrozen": 3}, "has 2 layers"),
+        (
+            PLAIN,
+            {"model": scorer_folders["gpt2"]},
+            "it is a GPT2ForSequenceClassification, a scorer, which cannot talk",
+        ),
+        (PLAIN, {"watched": "b"}, "--watched 'b': needed name=PATH"),
+        (of_ones_own, {"gold": "world:0"}, "--gold world:0 would not be heeded"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
         (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
     ]
-    for number, (prepare, changes, said) in enumerate(cases):
-        with pytest.raises(InputError) as refused:
-            go(prepare, name=f"run{number}", **changes)
-        assert said in str(refused.value), f"{changes}: {refused.value}"
-        metrics = tmp_path / f"run{number}" / "metrics.jsonl"
-        assert not metrics.exists() or not metrics.read_text()
+    for prepare, changes, said in cases:
+        for dry in (True, False):
+            with pytest.raises(InputError) as refused:
+                go(prepare, dry_run=dry, **changes)
+            assert said in str(refused.value), f"{changes}: {refused.value}"
+            assert not (tmp_path / "run").exists(), f"{changes}: a folder of results was opened"
 
 
 def test_a_finished_run_outlives_other_commands_for_its_folder(go: Go, tmp_path: Path, capsys) -> None:

@@ -234,10 +234,24 @@ def test_the_split_is_seeded_and_does_not_hang_on_the_order_of_rows() -> None:
     assert once[0] == [p for p in pairs if p in set(once[0])]  # rows keep their order
 
 
-@pytest.mark.parametrize(("eval_size", "asked"), [(200, "200 of 200"), (201, "201 of 200"), (-0.1, "-20 of 200")])
+@pytest.mark.parametrize(
+    ("eval_size", "asked"),
+    [
+        (200, "asks for 200 of 200 pairs"),
+        (201, "asks for 201 of 200"),
+        (-0.1, "-0.1; needed: a share"),
+        (-3, "-3; needed"),
+        (math.nan, "nan; needed"),
+    ],
+)
 def test_a_split_larger_than_the_data_is_refused_with_figures(eval_size: float, asked: str) -> None:
-    with pytest.raises(InputError, match=f"--eval_size.*asks for {asked} pairs; needed"):
+    with pytest.raises(InputError, match=f"--eval_size.*{asked}"):
         split_by_prompt(many_pairs(100), eval_size, 0)
+
+
+def test_a_single_row_cannot_be_split_by_any_share() -> None:
+    with pytest.raises(InputError, match="asks for 3 of 1 pairs; needed: more of them, or 0"):
+        split_by_prompt(many_pairs(1, 1), 3, 0)
 
 
 def test_one_prompt_alone_cannot_be_split() -> None:

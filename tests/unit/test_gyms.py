@@ -1,5 +1,6 @@
 """What a policy trains in: prompts in every form, scorers that reward or are only watched, the users of the app."""
 
+import contextlib
 import json
 import time
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ppo.gyms import (
     load_judge,
     random_walks,
     read_weights,
+    refuse_unheeded,
     text_with_function,
 )
 from ppo.prompts import read_prompts, tasks_of_iteration
@@ -170,7 +172,12 @@ def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_fo
         ({"scorers": "a=EMPTY"}, "EMPTY"),
         ({"scorers": "a=world:0", "gold": "EMPTY"}, "EMPTY"),
         ({"scorers": "a=world:0", "gold": "world:me"}, "'world:me' names no world; needed: world:SEED"),
-        ({"scorers": "a=world:0", "gold": "world:0", "watched": "gold=world:1"}, "names gold twice"),
+        (
+            {"scorers": "a=world:0", "gold": "world:0", "watched": "gold=world:1"},
+            "--watched gold=.* both name gold",
+        ),
+        ({"scorers": "a=world:0", "watched": "b"}, "--watched 'b': needed name=PATH"),
+        ({"scorers": "a=world:0", "watched": "b=X,b=Y"}, "--watched names b twice"),
         ({"scorers": "a=world:0", "weights": "a=0"}, "not all 0"),
     ],
 )
@@ -234,6 +241,25 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
         rollout = RolloutConfig(prompts="world:0", eval_size=4)
     with pytest.raises(InputError, match=message):
         prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(**reward)), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("reward", "gym", "message"),
+    [
+        ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
+        ({"gold": "X"}, {}, r"--gold X would not be heeded: the gym does not watch.*load_watched.*leave it out"),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
+        ({"scorers": "a=X"}, {"heeds": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
+        ({"scorers": "a=X", "weights": "a=1"}, {"heeds": frozenset({"scorers", "weights"})}, ""),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling(), "b": Stalling()}}, ""),
+        ({"gold": "X"}, {"heeds": frozenset({"gold"})}, ""),
+    ],
+)
+def test_a_gym_of_ones_own_that_heeds_no_scorers_is_not_given_any(reward, gym, message: str) -> None:
+    made = Gym([], [], ScoredChat, Judges(), "", **gym)
+    with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
+        refuse_unheeded(RewardConfig(**reward), made)
 
 
 def test_a_world_is_a_scorer_by_its_seed() -> None:

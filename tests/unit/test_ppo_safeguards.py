@@ -16,7 +16,8 @@ from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
 from lmgym.override import override
 from lmgym.text import Conversation, Turn
-from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig, refuse_impossible
+from ppo.bounds import refuse_impossible
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
 from ppo.gyms import Gym, read_weights
@@ -228,6 +229,39 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("policy", {"lora_dropout": 0.1}, "lora_dropout=0.1; needed: 0: .* dropout is off in PPO"),
         ("policy", {"packed": False}, "packed=False; needed: none; leave it out"),
         ("run", {"data_workers": 2}, "data_workers=2; needed: 0"),
+        ("run", {"eval_updates": -1}, "eval_updates=-1; needed: 1 or more, or 0 for five"),
+        ("run", {"save_updates": -2}, "save_updates=-2; needed: 1 or more, 0 for five checkpoints"),
+        ("run", {"save_total_limit": 0}, "save_total_limit=0; needed: 1 or more"),
+        ("run", {"stall_timeout": math.nan}, "stall_timeout=nan; needed: seconds"),
+        ("run", {"memory_gb": 0.0}, "memory_gb=0.0; needed: above 0"),
+        ("optimizer", {"learning_rate": 0.0}, "learning_rate=0.0; needed: above 0"),
+        ("optimizer", {"weight_decay": -0.1}, "weight_decay=-0.1; needed: 0 or more"),
+        ("optimizer", {"adam_beta2": 1.0}, "adam_beta2=1.0; needed: 0 or more, below 1"),
+        ("optimizer", {"warmup": -3.0}, "warmup=-3.0; needed: a share of all updates below 1, or a number"),
+        ("optimizer", {"epochs": 0.0}, "epochs=0.0; needed: above 0"),
+        ("optimizer", {"max_updates": 0}, "max_updates=0; needed: 1 or more, or -1"),
+        ("optimizer", {"max_grad_norm": 0.0}, "max_grad_norm=0.0; needed: above 0"),
+        ("optimizer", {"seed": -1}, "seed=-1; needed: 0 to 4294967295"),
+        ("policy", {"lora_rank": -1}, "lora_rank=-1; needed: 1 or more, or 0"),
+        ("rollout", {"max_new_tokens": 0}, "max_new_tokens=0; needed: 1 or more"),
+        ("rollout", {"top_p": 0.0}, "top_p=0.0; needed: above 0, at most 1"),
+        ("rollout", {"top_k": -4}, "top_k=-4; needed: 0"),
+        ("rollout", {"repetition_penalty": 0.0}, "repetition_penalty=0.0; needed: above 0"),
+        ("rollout", {"eval_size": -3.0}, "eval_size=-3.0; needed: a share below 1, or a whole number"),
+        ("rollout", {"eval_size": 2.5}, "eval_size=2.5; needed: a share below 1, or a whole number"),
+        ("rollout", {"eval_size": math.inf}, "eval_size=inf; needed: a share below 1, or a whole number"),
+        ("rollout", {"max_prompt": -1}, "max_prompt=-1; needed: 1 or more, or 0"),
+        ("rollout", {"batch_rows": 0}, "batch_rows=0; needed: 1 or more"),
+        ("rollout", {"cache_gb": -1.0}, "cache_gb=-1.0; needed: 0"),
+        ("reward", {"missing_eos_penalty": math.nan}, "missing_eos_penalty=nan; needed: 0 or more"),
+        ("reward", {"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0; needed: 0 or more"),
+        ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 or more"),
+        ("reward", {"reward_timeout": 0.0}, "reward_timeout=0.0; needed: above 0 seconds"),
+        ("method", {"stop_kl": -1.0}, "stop_kl=-1.0; needed: above 0, or 0"),
+        ("method", {"critic_warmup": -1}, "critic_warmup=-1; needed: iterations, or 0"),
+        ("method", {"max_kl": -1.0}, "max_kl=-1.0; needed: above 0, or 0"),
+        ("method", {"min_reward": math.nan}, "min_reward=nan; needed: a number"),
+        ("method", {"min_length": 5.0}, "min_length=5.0; needed: a share of the first length below 1"),
         ("run", {"log_updates": 5}, "log_updates=5; needed: 10, .* a line an iteration, which is 8 updates"),
     ],
 )
