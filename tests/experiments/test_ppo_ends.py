@@ -69,7 +69,7 @@ def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coeffi
         return [1.0] * len(samples)
 
     folder = go(
-        text_with_function(reward, as_text=False), max_failed_rewards=1.0, target=1.0, init_kl_coef=0.1, eval_updates=-1
+        text_with_function(reward, as_text=False), max_failed_rewards=1.0, target=1.0, init_kl_coef=0.1, eval_updates=0
     )
     metrics = read_metrics(folder)
     assert set(metrics["rollout/failed_rewards"].values()) == {1.0}
