@@ -334,5 +334,5 @@ def count_parameters(model) -> tuple[int, int]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, or its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """What an error says, or its kind; more may follow behind it."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

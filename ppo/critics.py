@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmgym.errors import InputError
-from lmgym.models import gathered, head_name, load_classifier, load_tokenizer
+from lmgym.models import gathered, head_name, load_classifier, load_config, load_tokenizer
 from lmgym.saving import Weights, below, replaced, save_plain
 
 VALUE_HEAD = "value_head.safetensors"
@@ -55,7 +55,7 @@ def load_critic(name: str, tokenizer):
     """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
     other words to it.
     """
-    own = refuse_other_words(name, tokenizer)
+    own = refuse_unfit_critic(name, tokenizer)
     model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
     head = getattr(model, head_name(model))
     if head.out_features != 1:
@@ -63,9 +63,15 @@ def load_critic(name: str, tokenizer):
     return model
 
 
-def refuse_other_words(name: str, tokenizer):
-    """A critic's tokenizer. Raises InputError where the policy's ids mean other words to it."""
-    own = load_tokenizer(name)
+def refuse_unfit_critic(name: str, tokenizer):
+    """A critic's tokenizer. Raises InputError, before weights are read, for a causal model, and where the policy's ids
+    mean other words to it.
+    """
+    own, kinds = load_tokenizer(name), load_config(name).architectures or []
+    if kinds and all("CausalLM" in kind or "LMHead" in kind for kind in kinds):
+        raise InputError(
+            f"critic {name} is no scorer: it is a {', '.join(kinds)}; needed: a reward model's folder, or critic=head"
+        )
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "

@@ -13,7 +13,7 @@ from lmgym.policies import refuse_no_eos, refuse_scorer
 from lmgym.prompt_fitting import room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
-from ppo.critics import is_on_trunk, refuse_other_words
+from ppo.critics import is_on_trunk, refuse_unfit_critic
 from ppo.models import count_layers
 from ppo.rollouts import Rollouts
 
@@ -39,7 +39,7 @@ def check_policy(config: PPOConfig, tokenizer) -> int:
     family_named(found)
     count_layers(config, found)
     if not is_on_trunk(method.critic):
-        refuse_other_words(method.critic, tokenizer)
+        refuse_unfit_critic(method.critic, tokenizer)
     room_for_prompts(context_length(found), config.sampling, config.rollout.max_prompt or None)
     return context_length(found)
 

@@ -228,6 +228,7 @@ def test_what_cannot_work_is_refused_before_step_1(
         (of_ones_own, {"gold": "world:0"}, "--gold world:0 would not be heeded"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
+        (PLAIN, {"critic": small_models["gpt2"]}, "is no scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
         (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
     ]
     for prepare, changes, said in cases:

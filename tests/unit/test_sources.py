@@ -34,7 +34,10 @@ def no_network(monkeypatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_model_that_is_not_there_is_refused_without_asking_again(no_network: Path) -> None:
-    with pytest.raises(InputError, match="no tokenizer loads from nobody/nothing: .* and no folder /.*/nobody/nothing is here$"):
+    with pytest.raises(
+        InputError,
+        match=r"no tokenizer loads from nobody/nothing: .*cached files; and no folder /.*/nobody/nothing is here$",
+    ):
         load_tokenizer("nobody/nothing")
     with pytest.raises(InputError, match="no model config loads from nobody/nothing: "):
         load_config("nobody/nothing")
