@@ -60,13 +60,13 @@ class Experience:
         found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
         found["logprobs"].copy_(rollouts.sampler_logprobs)
         rollouts.states = [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
-        gap = Gap(0.0, 0.0, 0)
+        gap, serves_twice = Gap(0.0, 0.0, 0), self._serves_twice(rollouts)
         lengths = [len(row) for row in rollouts.rows]
         for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
             batch = Batch.of(rollouts, rows, self.device)
             states = self._trunk(batch, sampled)
-            if self._is_first_forward(rows, rollouts):
+            if serves_twice:
                 with torch.enable_grad():
                     rollouts.forward = self.engine(batch.rows, batch.targets, states)
                 logprobs, values = (found.detach() for found in rollouts.forward)
@@ -88,9 +88,11 @@ class Experience:
         rollouts.values, rollouts.bootstrap = found["values"], self._bootstraps(rollouts)
         return gap
 
-    def _is_first_forward(self, rows: np.ndarray, rollouts: Rollouts) -> bool:
-        """Whether a micro-batch holds all that the first update trains on. DeepSpeed wants its backward at once."""
-        whole = len(rollouts.rows) == len(rows) <= self.config.optimizer.micro_batch
+    def _serves_twice(self, rollouts: Rollouts) -> bool:
+        """Whether the one forward here can be the first update's too: on each rank a micro-batch holds all that it
+        trains on. DeepSpeed wants its backward at once. Collective.
+        """
+        whole = most_batches(len(rollouts.rows), self.config.optimizer.micro_batch) == 1
         one_update = self.config.optimizer.global_batch == self.config.rollout.num_rollouts
         return whole and one_update and self.config.run.deepspeed is None
 
@@ -128,7 +130,12 @@ class Experience:
         return found
 
     def _keeps_states(self, rollouts: Rollouts) -> bool:
-        return self.actor.frozen_layers > 0 and self._gib_of_states(rollouts) <= self.config.rollout.cache_gb
+        """On all ranks alike: under ZeRO-3 to run frozen layers again is collective."""
+        return self.actor.frozen_layers > 0 and self._most_gib(rollouts) <= self.config.rollout.cache_gb
+
+    def _most_gib(self, rollouts: Rollouts) -> float:
+        """What the frozen layers' states take on the rank that has most. Collective."""
+        return max_over_ranks(torch.tensor(self._gib_of_states(rollouts), dtype=torch.float64)).item()
 
     def _gib_of_states(self, rollouts: Rollouts) -> float:
         """What the frozen layers' states of all rows take, in fp32."""
@@ -138,7 +145,7 @@ class Experience:
         """A line the first time that frozen layers are run again at every use, on any rank. Collective."""
         if not self.actor.frozen_layers or self._told_no_cache:
             return []
-        taken = max_over_ranks(torch.tensor(self._gib_of_states(rollouts), dtype=torch.float64)).item()
+        taken = self._most_gib(rollouts)
         if taken <= self.config.rollout.cache_gb:
             return []
         self._told_no_cache = True

@@ -1,10 +1,10 @@
 """PPO on small chats with a reward by a function; `LMGYM_TEST_*` in its environment plant what a test asks for.
 
 RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
-share them. EPS is Adam's: a large one lets a gradient that is too large be seen. FEWEST is that of lmgym/blocks.py, on
-rank RANK. NOISY adds random numbers of Python's, numpy's and torch's generators to rewards. FAULT happens on rank RANK,
-or on all: in rewards from call AT on (0 is the evaluation before step 1, 1 the first iteration), or in forward AT of
-the values.
+share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
+numpy's and torch's generators to rewards. On rank RANK, or on all: FEWEST is that of lmgym/blocks.py; CACHE lets the
+frozen layers' states exceed every budget; TALKS gives its episodes three turns, those of other ranks one; FAULT happens
+in rewards from call AT on (0 is the evaluation before step 1, 1 the first iteration), or in forward AT of the values.
 """
 
 import json
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import RunStopped
 from lmgym.generation import Completion, Sampling, seeds_of
 from lmgym.launch import launch
@@ -102,8 +103,34 @@ class Vowels:
         return found
 
 
+class Talk:
+    """An environment of some turns; each is worth the share of vowels in what was said."""
+
+    def __init__(self) -> None:
+        self.turns = 3 if MINE else 1
+
+    def reset(self, task, seed):
+        self.prompt = task["prompt"]
+        return {POLICY: Observation(self.prompt)}
+
+    def step(self, actions):
+        [said], self.turns = actions.values(), self.turns - 1
+        reward = {POLICY: sum(said.count(x) for x in "aeiou") / max(1, len(said))}
+        return StepResult({} if self.turns < 1 else {POLICY: Observation(self.prompt)}, reward, self.turns < 1)
+
+
+def talks(config, tokenizer):
+    """A gym of such talks."""
+    from ppo.gyms import Gym
+    from ppo.prompts import read_prompts
+
+    prompts = read_prompts(config.rollout, config.optimizer.seed)
+    return Gym(prompts.train, prompts.evaluation, Talk, None, prompts.fingerprint)
+
+
 def plant() -> None:
     """What a test asks for, put in its place."""
+    import ppo.experience
     import ppo.learner
     import ppo.parts
     import ppo.train as loop
@@ -111,6 +138,8 @@ def plant() -> None:
 
     if "FEWEST" in PLANT and MINE:
         families.FEWEST = int(PLANT["FEWEST"])
+    if "CACHE" in PLANT and MINE:
+        ppo.experience.Experience._gib_of_states = lambda *_: 1e9
     if "EPS" in PLANT:
         ppo.parts.make_engine = partial(ppo.parts.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
@@ -140,4 +169,5 @@ if __name__ == "__main__":
     from ppo.train import train
 
     plant()
-    launch(lambda: train(config, text_with_function(Vowels(), as_text=False)))
+    prepare = talks if "TALKS" in PLANT else text_with_function(Vowels(), as_text=False)
+    launch(lambda: train(config, prepare))

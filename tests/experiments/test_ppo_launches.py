@@ -170,6 +170,23 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
         assert all(torch.allclose(saved[name], plain[name], atol=1e-4) for name in saved)
 
 
+def test_ranks_agree_on_whether_the_frozen_layers_states_are_kept(go: Go, recorded) -> None:
+    wanted, replay = recorded(num_layers_unfrozen=1)
+    plant = replay | {"LMGYM_TEST_CACHE": "1", "LMGYM_TEST_RANK": "1"}
+    _, found = go("deepspeed", config="zero3.json", plant=plant, num_layers_unfrozen=1, stall_timeout=60)
+    assert_same_run(found, wanted)
+
+
+def test_ranks_whose_episodes_have_other_numbers_of_turns_learn_together(go: Go, scorer_folders) -> None:
+    plant = EPS | {"LMGYM_TEST_TALKS": "1", "LMGYM_TEST_RANK": "1"}
+    same = {"critic": scorer_folders["gpt2"], "num_rollouts": 8, "max_updates": 4, "stall_timeout": 60}
+    # at 4 a micro-batch one rank has all of its rows in one, whose first forward could serve twice; at 2 none has
+    whole, cut = (go("torchrun", plant=plant, micro_batch=size, **same)[1] for size in (4, 2))
+    assert read_metrics(whole)["rollout/trained_tokens"] == read_metrics(cut)["rollout/trained_tokens"]
+    assert largest_difference(read_weights(whole), read_start(whole)) > 1e-3, "or there is nothing to compare"
+    assert largest_difference(read_weights(whole), read_weights(cut)) < 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config"),
