@@ -87,7 +87,7 @@ def _of_rewards(w: RewardConfig) -> list[Bound]:
         Bound("missing_eos_penalty", penalty, 0 <= penalty < inf, "0 or more: it is taken off the score"),
         Bound("max_failed_rewards", least, 0 <= least <= 1, "0 to 1"),
         Bound("reward_retries", w.reward_retries, w.reward_retries >= 0, "0 or more"),
-        Bound("reward_timeout", w.reward_timeout, w.reward_timeout > 0, "above 0 seconds; inf waits for ever"),
+        Bound("reward_timeout", w.reward_timeout, 0 < w.reward_timeout < inf, "seconds above 0, and an end to them"),
     ]
 
 
