@@ -189,6 +189,21 @@ def test_ranks_whose_episodes_have_other_numbers_of_turns_learn_together(go: Go,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("family", "config"), [("gpt2", "zero3.json"), ("llama", "zero2.json"), ("llama", "zero3.json")]
+)
+def test_so_do_they_under_zero_2_and_3(family: str, config: str, go: Go, scorer_folders) -> None:
+    plant = EPS | {"LMGYM_TEST_TALKS": "1", "LMGYM_TEST_RANK": "1"}
+    same = {"num_rollouts": 8, "max_updates": 8, "micro_batch": 2, "stall_timeout": 120, "family": family}
+    for critic in ("head", scorer_folders[family]):
+        _, wanted = go("torchrun", plant=plant, critic=critic, **same)
+        _, found = go("deepspeed", config=config, plant=plant, critic=critic, **same)
+        assert read_metrics(found)["rollout/trained_tokens"] == read_metrics(wanted)["rollout/trained_tokens"]
+        assert largest_difference(read_weights(wanted), read_start(wanted)) > 1e-3, "or there is nothing to compare"
+        assert largest_difference(read_weights(found), read_weights(wanted)) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("kind", "config"),
     [
         ("torchrun", None),
