@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lmgym.engine import max_over_ranks
 from lmgym.families import Family, attention_dtype
 from lmgym.functions import CACHED_LOGITS, Spread, Taken, TargetLogprobs, head_logprobs
 from lmgym.joined import is_sharded
@@ -205,11 +206,12 @@ def token_logprobs(
     """Log-probabilities [M] in fp32 of targets [M] from states [M, W] behind the last norm, at a temperature.
 
     In chunks: logits of a large vocabulary are held for few tokens at a time. For a head that learns they are kept
-    until the backward, or computed again in it; for a frozen one what the backward needs of them is.
+    until the backward, or computed again in it; for a frozen one what the backward needs of them is. Collective where
+    the head is sharded: a chunk is a call of its module, for which all ranks gather it, so all make as many.
     """
-    if not len(targets):
-        return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     most, [head] = max(1, CHUNK_LOGITS // vocabulary_of(family)), family.output.layers
+    if not len(targets) and not is_sharded(head):
+        return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
     on_cpu = normed.device.type == "cpu"
     if family.output.plain and not is_sharded(head) and (on_cpu or not learns):
@@ -225,13 +227,21 @@ def token_logprobs(
         def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
             return _logprobs(family, states, wanted, temperature)
 
-    if len(targets) <= kept:
+    number = max(1, -(-len(targets) // kept))
+    if is_sharded(head):
+        number = int(max_over_ranks(torch.tensor(number)))
+    if number == 1:
         return read(normed, targets)
-    pieces = []
-    for chunk, wanted in zip(normed.split(kept), targets.split(kept), strict=True):
-        again = torch.is_grad_enabled()
+    pieces, again = [], torch.is_grad_enabled()
+    for chunk, wanted in zip(_parts(normed, kept, number), _parts(targets, kept, number), strict=True):
         pieces.append(checkpoint(read, chunk, wanted, use_reentrant=False) if again else read(chunk, wanted))
     return torch.cat(pieces)
+
+
+def _parts(states: torch.Tensor, size: int, number: int) -> list[torch.Tensor]:
+    """So many of a size, the last ones empty where there are no more."""
+    found = list(states.split(size))
+    return found + [states[:0]] * (number - len(found))
 
 
 def vocabulary_of(family: Family) -> int:

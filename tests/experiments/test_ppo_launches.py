@@ -170,6 +170,25 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
         assert all(torch.allclose(saved[name], plain[name], atol=1e-4) for name in saved)
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {}),
+        slow("gpt2", {"num_layers_unfrozen": 1}),
+        slow("qwen3", {"lora_rank": 4}),
+        slow("llama", {"num_layers_unfrozen": 1}),
+    ],
+)
+def test_ranks_call_the_head_alike_however_many_pieces_their_logits_are(
+    family: str, changes: dict, go: Go, recorded, talkative_models
+) -> None:
+    words_known = AutoModelForCausalLM.from_pretrained(talkative_models[family]).config.vocab_size
+    wanted, replay = recorded(family=family, **changes)
+    plant = replay | {"LMGYM_TEST_LOGITS": str(6 * words_known)}  # a micro-batch has 2 replies of at most 8 tokens
+    _, found = go("deepspeed", config="zero3.json", family=family, plant=plant, stall_timeout=60, **changes)
+    assert_same_run(found, wanted)
+
+
 def test_ranks_agree_on_whether_the_frozen_layers_states_are_kept(go: Go, recorded) -> None:
     wanted, replay = recorded(num_layers_unfrozen=1)
     plant = replay | {"LMGYM_TEST_CACHE": "1", "LMGYM_TEST_RANK": "1"}
