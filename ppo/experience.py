@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from lmgym.causal_rows import CausalRows, lay
-from lmgym.engine import max_over_ranks, sum_over_ranks
+from lmgym.engine import max_over_ranks, sum_over_ranks, world_size
 from lmgym.kept_states import KeptStates
 from lmgym.memory import GIB
 from lmgym.plain_engine import Trained
@@ -93,7 +93,8 @@ class Experience:
         trains on. DeepSpeed wants its backward at once. Collective.
         """
         whole = most_batches(len(rollouts.rows), self.config.optimizer.micro_batch) == 1
-        one_update = self.config.optimizer.global_batch == self.config.rollout.num_rollouts
+        # of a game each trained agent has an episode of its own
+        one_update = self.config.optimizer.global_batch == rollouts.episodes * world_size()
         return whole and one_update and self.config.run.deepspeed is None
 
     def _trunk(self, batch: "Batch", sampled: KeptStates | None) -> torch.Tensor | None:

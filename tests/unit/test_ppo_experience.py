@@ -155,6 +155,19 @@ def test_while_the_critic_warms_up_no_bit_of_the_policy_moves_nor_decays(variant
         assert curve[-1][1] < curve[0][1], "the critic learns"
 
 
+def test_where_each_game_has_two_trained_agents_the_first_update_is_on_half_of_the_episodes() -> None:
+    def games(micro_batch: int) -> PPOConfig:
+        config = make_config(micro_batch)
+        both = replace(config.rollout, num_rollouts=2), replace(config.optimizer, global_batch=2)
+        return replace(config, rollout=both[0], optimizer=both[1])
+
+    (_, whole, weights, _), (_, parts, wanted, _) = (run("own_critic", size, games(size)) for size in (4, 1))
+    assert len(whole) == 2 * EPOCHS
+    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), atol=1e-5, rtol=0)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, wanted[name], atol=2e-4, rtol=0)
+
+
 def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
     config = make_config(4)
     config = replace(config, optimizer=replace(config.optimizer, global_batch=2))
