@@ -1,8 +1,8 @@
-"""What a single setting may be, whatever the stage: refused before anything is loaded, with what is needed."""
+"""What a single setting may be: refused with what is needed, for all stages before anything is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
@@ -12,16 +12,16 @@ class Bound(NamedTuple):
     """A setting that is bounded by itself. Write `fits` so that NaN does not fit."""
 
     name: str
-    value: float | None
+    value: Any
     fits: bool
     needed: str
 
 
-def refuse_out_of_bounds(bounds: Sequence[Bound]) -> None:
+def refuse_out_of_bounds(bounds: Iterable[Bound]) -> None:
     """Raises InputError for the first setting that does not fit."""
     for name, value, fits, needed in bounds:
         if not fits:
-            raise InputError(f"{name}={value}; needed: {needed}")
+            raise InputError(f"{name}={value!r}; needed: {needed}")
 
 
 def bounds_of_stages(model: ModelConfig, optimizer: OptimizerConfig, run: RunConfig) -> list[Bound]:

@@ -210,11 +210,12 @@ def token_logprobs(
     the head is sharded: a chunk is a call of its module, for which all ranks gather it, so all make as many.
     """
     most, [head] = max(1, CHUNK_LOGITS // vocabulary_of(family)), family.output.layers
-    if not len(targets) and not is_sharded(head):
+    sharded = is_sharded(head)
+    if not len(targets) and not sharded:
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
     on_cpu = normed.device.type == "cpu"
-    if family.output.plain and not is_sharded(head) and (on_cpu or not learns):
+    if family.output.plain and not sharded and (on_cpu or not learns):
         in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary_of(family))
         rows = min(most, in_cache) if on_cpu else most
         kept = most if learns else len(targets)
@@ -228,7 +229,7 @@ def token_logprobs(
             return _logprobs(family, states, wanted, temperature)
 
     number = max(1, -(-len(targets) // kept))
-    if is_sharded(head):
+    if sharded:
         number = int(max_over_ranks(torch.tensor(number)))
     if number == 1:
         return read(normed, targets)

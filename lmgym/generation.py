@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from lmgym.bounds import Bound, refuse_out_of_bounds
 from lmgym.errors import InputError
 from lmgym.text import Conversation
 
@@ -41,16 +42,15 @@ class Sampling:
     """of the request's first prompt, one more for each that follows; or one for each"""
 
     def __post_init__(self) -> None:
-        for name, fits, needed in (
-            ("max_new_tokens", self.max_new_tokens >= 1, "1 or more"),
-            ("temperature", 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
-            ("top_k", self.top_k >= 0, "0 (all) or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0; 1 is none"),
-            ("stop", all(self.stop) and not isinstance(self.stop, str), "strings that are not empty, in a tuple"),
-        ):
-            if not fits:
-                raise InputError(f"{name}={getattr(self, name)!r}; needed: {needed}")
+        penalty, of_strings = self.repetition_penalty, all(self.stop) and not isinstance(self.stop, str)
+        refuse_out_of_bounds((
+            Bound("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more"),
+            Bound("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
+            Bound("top_k", self.top_k, self.top_k >= 0, "0 (all) or more"),
+            Bound("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
+            Bound("repetition_penalty", penalty, 0 < penalty < float("inf"), "above 0; 1 is none"),
+            Bound("stop", self.stop, of_strings, "strings that are not empty, in a tuple"),
+        ))  # fmt: skip
 
     @property
     def truncates(self) -> bool:

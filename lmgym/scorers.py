@@ -13,14 +13,7 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
 from lmgym.families import family_of
-from lmgym.models import (
-    ScoringModel,
-    context_length,
-    load_classifier,
-    load_config,
-    load_tokenizer,
-    round_weights,
-)
+from lmgym.models import ScoringModel, context_length, load_classifier, load_config, load_tokenizer, round_weights
 from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_replies, tokenize_texts

@@ -23,6 +23,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any, Literal, final
 from urllib.parse import SplitResult, urlsplit
 
+from lmgym.bounds import Bound, refuse_out_of_bounds
 from lmgym.errors import InputError, TooLong
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
@@ -148,14 +149,12 @@ class ServedGenerator:
         self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,
         timeout: float = 60.0, retries: int = 3, key_variable: str = "OPENAI_API_KEY", concurrency: int = 8,
     ) -> None:  # fmt: skip
-        for name, value, fits, needed in (
-            ("api", api, api in PATHS, " or ".join(PATHS)),
-            ("timeout", timeout, 0 < timeout <= threading.TIMEOUT_MAX, "seconds, above 0"),
-            ("retries", retries, retries >= 0, "0 or more"),
-            ("concurrency", concurrency, concurrency >= 1, "1 or more"),
-        ):
-            if not fits:
-                raise InputError(f"{name}={value!r}; needed: {needed}")
+        refuse_out_of_bounds((
+            Bound("api", api, api in PATHS, " or ".join(PATHS)),
+            Bound("timeout", timeout, 0 < timeout <= threading.TIMEOUT_MAX, "seconds, above 0"),
+            Bound("retries", retries, retries >= 0, "0 or more"),
+            Bound("concurrency", concurrency, concurrency >= 1, "1 or more"),
+        ))  # fmt: skip
         self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
         self.timeout, self.retries, self.key_variable, self.concurrency = timeout, retries, key_variable, concurrency
         self._url, self._refused = _parse(self.base_url, PATHS[api]), set[tuple[str, Any]]()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
+from lmgym.bounds import Bound, refuse_out_of_bounds
 from lmgym.errors import InputError
 from ppo.masking import check_shapes, check_some, log_ratio, masked
 
@@ -158,13 +159,12 @@ class AdaptiveKL:
     """
 
     def __init__(self, init: float, target: float | None = None, horizon: float = 10000) -> None:
-        for name, value, fits, needed in (
-            ("init", init, 0 <= init < math.inf, "0 (no KL reward) or more"),
-            ("target", target, target is None or 0 < target < math.inf, "above 0, or None for a fixed coefficient"),
-            ("horizon", horizon, 0 < horizon < math.inf, "above 0: the samples in which the KL is led back"),
-        ):
-            if not fits:
-                raise InputError(f"KL coefficient: {name}={value}; needed: {needed}")
+        name, led, ends = "KL coefficient: ", target is None or 0 < target < math.inf, 0 < horizon < math.inf
+        refuse_out_of_bounds((
+            Bound(f"{name}init", init, 0 <= init < math.inf, "0 (no KL reward) or more"),
+            Bound(f"{name}target", target, led, "above 0, or None for a fixed coefficient"),
+            Bound(f"{name}horizon", horizon, ends, "above 0: the samples in which the KL is led back"),
+        ))  # fmt: skip
         self.value, self.target, self.horizon = init, target, horizon
 
     def update(self, kl: float, n: int) -> None:

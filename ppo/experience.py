@@ -144,7 +144,7 @@ class Experience:
 
     def why_no_cache(self, rollouts: Rollouts) -> list[str]:
         """A line the first time that frozen layers are run again at every use, on any rank. Collective."""
-        if not self.actor.frozen_layers or self._told_no_cache:
+        if not self.actor.frozen_layers or self._told_no_cache or rollouts.states is not None:
             return []
         taken = self._most_gib(rollouts)
         if taken <= self.config.rollout.cache_gb:

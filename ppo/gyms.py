@@ -104,7 +104,6 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     if not settings.scorers:
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
-    _watched_names(settings)
     found, watched = _load(settings.scorers, _watched_words(settings))
     judge = ScorerReward(
         found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
@@ -112,16 +111,18 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     return judge, watched
 
 
-def _watched_words(settings: RewardConfig) -> str:
-    return ",".join(filter(None, (settings.gold and f"gold={settings.gold}", settings.watched)))
-
-
-def _watched_names(settings: RewardConfig) -> set[str]:
-    """Of what is only watched. Raises InputError for words that name nothing, and for two of a name."""
-    named = set(read_names(settings.watched, "--watched") if settings.watched else ())
-    if settings.gold and "gold" in named:
+def _watched(settings: RewardConfig) -> dict[str, str]:
+    """Paths of what is only watched, by name. Raises InputError for words that name nothing, and for two of a name."""
+    named = read_names(settings.watched, "--watched") if settings.watched else {}
+    if not settings.gold:
+        return named
+    if "gold" in named:
         raise InputError(f"--gold {settings.gold} and --watched {settings.watched} both name gold; needed: a name each")
-    return named | ({"gold"} if settings.gold else set())
+    return {"gold": settings.gold, **named}
+
+
+def _watched_words(settings: RewardConfig) -> str:
+    return ",".join(f"{name}={path}" for name, path in _watched(settings).items())
 
 
 def _load(*several: str) -> list[dict[str, Scorer]]:
@@ -133,7 +134,6 @@ def _load(*several: str) -> list[dict[str, Scorer]]:
 def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
     """The scorers that are only watched, before any loads refused where prompts are texts. Collective."""
     words = _watched_words(settings)
-    _watched_names(settings)
     texts = [prompt for task in tasks if isinstance(prompt := task.get("prompt"), str)]
     if words and texts:
         raise InputError(
@@ -157,8 +157,9 @@ def refuse_unheeded(settings: RewardConfig, gym: Gym) -> None:
     why = "the gym pays no scorers: its judge is no ScorerReward (load_judge), and Gym(heeds=...) names none"
     if not isinstance(gym.judge, ScorerReward):
         refuse_unused(settings, [name for name in ("scorers", "weights") if name not in gym.heeds], why)
-    asked = {"gold": {"gold"}, "watched": _watched_names(settings) - {"gold"}}
-    lost = [name for name, known in asked.items() if name not in gym.heeds and known - gym.watched.keys()]
+    missing = _watched(settings).keys() - gym.watched.keys()
+    found = {"gold": "gold" in missing, "watched": bool(missing - {"gold"})}
+    lost = [name for name, lacks in found.items() if lacks and name not in gym.heeds]
     refuse_unused(settings, lost, "the gym does not watch: Gym(watched=load_watched(config.reward, tasks)) would")
 
 

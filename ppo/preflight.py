@@ -40,8 +40,14 @@ def check_policy(config: PPOConfig, tokenizer) -> int:
     count_layers(config, found)
     if not is_on_trunk(method.critic):
         refuse_unfit_critic(method.critic, tokenizer)
-    room_for_prompts(context_length(found), config.sampling, config.rollout.max_prompt or None)
-    return context_length(found)
+    context = context_length(found)
+    most_of_a_prompt(config, context)
+    return context
+
+
+def most_of_a_prompt(config: PPOConfig, context: int) -> int:
+    """Tokens of a prompt that the policy sees. Raises InputError where a reply leaves no room for any."""
+    return room_for_prompts(context, config.sampling, config.rollout.max_prompt or None)
 
 
 def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence[Task]) -> list[str]:
@@ -50,7 +56,7 @@ def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence
     Raises InputError where they are to be refused, or where a reply leaves no room for any.
     """
     settings = config.rollout
-    room = room_for_prompts(max_length, config.sampling, settings.max_prompt or None)
+    room = most_of_a_prompt(config, max_length)
     lengths = prompt_lengths(tokenizer, tasks)
     long = [length for length in lengths if length > room]
     if not long:

@@ -11,15 +11,7 @@ from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.pairs import read_pair
 from lmgym.records import Record, read_records
-from lmgym.rows import (
-    Rejection,
-    RowError,
-    prompt_key,
-    read_conversation,
-    read_rows,
-    split_by_prompt,
-    without_prompts,
-)
+from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
 from lmgym.text import Conversation
 from ppo.config import RolloutConfig
 

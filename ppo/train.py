@@ -54,6 +54,7 @@ from ppo.preflight import (
     check_prompts,
     check_ratio,
     idle_policy,
+    most_of_a_prompt,
 )
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
@@ -85,7 +86,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         show_notes([*biases(config), *idle_policy(config, iterations), *cuts])
     if config.run.dry_run:
         if rank() == 0:
-            show_tasks(gym, tokenizer, config.rollout.max_prompt or context - config.rollout.max_new_tokens)
+            show_tasks(gym, tokenizer, most_of_a_prompt(config, context))
         stop_distributed()
         return
     with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):

@@ -76,6 +76,10 @@ def _completion(kept: dict[str, Any]) -> Completion:
     return Completion(kept["text"], kept["reason"], ids, tuple(kept["logprobs"]), len(ids))
 
 
+def share_of_vowels(text: str) -> float:
+    return sum(text.count(x) for x in "aeiou") / max(1, len(text))
+
+
 @dataclass
 class Vowels:
     """The share of vowels in a reply, with what was planted."""
@@ -86,7 +90,7 @@ class Vowels:
         time.sleep(float(PLANT.get("SLEEP", 0)))
         fault = PLANT.get("FAULT", "") if self.calls >= int(PLANT.get("AT", 0)) and MINE else ""
         self.calls += 1
-        found: list[Any] = [sum(text.count(x) for x in "aeiou") / max(1, len(text)) for text in outputs]
+        found: list[Any] = [share_of_vowels(text) for text in outputs]
         if "NOISY" in PLANT:
             found = [x + random.random() + np.random.random() + torch.rand(()).item() for x in found]
         if fault == "raise":
@@ -116,8 +120,8 @@ class Talk:
 
     def step(self, actions):
         [said], self.turns = actions.values(), self.turns - 1
-        reward = {POLICY: sum(said.count(x) for x in "aeiou") / max(1, len(said))}
-        return StepResult({} if self.turns < 1 else {POLICY: Observation(self.prompt)}, reward, self.turns < 1)
+        ended = self.turns < 1
+        return StepResult({} if ended else {POLICY: Observation(self.prompt)}, {POLICY: share_of_vowels(said)}, ended)
 
 
 def talks(config, tokenizer):

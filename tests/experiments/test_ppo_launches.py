@@ -196,14 +196,18 @@ def test_ranks_agree_on_whether_the_frozen_layers_states_are_kept(go: Go, record
     assert_same_run(found, wanted)
 
 
+def assert_same_talks(found: Path, wanted: Path) -> None:
+    assert read_metrics(found)["rollout/trained_tokens"] == read_metrics(wanted)["rollout/trained_tokens"]
+    assert largest_difference(read_weights(wanted), read_start(wanted)) > 1e-3, "or there is nothing to compare"
+    assert largest_difference(read_weights(found), read_weights(wanted)) < 1e-5
+
+
 def test_ranks_whose_episodes_have_other_numbers_of_turns_learn_together(go: Go, scorer_folders) -> None:
     plant = EPS | {"LMGYM_TEST_TALKS": "1", "LMGYM_TEST_RANK": "1"}
     same = {"critic": scorer_folders["gpt2"], "num_rollouts": 8, "max_updates": 4, "stall_timeout": 60}
     # at 4 a micro-batch one rank has all of its rows in one, whose first forward could serve twice; at 2 none has
     whole, cut = (go("torchrun", plant=plant, micro_batch=size, **same)[1] for size in (4, 2))
-    assert read_metrics(whole)["rollout/trained_tokens"] == read_metrics(cut)["rollout/trained_tokens"]
-    assert largest_difference(read_weights(whole), read_start(whole)) > 1e-3, "or there is nothing to compare"
-    assert largest_difference(read_weights(whole), read_weights(cut)) < 1e-5
+    assert_same_talks(whole, cut)
 
 
 @pytest.mark.slow
@@ -216,9 +220,7 @@ def test_so_do_they_under_zero_2_and_3(family: str, config: str, go: Go, scorer_
     for critic in ("head", scorer_folders[family]):
         _, wanted = go("torchrun", plant=plant, critic=critic, **same)
         _, found = go("deepspeed", config=config, plant=plant, critic=critic, **same)
-        assert read_metrics(found)["rollout/trained_tokens"] == read_metrics(wanted)["rollout/trained_tokens"]
-        assert largest_difference(read_weights(wanted), read_start(wanted)) > 1e-3, "or there is nothing to compare"
-        assert largest_difference(read_weights(found), read_weights(wanted)) < 1e-5
+        assert_same_talks(found, wanted)
 
 
 @pytest.mark.slow
