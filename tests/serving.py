@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             return requests[name] - 1
 
     def respond(self, mode: str, number: int, body: dict) -> None:
-        if mode == "dies" or (mode == "dies_later" and number == 2):
+        if mode == "dies" or (mode == "dies_later" and number >= 2):
             self.wfile.write(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"choices": [{"mess')
             self.wfile.flush()
             os._exit(1)
