@@ -1,7 +1,7 @@
 """From a config and a task to a policy that can talk, in one straight line of numbered steps."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lmgym.batching import UpdateSampler
 from lmgym.engine import rank, stop_distributed, world_size, zero_stage
@@ -11,10 +11,11 @@ from lmgym.keeping import Keeper
 from lmgym.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models import context_length, load_config, load_tokenizer
 from lmgym.named_scorers import load_on_main_rank
-from lmgym.policies import PolicyModel, load_policy, refuse_no_eos
+from lmgym.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
 from lmgym.records import read_records
 from lmgym.reporting import show_notes, show_plan
 from lmgym.run import Run
+from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
 from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
@@ -33,12 +34,14 @@ def train(config: SftConfig, task: SftTask) -> None:
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.policy, config.data.max_length)
 
-    # 3. rows: read, validated, split, tokenised; and the prompts that are answered during training
+    # 3. rows: read, validated, split, tokenised; the prompts that are answered during training, and who judges answers
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     refuse_no_eos(config.policy.model, tokenizer)
+    refuse_scorer(config.policy.model, load_config(config.policy.model, config.policy.trust_remote_code))
     data = task.prepare(config, tokenizer)
     prompts = _read_prompts(config, task, data, tokenizer)
     _refuse_excess_memory(config, deepspeed)
+    scorers = load_on_main_rank(config.samples.scorers)
     if rank() == 0:
         show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
         show_notes(_notes(config.policy.model, tokenizer))
@@ -51,7 +54,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     # 4. the folder, locked, and what a former launch of this command left in it
     with kept_run(config, deepspeed, accumulation, data) as (run, keeper, checkpoint):
         # 5. the model, its trainer, and the run
-        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, prompts, run, keeper)
+        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, prompts, scorers, run, keeper)
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
@@ -123,6 +126,7 @@ def _make_trainer(
     tokenizer,
     data: TaskData,
     prompts: Sequence[Prompt],
+    scorers: Mapping[str, Scorer],
     run: Run,
     keeper: Keeper | None = None,
 ):
@@ -132,7 +136,6 @@ def _make_trainer(
     o, precision = config.optimizer, config.policy.precision
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
-    scorers = load_on_main_rank(config.samples.scorers)  # before the model: what does not load is said at once
     loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
     policy = PolicyModel(adapt(loaded, config.policy, run), config.policy.packed)
     if keeper:
