@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "reward_models/experiments/hh_pairwise.py"
 BIN = Path(sys.executable).parent
@@ -22,7 +24,6 @@ FOREIGN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN",
     "DS_ACCELERATOR",
 )  # fmt: skip
-SECONDS = 240
 # a process's environment in which there is a GPU, that is pretended
 PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
 
@@ -37,7 +38,7 @@ class Launched:
 
 
 def run(
-    command: Sequence[object], cwd: Path = ROOT, seconds: float = SECONDS, **environment: str
+    command: Sequence[object], cwd: Path = ROOT, seconds: float = PATIENCE, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end. Raises TimeoutExpired, with all its processes killed, after `seconds`."""
     return finish(start(command, cwd, **environment), seconds)
@@ -65,7 +66,7 @@ def start(command: Sequence[object], cwd: Path = ROOT, **environment: str) -> La
     return Launched(process, stdout, stderr)
 
 
-def finish(launched: Launched, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
+def finish(launched: Launched, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """Waits for a command and reads its output. What it left running is killed."""
     try:
         launched.process.wait(seconds)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from click.testing import CliRunner
+from patience import PATIENCE
 
 import eval_rewards_api
 from lmgym.pairs import validate
@@ -69,7 +70,7 @@ def piped(
     words = ["-m", "IPython", "-i", "--"] if ipython else []
     return subprocess.run(
         [sys.executable, *words, "eval_rewards_api.py", *arguments], input=lines, capture_output=True, text=True,
-        cwd=home, env={**PLAIN, "PYTHONIOENCODING": encoding}, timeout=120, encoding=encoding,
+        cwd=home, env={**PLAIN, "PYTHONIOENCODING": encoding}, timeout=PATIENCE, encoding=encoding,
     )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal
         child.expect("You: ")
         for line in ("hello", "%retry", "%table z", "%pick 3", "%why 1", "%status", "more"):
             child.sendline(line)
-            child.expect("You: $", timeout=60)
+            child.expect("You: $")
         said = child.seen()
     assert "owned" in said
     assert drives(said) == set()
@@ -231,7 +232,13 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
         "print(sorted({'torch', 'transformers', 'pandas', 'datasets'} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input="hello\n", capture_output=True, text=True, cwd=home, env=PLAIN, timeout=60
+        [sys.executable, "-c", code],
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=PLAIN,
+        timeout=PATIENCE,
     )
     assert json.loads(done.stdout)["turn"] == 1
     assert done.stderr == "[]\n"
@@ -262,7 +269,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 
     child = Terminal(
         sys.executable, arguments, cwd=str(home), env=env, encoding="utf-8", codec_errors="surrogateescape",
-        timeout=15, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
+        timeout=PATIENCE, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     child.logfile_read = io.StringIO()
     return child
@@ -287,8 +294,8 @@ def kept(home: Path):
     return load(path)
 
 
-def wait_for(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
+def wait_for(condition) -> None:
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 from launching import Launched, flags, launch, read_lines, start
+from patience import PATIENCE
 
 SCRIPT = Path(__file__).with_name("noisy_experiment.py")
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def workers(launched: Launched, script: Path = SCRIPT) -> dict[int, int]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 120, launched: Launched | None = None) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = PATIENCE, launched: Launched | None = None) -> Any:
     """Polls until something is there. Raises TimeoutError, or AssertionError where the run ended without it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -18,7 +18,6 @@ from faulting import ENGINES, ROOT, begin_and_wait, digest, outcome, steps, work
 from launching import PRETENDED, finish, flags, launch, read_lines, run, words
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
-SECONDS = 560  # other work may have the processors
 AN_ITERATION, UPDATES = 4, 24
 TRAIN = {
     "max_updates": UPDATES, "learning_rate": 1e-3, "save_updates": AN_ITERATION, "eval_updates": 8, "target": 0.05,
@@ -55,7 +54,7 @@ def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
     def get(engine: str) -> Path:
         if engine not in done:
             folder = tmp_path_factory.mktemp("whole") / engine
-            ended = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+            ended = run(asked(engine, folder), **NOISY)
             assert ended.returncode == 0, ended.stderr[-3000:]
             done[engine] = folder
         return done[engine]
@@ -102,7 +101,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 ) -> None:
     folder = tmp_path / "run"
     kill(asked(engine, folder), folder, step, rank, delay=random.Random(engine).uniform(0.0, 1.0))
-    done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+    done = run(asked(engine, folder), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
     assert_as_uninterrupted(folder, whole(engine))
@@ -115,12 +114,12 @@ def test_a_killed_run_in_fp16_goes_on_with_the_scale_of_its_loss(asked: Words, t
     file.write_text(json.dumps(sections | {"fp16": {"enabled": "auto", "initial_scale_power": 24}}))
     high = ("--deepspeed", file, "--precision", "fp16")
     straight, folder = tmp_path / "straight", tmp_path / "run"
-    assert run(asked("zero2", straight, *high, ranks=1), seconds=SECONDS, **NOISY, **PRETENDED).returncode == 0
+    assert run(asked("zero2", straight, *high, ranks=1), **NOISY, **PRETENDED).returncode == 0
     skipped = {line["step"]: line["policy/skipped_updates"] for line in read_lines(straight / "metrics.jsonl")[1:]}
     assert skipped[AN_ITERATION] > 0, "the first scale is too high"
     assert skipped[UPDATES] == 0, "and is lowered"
     kill(asked("zero2", folder, *high, ranks=1), folder, 8, 0, 0.5, **PRETENDED)
-    assert run(asked("zero2", folder, *high, ranks=1), seconds=SECONDS, **NOISY, **PRETENDED).returncode == 0
+    assert run(asked("zero2", folder, *high, ranks=1), **NOISY, **PRETENDED).returncode == 0
     assert_as_uninterrupted(folder, straight)
 
 
@@ -133,20 +132,20 @@ def test_killed_again_and_again_at_random_it_still_ends_the_same(
     for _ in range(3):
         target = min(UPDATES - 2 * AN_ITERATION, (steps(folder) or [0])[-1] + AN_ITERATION)
         kill(asked(engine, folder), folder, target, chance.randrange(2 if engine == "zero3" else 1), chance.random())
-    assert run(asked(engine, folder), seconds=SECONDS, **NOISY).returncode == 0
+    assert run(asked(engine, folder), **NOISY).returncode == 0
     assert_as_uninterrupted(folder, whole(engine))
 
 
 @pytest.mark.slow
 def test_a_run_killed_after_its_last_update_only_saves(asked: Words, whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert run(asked("plain", folder), seconds=SECONDS, **NOISY).returncode == 0
+    assert run(asked("plain", folder), **NOISY).returncode == 0
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"outcome": "running"}))
     (folder / "model" / "model.safetensors").unlink()
     before = (folder / "model" / "README.md").read_text()
     assert "| reward/mean |" in before
-    assert run(asked("plain", folder), seconds=SECONDS, **NOISY).returncode == 0
+    assert run(asked("plain", folder), **NOISY).returncode == 0
     assert_as_uninterrupted(folder, whole("plain"))
     assert (folder / "model" / "README.md").read_text() == before
 
@@ -156,12 +155,12 @@ def test_sigterm_saves_at_the_iterations_end_and_leaves(engine: str, asked: Word
     folder = tmp_path / "run"
     launched = begin_and_wait(asked(engine, folder), folder, AN_ITERATION, LMGYM_TEST_SLEEP="0.5", **NOISY)
     os.kill(max(workers(launched, SCRIPT).values()), signal.SIGTERM)
-    ended = finish(launched, SECONDS)
+    ended = finish(launched)
     assert ended.returncode == TORCHRUN.get(engine, 75), ended.stderr[-2000:]
     assert outcome(folder) == ("interrupted", 75)
     assert steps(folder)[-1] % AN_ITERATION == 0
     assert not (folder / "model").exists()
-    done = run(asked(engine, folder), seconds=SECONDS, **NOISY)
+    done = run(asked(engine, folder), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_as_uninterrupted(folder, whole(engine))
 
@@ -179,19 +178,19 @@ def test_another_number_of_ranks_is_refused_or_converted(
     launched = begin_and_wait(asked(engine, folder, ranks=before, **changes), folder, 4, LMGYM_TEST_SLEEP="0.5")
     for pid in workers(launched, SCRIPT).values():
         os.kill(pid, signal.SIGTERM)
-    finish(launched, SECONDS)
+    finish(launched)
     assert outcome(folder) == ("interrupted", 75)
     at = steps(folder)[-1]
     assert at < 12
-    refused = run(asked(engine, folder, ranks=after, **changes), seconds=SECONDS)
+    refused = run(asked(engine, folder, ranks=after, **changes))
     assert refused.returncode == TORCHRUN.get(engine, 2)
     said = words(refused.stderr)
     assert f"was written by {before} rank(s), this run has {after}" in said
     assert "--reshard" in said
     assert steps(folder)[-1] == at, "a refusal changes nothing"
-    done = run(asked(engine, folder, "--reshard", ranks=after, **changes), seconds=SECONDS)
+    done = run(asked(engine, folder, "--reshard", ranks=after, **changes))
     assert done.returncode == 0, done.stderr[-3000:]
-    assert run(asked("plain", straight, **changes), seconds=SECONDS).returncode == 0
+    assert run(asked("plain", straight, **changes)).returncode == 0
     found, wanted = ({line["step"]: line for line in read_lines(x / "metrics.jsonl")} for x in (folder, straight))
     assert list(found) == list(wanted) == [0, 4, 8, 12]  # 0: judged before step 1
     assert json.loads((folder / "run.json").read_text())["resumed_at"] == at
@@ -204,16 +203,16 @@ def test_another_number_of_ranks_is_refused_or_converted(
 def test_other_settings_and_a_folder_in_use_are_refused(asked: Words, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     launched = begin_and_wait(asked("plain", folder), folder, AN_ITERATION, LMGYM_TEST_SLEEP="2", **NOISY)
-    second = run(asked("plain", folder), seconds=SECONDS)
+    second = run(asked("plain", folder))
     assert launched.process.poll() is None
     assert second.returncode == 73
     assert f"process {workers(launched, SCRIPT)[0]}" in words(second.stderr)
     launched.process.kill()
     finish(launched)
-    other = run(asked("plain", folder, cliprange=0.3), seconds=SECONDS)
+    other = run(asked("plain", folder, cliprange=0.3))
     assert other.returncode == 2
     assert "cliprange was 0.2, now 0.3" in words(other.stderr)
-    other = run(asked("plain", folder, max_prompt=5), seconds=SECONDS)
+    other = run(asked("plain", folder, max_prompt=5))
     assert "max_prompt was 0, now 5" in words(other.stderr)
 
 
@@ -233,7 +232,7 @@ def test_what_is_not_finite_stops_before_the_weights_change(
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
     at = 18 if engine == "plain" else 9  # forwards: 4 an update on one rank, 2 on each of two; so the fifth update
     planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": str(at), "LMGYM_TEST_RANK": str(rank)}
-    done = run(asked(engine, folder), seconds=SECONDS, **planted, **NOISY)
+    done = run(asked(engine, folder), **planted, **NOISY)
     assert done.returncode == TORCHRUN.get(engine, 65), done.stderr[-3000:]
     assert outcome(folder) == ("non_finite", 65)
     said = json.loads((folder / "non_finite.json").read_text())
@@ -259,7 +258,7 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     folder = tmp_path / "run"
     # on the first rank of two, or on the only one; from the second iteration on
     planted = {"LMGYM_TEST_FAULT": fault, "LMGYM_TEST_AT": "2", "LMGYM_TEST_RANK": "0"}
-    done = run(asked(engine, folder, eval_updates=UPDATES), seconds=SECONDS, **planted)
+    done = run(asked(engine, folder, eval_updates=UPDATES), **planted)
     assert done.returncode == 69, done.stderr[-3000:]
     assert outcome(folder) == ("rewards_failed", 69)
     failed = 8 if engine == "zero2" or fault == "half" else 16
@@ -272,7 +271,7 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
 @pytest.mark.slow
 def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path) -> None:
     planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
-    done = run(asked("zero2", tmp_path / "run"), seconds=SECONDS, **planted)
+    done = run(asked("zero2", tmp_path / "run"), **planted)
     assert done.returncode == 69
     assert "error: the judge's budget is spent" in words(done.stderr)
     assert outcome(tmp_path / "run") == ("failed", 69)
@@ -282,7 +281,7 @@ def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path)
 def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     planted = {"LMGYM_TEST_FAULT": "half"}
-    done = run(asked("plain", folder, max_failed_rewards=0.6), seconds=SECONDS, **planted)
+    done = run(asked("plain", folder, max_failed_rewards=0.6), **planted)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in read_lines(folder / "metrics.jsonl") if line["step"]]
     assert [line["rollout/failed_rewards"] for line in lines] == [0.5] * 6
@@ -296,7 +295,7 @@ def test_a_collapsed_policy_ends_the_run_and_names_its_last_good_checkpoint(
     engine: str, asked: Words, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    done = run(asked(engine, folder, max_kl=0.05, learning_rate=1e-2), seconds=SECONDS)
+    done = run(asked(engine, folder, max_kl=0.05, learning_rate=1e-2))
     assert done.returncode == 68, done.stderr[-3000:]
     assert outcome(folder) == ("collapsed", 68)
     said = words(done.stderr)

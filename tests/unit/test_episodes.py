@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from acting import TOKENIZER, Chat, Judges, Scripted, play
+from patience import PATIENCE
 from transformers import AutoModelForCausalLM
 
 from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
@@ -275,11 +276,11 @@ def test_environments_that_block_wait_all_at_once_in_reset_and_in_step() -> None
         blocking = True
 
         def reset(self, task, seed):
-            everybody.wait(timeout=30)
+            everybody.wait(PATIENCE)
             return super().reset(task, seed)
 
         def step(self, actions):
-            everybody.wait(timeout=30)
+            everybody.wait(PATIENCE)
             return super().step(actions)
 
     main = threading.get_ident()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "reward_models", "ppo")
@@ -176,7 +177,7 @@ def test_experiments_are_called_by_their_file_import_without_side_effects_and_wi
     )
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in experiments()]
     done = subprocess.run(
-        [sys.executable, "-c", code, *names], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, *names], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     found, heavy, same_environment = json.loads(done.stdout)  # nothing else was printed
     assert found == {name: name.rpartition(".")[2] for name in names}

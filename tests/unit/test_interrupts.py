@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 # each script says what it does in lines, and ends by itself within a minute
@@ -73,7 +74,7 @@ class Process:
 
     def end(self) -> tuple[int, str, str]:
         """Exit code and what else was said on stdout and stderr."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
 
@@ -230,7 +231,7 @@ from lmgym.stalls import StallWatch
 def say(*words): print(*words, flush=True)
 folder, timeout, beats = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 def waits_for_a_friend():
-    lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=4)
+    lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=30)
 leave = (lambda why: 1 / 0) if "broken" in sys.argv else lambda why: say("leave:", why)
 with StallWatch(folder, timeout, leave) as watch:
     say("ready")
@@ -271,8 +272,7 @@ def test_a_rank_speaks_where_a_lower_one_spoke_only_in_a_former_run(
     (tmp_path / "stalls").mkdir()
     (tmp_path / "stalls" / "rank-0.txt").write_text("update 3; of long ago\n")
     os.utime(tmp_path / "stalls" / "rank-0.txt", (time.time() - 60,) * 2)
-    longer = STALL.replace("timeout=4", "timeout=20")
-    code, out, _ = python(longer, str(tmp_path), "1", "0", RANK="1", WORLD_SIZE="2").end()
+    code, out, _ = python(STALL, str(tmp_path), "1", "0", RANK="1", WORLD_SIZE="2").end()
     assert code == 70
     assert "rank 0: silent; rank 1: update 7; no progress for " in out
 
@@ -281,5 +281,6 @@ def test_a_rank_speaks_where_a_lower_one_spoke_only_in_a_former_run(
 def test_progress_and_a_watch_that_was_not_asked_for_end_nothing(
     tmp_path: Path, python: Callable[..., Process], timeout: str, beats: str
 ) -> None:
-    assert python(STALL, str(tmp_path), timeout, beats).end()[:2] == (0, "went on\n")
+    shorter = STALL.replace("acquire(timeout=30)", "acquire(timeout=4)")
+    assert python(shorter, str(tmp_path), timeout, beats).end()[:2] == (0, "went on\n")
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE
 
 # what goes wrong at the end of a rank, and what must still happen there
 RANK = """
@@ -34,7 +35,9 @@ def end(words: str = "pass", after: str = "", **variables: str) -> subprocess.Co
     environment = {key: value for key, value in os.environ.items() if key != "RANK"} | variables
     code = RANK.replace("END", words).replace("AFTER", after)
     # a pipe, not a terminal: what was printed is lost unless it is flushed
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 def test_the_interpreter_alone_would_abort():

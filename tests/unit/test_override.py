@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from patience import PATIENCE
 
 from lmgym.errors import InputError
 from lmgym.override import flatten, override
@@ -264,7 +265,9 @@ def test_help_takes_less_than_a_third_of_a_second_of_cpu(tmp_path: Path) -> None
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60).stdout
+        shown = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, check=True, timeout=PATIENCE
+        ).stdout
         assert "Peak learning rate." in shown
         assert "heavy: []" in shown
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -23,6 +23,7 @@ from model_costs import (
     scoring_flops,
     trunk_flops,
 )
+from patience import PATIENCE
 from ppo_on_gpu import NoText
 from shapes import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -157,7 +158,7 @@ def test_scores_are_what_torch_counts() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_what_is_missing() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith("no CUDA GPU is at hand; needed: one, or --device cpu")

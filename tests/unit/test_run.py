@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from lmgym.errors import InputError
 from lmgym.run import Run
@@ -342,4 +343,4 @@ def test_metrics_reach_the_tracker_too(tmp_path: Path) -> None:
 
 def test_a_run_opens_without_torch() -> None:
     code = "import sys, lmgym.run; sys.exit(int(bool({'torch', 'wandb', 'numpy'} & sys.modules.keys())))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE).returncode == 0

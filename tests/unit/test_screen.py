@@ -9,6 +9,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
+from patience import PATIENCE
 from rich.cells import cell_len
 
 from lmgym.text import Conversation, Turn
@@ -270,7 +271,7 @@ def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.
     monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
     out = TerminalFile()
     with progress_on(out) as told:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while "0 s; Ctrl-C stops it" not in out.getvalue():
             assert time.monotonic() < end
             time.sleep(0.01)

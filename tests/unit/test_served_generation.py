@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 import pytest
+from patience import PATIENCE
 
 from lmgym import served_generation
 from lmgym.errors import InputError
@@ -209,7 +210,7 @@ def test_a_server_that_dies_in_the_middle_is_reported_and_the_next_one_answers(s
     generator = ServedGenerator(server.url, "tiny", retries=2)
     with pytest.raises(ServerError, match=r"in 3 tries.*refused"):
         generator.reply([HELLO], 2, Sampling())
-    assert server.process.wait(10) == 1
+    assert server.process.wait(PATIENCE) == 1
     assert len(server.requests) == 1
     assert texts(ServedGenerator(serve("good").url, "tiny").reply([HELLO], 1, Sampling())) == [["0.0 to hello"]]
 
@@ -226,7 +227,7 @@ def test_a_server_that_dies_among_many_requests_ends_all_of_them(serve) -> None:
 
 
 def no_threads_are_left() -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while any(thread.name == "served-generation" for thread in threading.enumerate()):
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -238,9 +239,9 @@ def test_a_server_that_stalls_is_given_up_in_time(serve, mode: str) -> None:
     start = time.monotonic()
     with pytest.raises(ServerError, match=r"in 2 tries.*no answer within timeout=0.2 s"):
         ServedGenerator(server.url, "tiny", timeout=0.2, retries=1).reply([HELLO], 1, Sampling())
-    assert 0.4 <= time.monotonic() - start < 8
+    assert 0.4 <= time.monotonic() - start < 40  # what trickles would be there after 50 s
     while len(server.requests) < 2:  # it may not have had the time to write down what it read
-        assert time.monotonic() - start < 8
+        assert time.monotonic() - start < PATIENCE
         time.sleep(0.01)
     assert len(server.requests) == 2
 
@@ -281,7 +282,7 @@ def test_ctrl_c_leaves_at_once_from_an_answer_and_from_a_wait(serve, mode: str, 
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             ServedGenerator(server.url, "tiny", n_in_one_request=False).reply([HELLO], 20, Sampling())
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 50  # a request has 60 s, a wait 600
     finally:
         signal.signal(signal.SIGINT, before)
     no_threads_are_left()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from lmgym.errors import InputError
 from lmgym.tracking import adopt_original_token_names, choose, hub_token, start_tracker
@@ -193,7 +194,9 @@ print("wandb" in sys.modules)
 def life(tracking: str, folder: Path) -> list[str]:
     """What a process prints that tracks two lines; a process of its own, for wandb leaves a service behind."""
     command = [sys.executable, "-c", LIFE, tracking, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
+    )
     return (done.stdout + done.stderr).splitlines()
 
 
