@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from click.testing import CliRunner
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 
 import eval_rewards_api
 from lmgym.pairs import validate
@@ -232,14 +231,9 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
         "print(sorted({'torch', 'transformers', 'pandas', 'datasets'} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        input="hello\n",
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env=PLAIN,
-        timeout=PATIENCE,
-    )
+        [sys.executable, "-c", code], input="hello\n", capture_output=True, text=True,
+        cwd=home, env=PLAIN, timeout=PATIENCE,
+    )  # fmt: skip
     assert json.loads(done.stdout)["turn"] == 1
     assert done.stderr == "[]\n"
 
@@ -292,13 +286,6 @@ def ipython(home: Path) -> Iterator[Terminal]:
 def kept(home: Path):
     [path] = (home / "sessions").glob("*.jsonl")
     return load(path)
-
-
-def wait_for(condition) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython: Terminal, home: Path) -> None:
@@ -372,7 +359,7 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
         child.sendline("slow")
         child.expect(r"\d+ of at most 600")
         os.kill(child.pid, signal.SIGKILL)
-        wait_for(lambda: not child.isalive())
+        wait_until(lambda: not child.isalive(), seconds=60)
         said = child.seen()
     assert "owned" in said
     assert not [attack for attack in ATTACKS if attack in said]

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from faulting import begin_and_wait, digest, measured, outcome, steps, wait_for, workers
 from launching import Launched, finish, run
-from patience import PATIENCE
 
 Words = Callable[..., list]
 
@@ -32,8 +31,8 @@ def interrupt(words: list, folder: Path, send: Callable[[Launched, int], None], 
     launched = begin_and_wait(words, folder, 2, LMGYM_TEST_SLEEP="0.1")
     pids = list(workers(launched).values())
     send(launched, number)
-    wait_for(lambda: not any(_runs(pid) for pid in pids))
-    launched.process.wait(PATIENCE)
+    wait_for(lambda: not any(_runs(pid) for pid in pids), seconds=60)
+    launched.process.wait(60)
     return finish(launched).returncode
 
 
@@ -92,7 +91,7 @@ def test_a_second_signal_leaves_at_once_with_the_former_checkpoint_whole(
     assert _runs(pid), "one signal waits for the update"
     before = steps(folder)
     os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: not _runs(pid), seconds=20)
+    wait_for(lambda: not _runs(pid), seconds=5)
     ended = finish(launched)
     assert ended.returncode == 75
     assert steps(folder) == before

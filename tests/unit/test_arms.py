@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from patience import PATIENCE
+from patience import wait_until
 
 from lmgym.cli import arms
 from lmgym.cli.ab import Design
@@ -101,8 +100,8 @@ def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, t
         wait_until(lambda: len(workers_of(first.pid)) == 2)
         started = workers_of(first.pid)
         first.send_signal(signal_)
-        first.wait(PATIENCE)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+        first.wait(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), seconds=60)
     assert first.returncode
 
 
@@ -121,7 +120,7 @@ list(deploy_all(["bots"], World(0), arms(), 2))
 
 
 def test_an_interrupt_while_work_is_handed_out_waits_for_none_of_it() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
 
 
@@ -129,11 +128,3 @@ def workers_of(pid: int) -> list[str]:
     """Processes that multiprocessing started there."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Raises AssertionError where it never does."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)

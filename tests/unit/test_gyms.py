@@ -193,17 +193,17 @@ class Stalling:
 
     def score(self, conversations, replies):
         if "hm" in replies:
-            time.sleep(30)
+            time.sleep(3)
         return torch.ones(len(replies))
 
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
     monkeypatch.setattr(gyms, "load_scorers", lambda words: {"a": Stalling()})
-    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=1.0, reward_retries=1))
+    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
     assert found[1].trouble
-    assert found[1].trouble.startswith("a: gave no answer within 1 s (--reward_timeout)")
+    assert found[1].trouble.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
 
 
 def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:

@@ -4,12 +4,11 @@ import io
 import random
 import re
 import threading
-import time
 import unicodedata
 from dataclasses import replace
 
 import pytest
-from patience import PATIENCE
+from patience import wait_until
 from rich.cells import cell_len
 
 from lmgym.text import Conversation, Turn
@@ -271,10 +270,7 @@ def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.
     monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
     out = TerminalFile()
     with progress_on(out) as told:
-        end = time.monotonic() + PATIENCE
-        while "0 s; Ctrl-C stops it" not in out.getvalue():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: "0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
     assert told is not None
     assert re.search(r"\r +\r$", out.getvalue())
     assert not [t for t in threading.enumerate() if t.name == "progress"]

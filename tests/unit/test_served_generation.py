@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 import pytest
-from patience import PATIENCE
+from patience import wait_until
 
 from lmgym import served_generation
 from lmgym.errors import InputError
@@ -210,7 +210,7 @@ def test_a_server_that_dies_in_the_middle_is_reported_and_the_next_one_answers(s
     generator = ServedGenerator(server.url, "tiny", retries=2)
     with pytest.raises(ServerError, match=r"in 3 tries.*refused"):
         generator.reply([HELLO], 2, Sampling())
-    assert server.process.wait(PATIENCE) == 1
+    assert server.process.wait(10) == 1
     assert len(server.requests) == 1
     assert texts(ServedGenerator(serve("good").url, "tiny").reply([HELLO], 1, Sampling())) == [["0.0 to hello"]]
 
@@ -227,10 +227,7 @@ def test_a_server_that_dies_among_many_requests_ends_all_of_them(serve) -> None:
 
 
 def no_threads_are_left() -> None:
-    end = time.monotonic() + PATIENCE
-    while any(thread.name == "served-generation" for thread in threading.enumerate()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: not any(thread.name == "served-generation" for thread in threading.enumerate()), seconds=10)
 
 
 @pytest.mark.parametrize("mode", ["stalls", "trickles"])
@@ -239,9 +236,9 @@ def test_a_server_that_stalls_is_given_up_in_time(serve, mode: str) -> None:
     start = time.monotonic()
     with pytest.raises(ServerError, match=r"in 2 tries.*no answer within timeout=0.2 s"):
         ServedGenerator(server.url, "tiny", timeout=0.2, retries=1).reply([HELLO], 1, Sampling())
-    assert 0.4 <= time.monotonic() - start < 40  # what trickles would be there after 50 s
+    assert 0.4 <= time.monotonic() - start < 8
     while len(server.requests) < 2:  # it may not have had the time to write down what it read
-        assert time.monotonic() - start < PATIENCE
+        assert time.monotonic() - start < 8
         time.sleep(0.01)
     assert len(server.requests) == 2
 
@@ -282,7 +279,7 @@ def test_ctrl_c_leaves_at_once_from_an_answer_and_from_a_wait(serve, mode: str, 
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             ServedGenerator(server.url, "tiny", n_in_one_request=False).reply([HELLO], 20, Sampling())
-        assert time.monotonic() - start < 50  # a request has 60 s, a wait 600
+        assert time.monotonic() - start < 10
     finally:
         signal.signal(signal.SIGINT, before)
     no_threads_are_left()
