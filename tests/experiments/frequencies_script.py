@@ -82,7 +82,7 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
             chats = DataConfig(given["chats"], eval_size=4, max_length=128)
             talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, run=run_config)
             rows = CHAT.prepare(talking, tokenizer)
-            trainer = sft.train._make_trainer(talking, CHAT, deepspeed, accumulation, tokenizer, rows, [], run)
+            trainer = sft.train._make_trainer(talking, CHAT, deepspeed, accumulation, tokenizer, rows, [], {}, run)
         trainer.add_callback(look)
         trainer.train()
     AcceleratorState._reset_state()  # the next trainer has another config

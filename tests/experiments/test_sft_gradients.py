@@ -34,7 +34,7 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
     data = CHAT.prepare(config, tokenizer)
     capture = Capture()
     with Run.start(config.output, {}, 0, "none") as run:
-        trainer = train._make_trainer(config, CHAT, None, accumulation, tokenizer, data, [], run)
+        trainer = train._make_trainer(config, CHAT, None, accumulation, tokenizer, data, [], {}, run)
         trainer.add_callback(capture)
         trainer.train()
     [gradients] = capture.updates
