@@ -8,6 +8,7 @@ Design decisions:
 - One process serves a GPU, and large models, of which there would be a copy in each.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -81,7 +82,8 @@ def deploy_all(
     context, before = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, _begin) as pool:
         try:  # from the first submit on: an interrupt meanwhile would wait for all that was submitted
-            parts = [[pool.submit(_live, names, world, part) for part in arm.parts(processes)] for arm in arms]
+            with _interrupts_wait():
+                parts = [[pool.submit(_live, names, world, part) for part in arm.parts(processes)] for arm in arms]
             for arm, futures in zip(arms, parts, strict=True):
                 yield _joined(arm, world, futures)
         except BrokenProcessPool as error:
@@ -93,6 +95,24 @@ def deploy_all(
             for process in set(multiprocessing.active_children()) - before:
                 process.terminate()  # nobody waits for what they are at
             raise
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C within is heard behind it. A process whose start it broke off would be known to nobody, so that nobody
+    ends it, and would keep the queue open that the end of the others waits for.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other hears signals
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _deploy(policies: Sequence[Generator], world: World, arm: Arm) -> Behaviour:

@@ -97,10 +97,13 @@ def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, t
     words = ["deploy", "bots", "--users", "20000", "--processes", "2", "--output", str(tmp_path / "logs")]
     command = [sys.executable, "-m", "lmgym.cli.main", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
-        wait_until(lambda: len(workers_of(first.pid)) == 2)
-        started = workers_of(first.pid)
-        first.send_signal(signal_)
-        first.wait(timeout=60)
+        try:
+            wait_until(lambda: len(workers_of(first.pid)) == 2)
+            started = workers_of(first.pid)
+            first.send_signal(signal_)
+            first.wait(timeout=60)
+        finally:
+            first.kill()  # Popen would wait for one that hangs
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), seconds=60)
     assert first.returncode
 
@@ -119,8 +122,30 @@ list(deploy_all(["bots"], World(0), arms(), 2))
 """
 
 
-def test_an_interrupt_while_work_is_handed_out_waits_for_none_of_it() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
+# Ctrl-C between the start of the second process and the moment from which its parent knows it
+AT_A_START = """
+import multiprocessing.util, signal
+start, started = multiprocessing.util.spawnv_passfds, []
+
+def start_and_press(path, words, fds):
+    pid = start(path, words, fds)
+    started.extend(word for word in words if "spawn_main" in str(word))
+    if len(started) == 2:
+        signal.raise_signal(signal.SIGINT)
+    return pid
+
+multiprocessing.util.spawnv_passfds = start_and_press
+from lmgym.cli.arms import Arm, deploy_all
+from lmgym.environments.world import World
+from lmgym.generation import Sampling
+import numpy as np
+list(deploy_all(["bots"], World(0), [Arm(0, np.arange(20000), 31, 0, Sampling())], 2))
+"""
+
+
+@pytest.mark.parametrize("script", [INTERRUPTED, AT_A_START])
+def test_an_interrupt_while_work_is_handed_out_waits_for_none_of_it(script: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
 
 
