@@ -20,8 +20,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from lmgym.environments.protocol import Environment, Judge, Observation, Sample, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation import Completion, Generator, Sampling, seeds_of
-from lmgym.prompt_fitting import Prompt, fit_prompt, room_for_prompts
-from lmgym.text import Conversation, Turn, render_all, tokenize_texts
+from lmgym.prompt_fitting import Prompt, fit_prompts, room_for_prompts
+from lmgym.text import Conversation, Turn
 
 MOST_THREADS = 64  # blocking environments that wait at the same time
 Reward = float | tuple[float, ...] | None
@@ -56,8 +56,10 @@ class Step:
     where the judgement failed: to be masked"""
     scores: Mapping[str, float] = field(default_factory=dict)
     trouble: str = ""
-    cut: int = 0
-    """tokens that the prompt lost on its left"""
+    dropped_turns: int = 0
+    """oldest turns that the prompt was shown without"""
+    shortened: int = 0
+    """tokens that its last turn lost: see lmgym/truncation.py"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ def run_episodes(
     """Environment i plays task i by seed i to its end; an `Episode` for each trained agent who acted, in that order.
 
     `others` act for the agents of those names, which are not trained: score requests for them are left out. A prompt
-    has at most `max_prompt` tokens (None: what the context leaves beside `sampling.max_new_tokens`); a longer one is
-    cut on the left behind a BOS, or refused. Raises InputError for that, for a context without room, an instance that
+    has at most `max_prompt` tokens (None: what the context leaves beside `sampling.max_new_tokens`); a longer one
+    loses its oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that
     is given twice, and environments that break the protocol; what an environment raises goes through with a note of
     the episode, what the judge raises as it is.
     """
@@ -257,7 +259,9 @@ class _Players:
             prompts = self._read(trained, self.on_long_prompt)
             found = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
             for (one, agent), prompt, [completion] in zip(trained, prompts, found, strict=True):
-                step = Step(prompt.ids, prompt.text, completion, cut=prompt.cut)
+                step = Step(
+                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened
+                )  # fmt: skip
                 one.steps.setdefault(agent, []).append(step)
                 said[one.index, agent] = completion.text
         for agent, generator in self.others.items():
@@ -287,20 +291,16 @@ class _Players:
 
     def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[Prompt]:
         """What agents see, as the policy's template renders it, in at most `room` tokens."""
-        shown = [one.observations[agent].prompt for one, agent in asked]
-        rendered = iter(render_all(self.tokenizer, [prompt for prompt in shown if not isinstance(prompt, str)]))
-        texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in shown]
-        prompts = []
-        for (one, agent), text, ids in zip(asked, texts, tokenize_texts(self.tokenizer, texts), strict=True):
-            if not ids:
+        prompts = fit_prompts(self.tokenizer, [one.observations[agent].prompt for one, agent in asked], self.room)
+        for (one, agent), prompt in zip(asked, prompts, strict=True):
+            if not prompt.ids:
                 raise InputError(f"{one}: the prompt of {agent!r} has no token; needed: text, or a BOS in the template")
-            if len(ids) > self.room and on_long == "refuse":
+            if prompt.truncated and on_long == "refuse":
                 raise InputError(
-                    f"{one}: a prompt of {len(ids)} tokens for {agent!r}; needed: at most {self.room}, the context of "
-                    f"{self.generator.max_length} less max_new_tokens={self.sampling.max_new_tokens}, or max_prompt; "
-                    'leave such tasks out, or let on_long_prompt be "cut"'
+                    f"{one}: a prompt for {agent!r} has more than {self.room} tokens; needed: at most so many, the "
+                    f"context of {self.generator.max_length} less max_new_tokens={self.sampling.max_new_tokens}, or "
+                    'max_prompt; leave such tasks out, or let on_long_prompt be "cut"'
                 )
-            prompts.append(fit_prompt(self.tokenizer, ids, text, self.room))
         return prompts
 
     def _seeded(self, asked: Sequence[tuple[_Running, str]]) -> Sampling:

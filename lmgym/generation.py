@@ -12,7 +12,7 @@ import numpy as np
 
 from lmgym.bounds import Bound, refuse_out_of_bounds
 from lmgym.errors import InputError
-from lmgym.text import Conversation
+from lmgym.text import Conversation, reply_text
 
 if TYPE_CHECKING:
     from lmgym.scorers import Scorer  # imports torch and transformers: a session with a script starts without them
@@ -151,8 +151,7 @@ class BestOfN:
         """n replies, each the best of `self.n` of its own."""
         candidates = self.generator.reply(conversations, n * self.n, sampling, progress)
         owners = [c for c, replies in zip(conversations, candidates, strict=True) for _ in replies]
-        # scorers learned from replies without the space that a template leaves in front of them
-        scores = self.scorer.score(owners, [reply.text.strip() for replies in candidates for reply in replies])
+        scores = self.scorer.score(owners, [reply_text(reply.text) for replies in candidates for reply in replies])
         best = scores.view(len(conversations), n, self.n).argmax(-1).tolist()
         return [
             [replies[group * self.n + place] for group, place in enumerate(places)]

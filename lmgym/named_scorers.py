@@ -54,9 +54,13 @@ def read_world(words: str) -> int:
 
 def hidden_utility(world: "World") -> "Scorer":
     """What replies are worth to users of average taste: to judge by, where nobody else knows it."""
+    from lmgym.environments.app import one_line
     from lmgym.scorers import FunctionScorer
 
-    return FunctionScorer(lambda conversations, replies: world.utility(conversations, replies).tolist())
+    # the app shows and logs replies on one line
+    return FunctionScorer(
+        lambda conversations, replies: world.utility(conversations, [one_line(reply) for reply in replies]).tolist()
+    )
 
 
 def load_on_main_rank(words: str | None) -> dict[str, "Scorer"]:

@@ -23,7 +23,8 @@ def show_plan(
     unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
     CONSOLE.print(
         f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
-        f"{data.truncated:,} cut on the left to {max_length} tokens, "
+        f"{data.truncated:,} too long for {max_length} tokens and without their oldest turns, {data.shortened:,} of "
+        "them with only the end of their last turn, "
         f"{counts['rejected_rows']:,} rows rejected{unused}",
         soft_wrap=True,
     )

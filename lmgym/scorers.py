@@ -16,7 +16,8 @@ from lmgym.families import family_of
 from lmgym.models import ScoringModel, context_length, load_classifier, load_config, load_tokenizer, round_weights
 from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
-from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_replies, tokenize_texts
+from lmgym.text import Conversation, Replies, render, tokenize_texts
+from lmgym.truncation import tokenize_replies
 
 REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
@@ -47,11 +48,28 @@ def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a scorer was shown: the text, its tokens, and how many were cut off its left."""
+    """What a scorer was shown: the text, its tokens, and how many tokens of the whole text were left out."""
 
     text: str
     tokens: int
     cut: int
+
+
+@dataclass
+class TextCounts:
+    """Texts that a scorer was shown since it was made, and how many of them were not whole."""
+
+    texts: int = 0
+    truncated: int = 0
+    """without their oldest turns, or shortened"""
+    shortened: int = 0
+    """of which the last turn, or the reply, had to be cut: see lmgym/truncation.py"""
+
+    def add(self, texts: int, row: Replies) -> None:
+        """Counts the replies of a row."""
+        self.texts += texts
+        self.truncated += texts * row.truncated
+        self.shortened += texts * (row.shortened > 0)
 
 
 class HFScorer:
@@ -69,6 +87,7 @@ class HFScorer:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
         self.max_length, self.batch_tokens, self.moments = max_length, batch_tokens, moments
         self.prefix = Prefix(family_of(model.classifier)) if model.packed else None
+        self.counts = TextCounts()
 
     @classmethod
     def load(
@@ -106,10 +125,11 @@ class HFScorer:
         return scorer
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One float32 a reply. Replies to one conversation share its forward and the left end of their texts.
+        """One float32 a reply. Replies to one conversation share its forward.
 
-        Where a text is too long, as much is cut off the left of all replies to that conversation, so that they are
-        compared in the same context, as in training. A request about one conversation goes on from the one before.
+        Where a text is too long, all replies to that conversation lose the same turns (lmgym/truncation.py), so that
+        they are compared in the same context, as in training. A request about one conversation goes on from the one
+        before. Raises InputError where a system message alone is too long, or the chat template refuses a conversation.
         """
         rows, members = self._rows(conversations, replies)
         scores = torch.empty(len(replies), dtype=torch.float32)
@@ -141,18 +161,21 @@ class HFScorer:
         rows: list[Replies] = []
         members: list[list[int]] = []
         for (conversation, group), row in zip(groups.items(), found, strict=True):
-            if row is not None:
+            if not isinstance(row, str):
                 rows.append(row)
                 members.append(group)
-            else:  # a reply alone is too long: each has the end of its own text
-                rows += [self._end_of(conversation, replies[i]) for i in group]
+            else:  # a reply alone is too long: each is fitted by itself, and such a reply keeps its end
+                rows += [self._alone(conversation, replies[i]) for i in group]
                 members += [[i] for i in group]
+        for row, here in zip(rows, members, strict=True):
+            self.counts.add(len(here), row)
         return rows, members
 
-    def _end_of(self, conversation: Conversation, reply: str) -> Replies:
-        [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, conversation, reply)])
-        keep = {self.tokenizer.bos_token_id, self.tokenizer.cls_token_id}
-        return share_prefix([_keep_right(ids, self.max_length, keep)])
+    def _alone(self, conversation: Conversation, reply: str) -> Replies:
+        [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, cut_replies=True)
+        if isinstance(row, str):
+            raise InputError(f"a text cannot be scored: {row}")
+        return row
 
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Replies], alone: bool) -> torch.Tensor:
@@ -224,17 +247,10 @@ class Ensemble:
 def _rows_of_few(rows: Sequence[Replies]) -> list[Replies]:
     """Attention is quadratic in a row: more replies than REPLIES_A_ROW start another, with the prefix again."""
     return [
-        Replies(row.prefix, row.tails[first : first + REPLIES_A_ROW], row.truncated)
+        Replies(row.prefix, row.tails[first : first + REPLIES_A_ROW])
         for row in rows
         for first in range(0, len(row.tails), REPLIES_A_ROW)
     ]
-
-
-def _keep_right(ids: list[int], max_length: int, keep_first: set[int | None]) -> list[int]:
-    """The last `max_length` ids, a first BOS or [CLS] kept."""
-    if len(ids) <= max_length:
-        return ids
-    return [ids[0], *ids[1 - max_length :]] if ids[0] in keep_first else ids[-max_length:]
 
 
 def _moments(saved: dict, path: str | Path) -> tuple[float, float]:

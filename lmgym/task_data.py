@@ -25,6 +25,9 @@ class TaskData:
     replies: int
     """most replies of an example"""
     truncated: int
+    """examples without their oldest turns, or shortened"""
+    shortened: int
+    """examples of which the last turn before the reply had to be cut: see lmgym/truncation.py"""
     rejections: Sequence[Rejection]
     fingerprint: str
     left_out: dict[str, int] = field(default_factory=dict)
@@ -37,6 +40,7 @@ class TaskData:
             f"train_{self.noun}": len(self.train),
             f"eval_{self.noun}": len(self.evaluation),
             f"truncated_{self.noun}": self.truncated,
+            f"shortened_{self.noun}": self.shortened,
             "rejected_rows": len(self.rejections),
             **self.left_out,
         }
@@ -86,7 +90,8 @@ def prepare_prompted(
         evaluation=evaluation,
         lengths=np.array([example.replies.tokens for example in train]),
         replies=max((len(example.replies.tails) for example in train), default=0),
-        truncated=sum(e.replies.truncated > 0 for e in (*train, *evaluation)),
+        truncated=sum(e.replies.truncated for e in (*train, *evaluation)),
+        shortened=sum(e.replies.shortened > 0 for e in (*train, *evaluation)),
         rejections=[*rejections, *long, *also_long],
         fingerprint=fingerprint(kept, held_out),
         left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},

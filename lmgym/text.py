@@ -1,12 +1,12 @@
-"""Chats as data, and the only place that writes "User:"/"Bot:", applies a chat template or truncates.
+"""Chats as data, and the only place that writes "User:"/"Bot:" or applies a chat template.
 
 Design decisions:
 - One mechanism renders everything: the tokenizer's chat template. A tokenizer without one gets the flat
   "User:/Bot:" template below, which is saved with it, so whoever loads the folder renders the same text.
 - What replies to one conversation share is found on token ids (`share_prefix`), after each full text has been
   tokenised: sharing never changes a tokenisation.
-- Truncation is on the left, in tokens, with the same window start for all replies to a conversation, and the
-  final turn stays whole.
+- Turns are stripped of white space around them where they are read, and nothing else is changed: every stage sees the
+  same line breaks, lists and code. Too long texts are cut in lmgym/truncation.py.
 """
 
 import re
@@ -53,14 +53,19 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies to one conversation as token ids: their common prefix once, and a tail (never empty) a reply.
-
-    `truncated` is the number of tokens that were cut off the left of every reply's text.
-    """
+    """Replies to one conversation as token ids: their common prefix once, and a tail (never empty) a reply."""
 
     prefix: list[int]
     tails: list[list[int]]
-    truncated: int = 0
+    dropped_turns: int = 0
+    """oldest turns that were left out: see lmgym/truncation.py"""
+    shortened: int = 0
+    """tokens that the last turn lost, because it alone is too long"""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether anything was left out."""
+        return bool(self.dropped_turns or self.shortened)
 
     @property
     def tokens(self) -> int:
@@ -77,8 +82,16 @@ def messages(conversation: Conversation, reply: str | None = None) -> list[dict[
     return rows
 
 
+def reply_text(text: str) -> str:
+    """A reply as every stage sees it: without white space around it, its line breaks and indentation as they are."""
+    return text.strip()
+
+
 def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
-    """A conversation out of chat messages. Raises ValueError for an unknown role or a message without text."""
+    """A conversation out of chat messages, each stripped as a transcript's turns are.
+
+    Raises ValueError for an unknown role or a message without text.
+    """
     turns, persona = [], []
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -90,9 +103,9 @@ def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
                 "needed: role user, assistant or system, and text"
             )
         if role == "system":
-            persona.append(content)
+            persona.append(content.strip())
         else:
-            turns.append(Turn("user" if role == "user" else "bot", content))
+            turns.append(Turn("user" if role == "user" else "bot", content.strip()))
     return Conversation(tuple(turns), "\n".join(persona))
 
 
@@ -151,21 +164,42 @@ def render(tokenizer, conversation: Conversation, reply: str | None = None) -> s
 
 
 def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str] | None = None) -> list[str]:
-    """`render` of reply i to conversation i, or of the conversations alone.
+    """`render` of reply i to conversation i, or of the conversations alone. Raises InputError as `render` does."""
+    texts = []
+    for text in render_each(tokenizer, conversations, replies):
+        if isinstance(text, InputError):
+            raise text
+        texts.append(text)
+    return texts
+
+
+def render_each(
+    tokenizer, conversations: Sequence[Conversation], replies: Sequence[str | None] | None = None
+) -> list[str | InputError]:
+    """The same with an error in the place of each conversation that the template refuses.
 
     The flat templates are written out here, ten times as fast as by jinja.
     """
     given: Sequence[str | None] = [None] * len(conversations) if replies is None else replies
     chats = list(zip(conversations, given, strict=True))
     if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
-        return [render(tokenizer, c, r) for c, r in chats]
+        return [_render_or_error(tokenizer, c, r) for c, r in chats]
     first = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
-    last = "" if replies is None else tokenizer.eos_token or ""
+    eos = tokenizer.eos_token or ""
     return [
         # the template puts an eos behind a bot's turn that ends a prompt
-        render(tokenizer, c) if r is None and _ends_with_bot(c) else first + to_transcript(c, r) + last
+        _render_or_error(tokenizer, c)
+        if r is None and _ends_with_bot(c)
+        else first + to_transcript(c, r) + ("" if r is None else eos)
         for c, r in chats
     ]
+
+
+def _render_or_error(tokenizer, conversation: Conversation, reply: str | None = None) -> str | InputError:
+    try:
+        return render(tokenizer, conversation, reply)
+    except InputError as error:
+        return error
 
 
 def _ends_with_bot(conversation: Conversation) -> bool:
@@ -198,49 +232,7 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return len(first)
 
 
-def share_prefix(sequences: Sequence[list[int]], truncated: int = 0) -> Replies:
+def share_prefix(sequences: Sequence[list[int]], dropped_turns: int = 0, shortened: int = 0) -> Replies:
     """Full token sequences as one shared prefix and a tail each."""
     shared = common_prefix(sequences)
-    return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], truncated)
-
-
-def truncate_left(
-    sequences: Sequence[list[int]], prompt_tokens: int, max_length: int, keep_first: frozenset[int] = frozenset()
-) -> tuple[list[list[int]], int] | None:
-    """Cuts the same number of tokens off the left of all, so that the longest has `max_length`; (sequences, cut).
-
-    `prompt_tokens` is where the final turn begins: None is returned where a final turn would not stay whole.
-    A first id out of `keep_first` (BOS, [CLS]) stays in place.
-    """
-    cut = max(map(len, sequences)) - max_length
-    if cut <= 0:
-        return list(sequences), 0
-    kept = 1 if sequences[0][0] in keep_first else 0
-    if kept + cut > prompt_tokens:
-        return None
-    return [ids[:kept] + ids[kept + cut :] for ids in sequences], cut
-
-
-def tokenize_replies(
-    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Sequence[str]], max_length: int
-) -> list[Replies | None]:
-    """Token ids of k replies to each conversation, truncated alike; None where a reply alone exceeds max_length.
-
-    All texts go through one call of the tokenizer, and the prompts of those that are cut through another.
-    """
-    owners = [conversation for conversation, group in zip(conversations, replies, strict=True) for _ in group]
-    sequences = iter(tokenize_texts(tokenizer, render_all(tokenizer, owners, [r for group in replies for r in group])))
-    full = [[next(sequences) for _ in group] for group in replies]
-    # where the final turn begins matters to a text that is cut and to no other: prompts are half of the work
-    cut = [index for index, group in enumerate(full) if max(map(len, group)) > max_length]
-    texts = render_all(tokenizer, [conversations[index] for index in cut])
-    prompts = dict(zip(cut, tokenize_texts(tokenizer, texts), strict=True))
-    keep_first = frozenset(i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None)
-    rows: list[Replies | None] = []
-    for index, group in enumerate(full):
-        prompt = prompts.get(index, [])
-        # an encoder's [SEP] ends the prompt but not its place in the full text: the border is where they agree
-        border = min(common_prefix([[*prompt, -1], [*ids, -2]]) for ids in group) if prompt else 0
-        window = truncate_left(group, border, max_length, keep_first)
-        rows.append(None if window is None else share_prefix(*window))
-    return rows
+    return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], dropped_turns, shortened)

@@ -34,7 +34,7 @@ class RolloutConfig:
     max_prompt: int = 0
     """most tokens of a prompt; 0: what the context leaves beside the reply"""
     long_prompts: Literal["cut", "refuse"] = "cut"
-    """cut longer prompts on the left, counted, or refuse them"""
+    """leave the oldest turns of longer prompts out, counted, or refuse them"""
     batch_rows: int = 256
     """replies that are sampled together"""
     cache_gb: float = 2.0

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from lmgym.engine import agreed, rank, share_objects, world_size
-from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation import Sampling
 from lmgym.local_generation import LocalGenerator
-from lmgym.text import Conversation, to_transcript
+from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
@@ -166,7 +165,7 @@ def watch(
     if not gym.watched or not episodes:
         return {name: [] for name in gym.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
-    replies = [one_line(episode.steps[-1].completion.text) for episode in episodes]
+    replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
     return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in gym.watched.items()}
 
 

@@ -8,6 +8,7 @@ import torch
 
 from lmgym.engine import share_objects, sum_over_ranks
 from lmgym.episodes import Episode
+from lmgym.scorers import TextCounts
 from ppo.experience import Gap
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts
@@ -46,7 +47,8 @@ def of_episodes(episodes: Sequence[Episode]) -> Sums:
         "rollout/reply_tokens": _pair(tokens),
         "rollout/turns": (len(steps), len(episodes)),
         "rollout/unended": _pair([step.completion.finish_reason == "length" for step in steps]),
-        "rollout/cut_prompts": _pair([step.cut > 0 for step in steps]),
+        "rollout/cut_prompts": _pair([step.dropped_turns > 0 or step.shortened > 0 for step in steps]),
+        "rollout/shortened_prompts": _pair([step.shortened > 0 for step in steps]),
         "rollout/failed_rewards": (len(episodes) - len(earned), len(episodes)),
         "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
     }
@@ -54,6 +56,16 @@ def of_episodes(episodes: Sequence[Episode]) -> Sums:
     sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}
     names = sorted({name for episode in episodes for name in episode.info})
     return sums | {f"episode/{n}": _pair([float(e.info[n]) for e in episodes if n in e.info]) for n in names}
+
+
+def of_texts(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -> Sums:
+    """Shares of the texts since then that each scorer saw without their oldest turns, and with a turn cut."""
+    sums: Sums = {}
+    for name, counts in now.items():
+        texts = counts.texts - before[name].texts
+        sums[f"scores/{name}/truncated"] = (counts.truncated - before[name].truncated, texts)
+        sums[f"scores/{name}/shortened"] = (counts.shortened - before[name].shortened, texts)
+    return sums
 
 
 def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:

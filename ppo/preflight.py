@@ -10,7 +10,7 @@ from lmgym.errors import InputError
 from lmgym.families import family_named
 from lmgym.models import context_length, load_config
 from lmgym.policies import refuse_no_eos, refuse_scorer
-from lmgym.prompt_fitting import room_for_prompts
+from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk, refuse_unfit_critic
@@ -23,9 +23,18 @@ MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 
 def prompt_lengths(tokenizer, tasks: Sequence[Task]) -> list[int]:
     """Tokens of each prompt, each prompt once; none of tasks whose environment makes the prompts."""
-    prompts = {task["prompt"] for task in tasks if isinstance(task.get("prompt"), str | Conversation)}
-    rendered = render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)])
-    return [len(ids) for ids in tokenize_texts(tokenizer, [*rendered, *(p for p in prompts if isinstance(p, str))])]
+    return _lengths(tokenizer, _distinct_prompts(tasks))
+
+
+def _distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
+    prompts = (task.get("prompt") for task in tasks)
+    return list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str | Conversation)))
+
+
+def _lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
+    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
+    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
+    return [len(ids) for ids in tokenize_texts(tokenizer, texts)]
 
 
 def check_policy(config: PPOConfig, tokenizer) -> int:
@@ -51,13 +60,14 @@ def most_of_a_prompt(config: PPOConfig, context: int) -> int:
 
 
 def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence[Task]) -> list[str]:
-    """A line where prompts are longer than the context leaves room for, and lose their left.
+    """A line where prompts are longer than the context leaves room for, and lose their oldest turns.
 
-    Raises InputError where they are to be refused, or where a reply leaves no room for any.
+    Raises InputError where they are to be refused, where nothing of one would be left, or where a reply leaves no room.
     """
     settings = config.rollout
     room = most_of_a_prompt(config, max_length)
-    lengths = prompt_lengths(tokenizer, tasks)
+    prompts = _distinct_prompts(tasks)
+    lengths = _lengths(tokenizer, prompts)
     long = [length for length in lengths if length > room]
     if not long:
         return []
@@ -67,7 +77,10 @@ def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence
             f"{found}; needed: shorter ones, fewer max_new_tokens (now {settings.max_new_tokens} of a context of "
             f"{max_length}), or long_prompts=cut"
         )
-    return [f"{found}: they are cut on the left"]
+    cut = fit_prompts(tokenizer, [p for p, length in zip(prompts, lengths, strict=True) if length > room], room)
+    shortened = sum(prompt.shortened > 0 for prompt in cut)
+    ends = f"; of {shortened} only the end of the last turn is left (--long_prompts refuse stops)" if shortened else ""
+    return [f"{found}: they lose their oldest turns{ends}"]
 
 
 def check_first_rollouts(

@@ -11,11 +11,11 @@ from rich.table import Table
 from lmgym.engine import engine_name, world_size
 from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
-from lmgym.prompt_fitting import fit_prompt
+from lmgym.prompt_fitting import fit_prompts
 from lmgym.reporting import CONSOLE
 from lmgym.run import Run
 from lmgym.saving import below
-from lmgym.text import render, tokenize_texts
+from lmgym.truncation import left_out
 from ppo.config import PPOConfig
 from ppo.critics import save_critic
 from ppo.gyms import Gym
@@ -54,11 +54,9 @@ def show_tasks(gym: Gym, tokenizer, room: int) -> None:
     """What the policy will see first of three tasks, in at most `room` tokens."""
     for task in gym.tasks[:3]:
         for agent, seen in gym.environment().reset(task, 0).items():
-            text = seen.prompt if isinstance(seen.prompt, str) else render(tokenizer, seen.prompt)
-            [ids] = tokenize_texts(tokenizer, [text])
-            prompt = fit_prompt(tokenizer, ids, text, room)
-            lost = f" of {len(ids)}, cut on the left" if prompt.cut else ""
-            CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost}", style="dim")
+            [prompt] = fit_prompts(tokenizer, [seen.prompt], room)
+            lost = left_out(prompt.dropped_turns, prompt.shortened)
+            CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
             CONSOLE.print(escape(prompt.text), soft_wrap=True)
 
 

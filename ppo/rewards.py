@@ -7,17 +7,16 @@ what failed over ranks and asks `stop_if_too_many_failed`, so that all ranks sto
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from lmgym.environments.app import one_line
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
 from lmgym.generation import Completion
-from lmgym.scorers import Scorer
-from lmgym.text import Conversation
+from lmgym.scorers import HFScorer, Scorer, TextCounts
+from lmgym.text import Conversation, reply_text
 from ppo.advantages import masked_sums, moments_of
 from ppo.attempts import Finding, Patience, Reward, ask, read_number
 
@@ -121,7 +120,7 @@ def _asks_for_ids(function: Callable[..., Any]) -> bool:
 class ScorerReward:
     """The weighted sum of scorers' opinions on replies, each first brought to mean 0 and std 1, then clipped.
 
-    Replies are shown as the app shows them: on one line. A scorer of weight 0 only has an opinion, for the log. Raises
+    A scorer of weight 0 only has an opinion, for the log. Raises
     InputError for names that differ and numbers that cannot be.
     """
 
@@ -157,7 +156,7 @@ class ScorerReward:
     def opinions(self, samples: Sequence[Sample]) -> dict[str, list[Finding[float]]]:
         """What each scorer says of each reply, as it is. Raises InputError for a prompt that is no conversation."""
         conversations = [_conversation(sample) for sample in samples]
-        replies = [one_line(sample.request.reply) for sample in samples]
+        replies = [reply_text(sample.request.reply) for sample in samples]
         patience = Patience(self.timeout, self.retries)
 
         return {name: ask_scorer(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()}
@@ -174,6 +173,12 @@ class ScorerReward:
         mean, std = (0.0, 1.0) if self.moments is None else self.moments[name]
         normal = (score - mean) / std
         return normal if self.clip is None else max(-self.clip, min(normal, self.clip))
+
+
+def text_counts(judge: Any) -> dict[str, TextCounts]:
+    """Texts that each scorer of a judge was shown so far, of those that count them."""
+    scorers = judge.scorers if isinstance(judge, ScorerReward) else {}
+    return {name: replace(one.counts) for name, one in scorers.items() if isinstance(one, HFScorer)}
 
 
 def ask_scorer(

@@ -41,7 +41,7 @@ from ppo.config import PPOConfig
 from ppo.demand import refuse_excess_memory
 from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import Gap, reward_and_advance
-from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
+from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare, refuse_unheeded
 from ppo.learner import FirstLook, Learned
 from ppo.parts import Parts, count_iterations, set_up
@@ -58,7 +58,7 @@ from ppo.preflight import (
 )
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
-from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, to_moments
+from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, text_counts, to_moments
 from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import collapse, stop_collapsed
 from ppo.state import LoopState, read_state, write_state
@@ -117,6 +117,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)
         gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
+        shown = text_counts(p.gym.judge)
         episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
         refuse_uneven(config, len(episodes), gym.trained_agents)
         _stop_where_rewards_fail(config, episodes, run)
@@ -139,6 +140,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
+        metrics |= reduce_means(of_texts(shown, text_counts(p.gym.judge)))
         why = _judge(config, state, metrics)
         state.iteration += 1
         write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], tasks))

@@ -32,7 +32,7 @@ class DataConfig:
     probe_rows: int = 2000
     """at most so many rows of an evaluation set"""
     max_length: int = 512
-    """tokens of a prompt with its reply; longer ones are cut on the left, the reply whole"""
+    """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole"""
 
 
 @dataclass(frozen=True)

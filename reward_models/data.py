@@ -6,7 +6,8 @@ from pathlib import Path
 
 from lmgym.pairs import COLUMNS, Pair
 from lmgym.rows import Rejection
-from lmgym.text import Replies, tokenize_replies
+from lmgym.text import Replies
+from lmgym.truncation import tokenize_replies
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,8 @@ def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[l
     examples, rejections = [], []
     for index, (pair, replies) in enumerate(zip(pairs, rows, strict=True)):
         lengths = (len(words[2 * index]), len(words[2 * index + 1]))
-        if replies is None:
-            found = f"a reply of {max(lengths)} tokens; with its turn's marks it exceeds max_length={max_length}"
-            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], found))
+        if isinstance(replies, str):
+            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], replies))
             continue
         number = numbers.setdefault(pair.prompt_key, len(numbers))
         origin = f"{Path(pair.file).name}:{pair.line}"

@@ -11,7 +11,8 @@ import numpy as np
 
 from lmgym.errors import InputError
 from lmgym.records import read_columns, require_columns
-from lmgym.text import Conversation, Replies, from_transcript, tokenize_replies
+from lmgym.text import Conversation, Replies, from_transcript
+from lmgym.truncation import tokenize_replies
 from reward_models.metrics import (
     Metrics,
     gold_correlation,
@@ -121,7 +122,9 @@ def read_evaluation(path: Path, evaluation: Evaluation, rows: int, tokenizer, ma
     chats = [split_reply(text) for text in columns["text"][kept].tolist()]
     usable = [(int(row), *chat) for row, chat in zip(kept, chats, strict=True) if chat is not None]
     tokenized = tokenize_replies(tokenizer, [c for _, c, _ in usable], [(r,) for _, _, r in usable], max_length)
-    fitting = [(row, replies) for (row, _, _), replies in zip(usable, tokenized, strict=True) if replies is not None]
+    fitting = [
+        (row, replies) for (row, _, _), replies in zip(usable, tokenized, strict=True) if isinstance(replies, Replies)
+    ]
     if not fitting:
         raise InputError(
             f"{path} has no usable row: {len(columns['text'])} rows, {len(usable)} end in a bot's reply; needed: text "

@@ -15,7 +15,8 @@ from lmgym.records import Record
 from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, prepare_prompted
-from lmgym.text import Conversation, tokenize_replies
+from lmgym.text import Conversation
+from lmgym.truncation import tokenize_replies
 from reward_models.config import RewardConfig
 from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.losses import MOST_TIED
@@ -123,9 +124,8 @@ def tokenize_groups(groups: Sequence[Group], tokenizer, max_length: int) -> tupl
     numbers: dict[str, int] = {}
     examples, rejections = [], []
     for group, replies in zip(groups, rows, strict=True):
-        if replies is None:
-            found = f"a reply that with its turn's marks exceeds max_length={max_length}"
-            rejections.append(Rejection(group.file, group.line, "replies", found))
+        if isinstance(replies, str):
+            rejections.append(Rejection(group.file, group.line, "replies", replies))
             continue
         number = numbers.setdefault(group.prompt_key, len(numbers))
         examples.append(RankedExample(replies, group.ranks, number, f"{Path(group.file).name}:{group.line}"))

@@ -16,7 +16,8 @@ from lmgym.errors import InputError
 from lmgym.records import Columns, read_columns, require_columns
 from lmgym.rows import Rejection
 from lmgym.task_data import at_most
-from lmgym.text import Replies, from_transcript, tokenize_replies
+from lmgym.text import Replies, from_transcript, reply_text
+from lmgym.truncation import tokenize_replies
 from reward_models.config import DataConfig
 from reward_models.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
@@ -49,17 +50,28 @@ class Rows(Sequence[T]):
 class TokenRows(Rows[Replies]):
     """Rows of one reply as one flat array of token ids: 4 bytes a token."""
 
-    def __init__(self, ids: np.ndarray, lengths: np.ndarray, truncated: np.ndarray) -> None:
-        self.ids, self.lengths, self.truncated = ids, lengths, truncated
+    def __init__(self, ids: np.ndarray, lengths: np.ndarray, dropped_turns: np.ndarray, shortened: np.ndarray) -> None:
+        self.ids, self.lengths = ids, lengths
+        self.dropped_turns, self.shortened = dropped_turns, shortened
         self.ends = np.cumsum(lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def truncated(self) -> int:
+        """Rows of which anything was left out."""
+        return int(((self.dropped_turns > 0) | (self.shortened > 0)).sum())
+
+    @property
+    def shortened_rows(self) -> int:
+        """Rows of which the last turn was cut."""
+        return int((self.shortened > 0).sum())
+
     def row(self, index: int) -> Replies:
         """One of them."""
         ids = self.ids[self.ends[index] - self.lengths[index] : self.ends[index]].tolist()
-        return Replies(ids[:-1], [ids[-1:]], int(self.truncated[index]))
+        return Replies(ids[:-1], [ids[-1:]], int(self.dropped_turns[index]), int(self.shortened[index]))
 
 
 @dataclass(frozen=True)
@@ -235,7 +247,7 @@ def tokenize_log(
     import pyarrow
 
     at = log.usable[rows]
-    ids, lengths, truncated = [], [], []
+    ids, lengths, dropped, shortened, reasons = [], [], [], [], []
     fits, prompts = np.zeros(len(at), dtype=bool), np.zeros(len(at), dtype=np.int64)
     for start in range(0, len(at), BLOCK):
         block = log.columns.table.take(pyarrow.array(at[start : start + BLOCK]))
@@ -243,21 +255,24 @@ def tokenize_log(
         digest.update("\0".join([*texts[0], *texts[1]]).encode())
         prompts[start : start + BLOCK] = [hash(text) for text in texts[0]]
         conversations = [from_transcript(text) for text in texts[0]]
-        found = tokenize_replies(tokenizer, conversations, [(reply.strip(),) for reply in texts[1]], max_length)
-        fits[start : start + BLOCK] = [row is not None for row in found]
-        fitting = [row for row in found if row is not None]
+        found = tokenize_replies(tokenizer, conversations, [(reply_text(reply),) for reply in texts[1]], max_length)
+        fits[start : start + BLOCK] = [isinstance(row, Replies) for row in found]
+        reasons += [row for row in found if isinstance(row, str)]
+        fitting = [row for row in found if isinstance(row, Replies)]
         ids.append(np.array([i for row in fitting for i in (*row.prefix, *row.tails[0])], dtype=np.int32))
         lengths += [row.tokens for row in fitting]
-        truncated += [row.truncated for row in fitting]
+        dropped += [row.dropped_turns for row in fitting]
+        shortened += [row.shortened for row in fitting]
     digest.update(np.ascontiguousarray(log.labels[at]).tobytes())
     tokens = TokenRows(
-        np.concatenate([*ids, np.empty(0, np.int32)]), np.array(lengths, np.int64), np.array(truncated, np.int32)
-    )
+        np.concatenate([*ids, np.empty(0, np.int32)]), np.array(lengths, np.int64), np.array(dropped, np.int32),
+        np.array(shortened, np.int32),
+    )  # fmt: skip
     columns, kept = log.columns, at[fits]
     row_ids = columns.table["row_id"].to_numpy()[kept] if "row_id" in columns.table.column_names else None
-    found_in = f"exceeds max_length={max_length} with its turn's marks"
     rejections = [
-        Rejection(columns.files[columns.file[i]], int(columns.line[i]), "output_text", found_in) for i in at[~fits]
+        Rejection(columns.files[columns.file[i]], int(columns.line[i]), "output_text", reason)
+        for i, reason in zip(at[~fits], reasons, strict=True)
     ]
     places = columns.files, columns.file[kept], columns.line[kept]
     return LogRows(tokens, log.labels[kept], log.users[rows[fits]], prompts[fits], row_ids, *places), rejections

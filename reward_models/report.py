@@ -12,6 +12,7 @@ from lmgym.probes import Probe, join_reports
 from lmgym.reporting import CONSOLE, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.saving import save_classifier
+from lmgym.truncation import left_out
 from reward_models.config import RewardConfig
 from reward_models.evaluations import Evaluation
 from reward_models.probes import HeldOut
@@ -39,12 +40,13 @@ def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
     for example in examples:
         prefix, tails = example.replies.prefix, example.replies.tails
         CONSOLE.rule(example.origin, style="dim")
-        cut = f"({example.replies.truncated} cut on the left)"
+        lost = left_out(example.replies.dropped_turns, example.replies.shortened)
+        cut = f", {lost}" if lost else ""
         if len(tails) == 1:  # nothing is shared
-            title = f"{task.tails(example)[0]}, {len(prefix) + len(tails[0])} tokens {cut}"
+            title = f"{task.tails(example)[0]}, {len(prefix) + len(tails[0])} tokens{cut}"
             CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix + tails[0])))}")
             continue
-        title = f"shared, {len(prefix)} tokens {cut}"
+        title = f"shared, {len(prefix)} tokens{cut}"
         CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix)))}")
         for name, tail in zip(task.tails(example), tails, strict=True):
             title = f"{name}, {len(tail)} more = {len(prefix) + len(tail)} tokens"
@@ -108,7 +110,7 @@ scorer.score([Conversation((Turn("user", "Hello!"),))], ["Hi, how are you?"])
 
 It is an ordinary `AutoModelForSequenceClassification` with `num_labels={task.outputs}`: render a chat with the
 tokenizer's own chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read
-{READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens were cut on the left.
+{READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens lost their oldest turns.
 
 ## Measured on held-out data
 

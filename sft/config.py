@@ -22,7 +22,7 @@ class DataConfig:
     max_rows: int | None = None
     """use only the first rows of the dataset"""
     max_length: int = 1024
-    """tokens of a row; longer conversations are cut on the left, each output whole"""
+    """tokens of a row; longer conversations become several rows, each output whole"""
 
 
 @dataclass(frozen=True)

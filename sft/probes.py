@@ -17,7 +17,7 @@ from lmgym.objectives import Objective
 from lmgym.policies import PolicyModel, plain_copy
 from lmgym.probes import Report
 from lmgym.scorers import Scorer
-from lmgym.text import Conversation, to_transcript
+from lmgym.text import Conversation, reply_text, to_transcript
 from sft.tokenization import Example
 
 MOST_NATS = 700.0  # whose exponential a float still holds
@@ -132,7 +132,7 @@ class SampleProbe:
         conversations = [prompt.conversation for prompt in self.prompts]
         generator = LocalGenerator(causal, self.tokenizer)
         replies = [group[0] for group in generator.reply(conversations, 1, self.sampling)]
-        texts = [reply.text.strip() for reply in replies]
+        texts = [reply_text(reply.text) for reply in replies]
         scores = {name: scorer.score(conversations, texts).tolist() for name, scorer in self.scorers.items()}
         self.rows = [
             {

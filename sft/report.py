@@ -14,6 +14,7 @@ from lmgym.probes import join_reports
 from lmgym.reporting import CONSOLE, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.task_data import TaskData
+from lmgym.truncation import left_out
 from sft.config import SftConfig
 from sft.probes import SampleProbe
 from sft.tasks import SftTask
@@ -24,9 +25,9 @@ def show_rows(examples: list[Example], tokenizer) -> None:
     """Rows as the model will see them: what it is to predict stands in brackets."""
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
+        lost = left_out(example.replies.dropped_turns, example.replies.shortened)
         CONSOLE.print(
-            f"[bold]{len(example.ids)} tokens, {len(example.targets)} of them to predict "
-            f"({example.replies.truncated} cut on the left):[/bold]"
+            f"[bold]{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:[/bold]"
         )
         CONSOLE.print(escape(marked(example, tokenizer)), soft_wrap=True)
 

@@ -7,18 +7,21 @@ Design decisions:
   the model stops when it talks. Without it only last turns would teach where a reply ends.
 - A conversation is one row where its template only ever appends. Where it rewrites what came before (some drop
   earlier thoughts), each output is a row of its own.
-- A row longer than `max_length` is cut on the left, each output whole: the last outputs with what fits before them,
-  then, in a row of their own, the outputs that were cut off there.
+- A conversation longer than `max_length` becomes several rows, truncated as everywhere (lmgym/truncation.py): the last
+  outputs with the turns that fit before them, then, in a row of their own, the outputs that were left out there. Each
+  output stands whole, once.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmgym.rows import Rejection
-from lmgym.text import Conversation, Replies, render_all, tokenize_texts
+from lmgym.text import Conversation, Replies, render_each, tokenize_texts
+from lmgym.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from sft.conversations import Chat
+from sft.layout import pieces_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Example:
     """A row of ids, and what is to be predicted at some of its places."""
 
     replies: Replies
-    """one tail: the ids; `truncated` of its conversation's were cut off"""
+    """one tail: the ids"""
     places: list[int]
     """the logits at place t predict the target, which is mostly the token at t + 1"""
     targets: list[int]
@@ -47,117 +50,154 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Output:
-    """A stretch of a row, [start, end), that is to be predicted from the place before it on."""
+class _Window:
+    """Turns of a chat that are to be one row. `outputs` are places of its turns, of which the last ends it; of a
+    teacher's row there is none, and the conversation is its prompt.
+    """
 
-    turn: int
-    """where the text in front of it begins: a row that holds it from there has the whole turn that it answers"""
-    start: int
-    end: int
-    targets: list[int]
-    probabilities: list[float] | None = None
+    place: int
+    """which chat"""
+    conversation: Conversation
+    outputs: tuple[int, ...]
+    limit: int
+    """tokens that truncation leaves of it"""
+    too_long: bool
+    """must be truncated before it is rendered whole"""
+    dropped_turns: int = 0
+    shortened: int = 0
+    whole: "_Window | None" = None
+    """of which it is what truncation left"""
 
 
 def tokenize_chats(chats: Sequence[Chat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
     """Rows of every conversation whose outputs fit whole; what cannot be a row as rejections."""
-    rows, rejections, texts = [], [], []
+    rows: list[list[Example]] = [[] for _ in chats]
+    rejections: list[Rejection] = []
 
-    def reject(chat: Chat, found: str) -> None:
+    def reject(place: int, found: str) -> None:
+        chat = chats[place]
         rejections.append(Rejection(chat.file, chat.line, chat.field, found))
 
-    for chat, rendered in zip(chats, _render(chats, tokenizer), strict=True):
-        if isinstance(rendered, str):
-            reject(chat, rendered)
+    queue = []
+    for place, chat in enumerate(chats):
+        if chat.tokens and max(chat.tokens) >= len(tokenizer):
+            reject(place, f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer")
         else:
-            texts += [(chat, pieces) for pieces in rendered]
-    # all texts go through one call of the tokenizer
-    ids = iter(tokenize_texts(tokenizer, [text for _, pieces in texts for text in pieces]))
-    for chat, pieces in texts:
-        sequence, outputs = _lay_out([next(ids) for _ in pieces], chat, tokenizer)
-        for row in _windows(sequence, outputs, max_length, tokenizer.bos_token_id, chat):
-            if isinstance(row, str):
-                reject(chat, row)
+            queue.append(_window(place, chat.conversation, chat.outputs, max_length - max(0, len(chat.tokens) - 1)))
+    while queue:
+        windows, queue = _truncated([window for window in queue if window.too_long], tokenizer, queue, reject)
+        laid_out = []
+        for window in windows:
+            pieces = _pieces(window, tokenizer)
+            if isinstance(pieces, str):
+                reject(window.place, pieces)
+            elif pieces is None:
+                queue += _apart(window.whole or window)
             else:
-                rows.append(row)
-    return rows, rejections
+                laid_out.append((window, pieces))
+        # all texts of a round go through one call of the tokenizer
+        ids = iter(tokenize_texts(tokenizer, [text for _, pieces in laid_out for text in pieces]))
+        for window, pieces in laid_out:
+            example = _example(window, [next(ids) for _ in pieces], chats[window.place], tokenizer)
+            if (excess := len(example.ids) - max_length) <= 0:
+                rows[window.place].append(example)
+                queue += _rest(window)
+            elif window.whole is None:
+                queue.append(replace(window, too_long=True))
+            else:  # apart, its pieces have a token or two more than its text has as a whole
+                queue.append(replace(window.whole, too_long=True, limit=window.limit - excess))
+    return [row for of_chat in rows for row in of_chat], rejections
 
 
-def _render(chats: Sequence[Chat], tokenizer) -> Iterator[list[list[str]] | str]:
-    """Of each conversation its rows as texts, in turn context and output; or why there are none."""
-    prompts = [_before(chat, turn) for chat in chats for turn in chat.outputs or (len(chat.conversation.turns),)]
-    contexts = iter(render_all(tokenizer, prompts))
-    owners = [(_before(chat, turn), chat.conversation.turns[turn].text) for chat in chats for turn in chat.outputs]
-    wholes = iter(render_all(tokenizer, [c for c, _ in owners], [text for _, text in owners]))
-    for chat in chats:
-        if chat.tokens:
-            context, most = next(contexts), max(chat.tokens)
-            unknown = f"token {most}; needed: ids below {len(tokenizer)}, of this tokenizer"
-            yield unknown if most >= len(tokenizer) else [[context]]
-            continue
-        pairs = [(next(contexts), next(wholes)) for _ in chat.outputs]
-        if any(not whole.startswith(context) for context, whole in pairs):
-            yield "the tokenizer's template begins a reply otherwise than it ends a prompt; needed: one that appends"
-            continue
-        if any(tokenizer.eos_token in chat.conversation.turns[turn].text for turn in chat.outputs):
-            yield f"an output that holds {tokenizer.eos_token}, which ends a reply; needed: text without it"
-            continue
-        bodies = [whole[len(context) :].partition(tokenizer.eos_token)[0] for context, whole in pairs]
-        firsts = [context for context, _ in pairs]
-        ends = [context + body for context, body in zip(firsts, bodies, strict=True)]
-        if all(after.startswith(before) for before, after in zip(ends, firsts[1:], strict=False)):
-            between = [after[len(before) :] for before, after in zip(ends, firsts[1:], strict=False)]
-            yield [[text for both in zip([firsts[0], *between], bodies, strict=True) for text in both]]
+def _window(place: int, conversation: Conversation, outputs: tuple[int, ...], limit: int) -> _Window:
+    if outputs:
+        conversation = replace(conversation, turns=conversation.turns[: outputs[-1] + 1])
+    return _Window(place, conversation, outputs, limit, too_long=len(conversation.turns) > FEW_TURNS)
+
+
+def _rest(window: _Window) -> list[_Window]:
+    """The outputs that truncation left out, as a window of their own."""
+    whole = window.whole
+    if whole is None or len(whole.outputs) == len(window.outputs):
+        return []
+    outputs = whole.outputs[: len(whole.outputs) - len(window.outputs)]
+    return [_window(whole.place, whole.conversation, outputs, whole.limit)]
+
+
+def _apart(window: _Window) -> list[_Window]:
+    """Each output as a window of its own."""
+    turns, found = window.conversation.turns, []
+    for output in window.outputs:
+        # every turn takes a token or more: of a very long chat only its end can be kept
+        end, first = replace(window.conversation, turns=turns[: output + 1]), max(0, output - window.limit)
+        end, first = from_turn(end, first) if first else (end, 0)
+        apart = _window(window.place, end, (output - first,), window.limit)
+        found.append(replace(apart, dropped_turns=first))
+    return found
+
+
+def _truncated(long: list[_Window], tokenizer, queue: list[_Window], reject) -> tuple[list[_Window], list[_Window]]:
+    """(windows that may be rendered, what is still to be done): the long ones truncated."""
+    found: dict[int, Fitted | str] = {}
+    for limit, taught in {(window.limit, not window.outputs) for window in long}:
+        group = [window for window in long if (window.limit, not window.outputs) == (limit, taught)]
+        contexts = [window.conversation if taught else _before_last(window.conversation) for window in group]
+        replies = None if taught else [[window.conversation.turns[-1].text] for window in group]
+        for window, fitted in zip(group, truncate(tokenizer, contexts, replies, limit), strict=True):
+            found[id(window)] = fitted
+    ready, later = [], []
+    for window in queue:
+        result = found.get(id(window))
+        if isinstance(result, str):
+            reject(window.place, result)
+            later += [_window(window.place, window.conversation, window.outputs[:-1], window.limit)] * (
+                len(window.outputs) > 1
+            )
         else:
-            yield [[context, body] for context, body in zip(firsts, bodies, strict=True)]
+            ready.append(window if result is None else _end_of(window, result))
+    return ready, later
 
 
-def _before(chat: Chat, turn: int) -> Conversation:
-    return Conversation(chat.conversation.turns[:turn], chat.conversation.persona)
+def _before_last(conversation: Conversation) -> Conversation:
+    return replace(conversation, turns=conversation.turns[:-1])
 
 
-def _lay_out(pieces: list[list[int]], chat: Chat, tokenizer) -> tuple[list[int], list[Output]]:
-    """A row's ids and its outputs, out of pieces that are in turn context and output."""
-    if chat.tokens:  # the teacher's last token is predicted and not read
-        start = len(pieces[0])
-        odds = [math.exp(x) for x in chat.logprobs]
-        output = Output(0, start, start + len(chat.tokens) - 1, list(chat.tokens), odds)
-        return [*pieces[0], *chat.tokens[:-1]], [output]
+def _end_of(window: _Window, fitted: Fitted) -> _Window:
+    """The window with what truncation left of it: those outputs that answer a turn in it."""
+    first = fitted.dropped_turns
+    turns = fitted.conversation.turns + (window.conversation.turns[-1:] if window.outputs else ())
+    return replace(
+        window,
+        conversation=replace(fitted.conversation, turns=turns),
+        outputs=tuple(output - first for output in window.outputs if output > first),
+        too_long=False,
+        dropped_turns=window.dropped_turns + first,
+        shortened=fitted.shortened,
+        whole=replace(window, too_long=False),
+    )
+
+
+def _pieces(window: _Window, tokenizer) -> list[str] | str | None:
+    """Texts of a window, in turn context and output; of a teacher's row the context alone. See `pieces_of`."""
+    if window.outputs:
+        return pieces_of(tokenizer, window.conversation, window.outputs)
+    [context] = render_each(tokenizer, [window.conversation])
+    return [context] if isinstance(context, str) else str(context)
+
+
+def _example(window: _Window, pieces: list[list[int]], chat: Chat, tokenizer) -> Example:
+    """A row out of pieces that are in turn context and output."""
     ids: list[int] = []
-    outputs = []
-    for context, body in zip(pieces[::2], pieces[1::2], strict=True):
-        start = len(ids) + len(context)
-        outputs.append(Output(len(ids), start, start + len(body), [*body, tokenizer.eos_token_id]))
-        ids += context + body
-    return ids, outputs
-
-
-def _windows(
-    ids: list[int], outputs: list[Output], max_length: int, keep_first: int | None, chat: Chat
-) -> Iterator[Example | str]:
-    """Rows of at most `max_length` ids in which each output that fits stands whole, once; or why one does not fit."""
-    left = list(outputs)
-    bos = ids[:1] if ids[0] == keep_first else []
-    while left:
-        end = left[-1].end
-        begin = max(0, end - max_length + len(bos)) if end > max_length else 0
-        last = left.pop()
-        if begin > last.start - 1:
-            yield f"an output of {len(last.targets)} tokens; with one before it it exceeds max_length={max_length}"
-            continue
-        here = [last]
-        while left and left[-1].turn >= begin:
-            here.append(left.pop())
-        head = bos if begin else []
-        places = [p - begin + len(head) for o in reversed(here) for p in range(o.start - 1, o.end)]
-        yield Example(
-            Replies([], [[*head, *ids[begin:end]]], begin - len(head) if begin else 0),
-            places,
-            [target for o in reversed(here) for target in o.targets],
-            chat,
-            _joined([o.probabilities for o in reversed(here)]),
-        )
-
-
-def _joined(parts: list[list[float] | None]) -> list[float] | None:
-    given = [part for part in parts if part is not None]
-    return [x for part in given for x in part] if given else None
+    places: list[int] = []
+    targets: list[int] = []
+    odds = None
+    if chat.tokens:  # the teacher's last token is predicted and not read
+        ids, targets = [*pieces[0], *chat.tokens[:-1]], list(chat.tokens)
+        places, odds = list(range(len(pieces[0]) - 1, len(ids))), [math.exp(x) for x in chat.logprobs]
+    for context, body in () if chat.tokens else zip(pieces[::2], pieces[1::2], strict=True):
+        ids += context
+        places += range(len(ids) - 1, len(ids) + len(body))
+        ids += body
+        targets += [*body, tokenizer.eos_token_id]
+    replies = Replies([], [ids], window.dropped_turns, window.shortened)
+    return Example(replies, places, targets, chat, odds)

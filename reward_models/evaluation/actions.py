@@ -190,7 +190,7 @@ def why(talk: Talk, words: str, progress: Progress | None) -> Shown:
         if row.seen is None:
             lines.append("  does not tell what it saw")
         else:
-            cut = f"{row.seen.cut} cut off on the left" if row.seen.cut else "nothing cut"
+            cut = f"{row.seen.cut} left out" if row.seen.cut else "nothing left out"
             lines += [f"  saw {row.seen.tokens} tokens, {cut}:", *(f"  | {x}" for x in row.seen.text.splitlines())]
     return Shown("\n".join(lines))
 

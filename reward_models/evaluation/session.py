@@ -249,7 +249,9 @@ class ChatSession:
     ) -> tuple[list[Candidate], int, list[str]]:
         notes = []
         try:
-            found, dropped = reply_within(self.generator, prompt, n, replace(self.sampling, seed=seed), progress)
+            found, dropped, shortened = reply_within(
+                self.generator, prompt, n, replace(self.sampling, seed=seed), progress
+            )
             if len(found) != n:
                 raise ValueError(f"{len(found)} replies came; asked for {n}")
         except Exception as error:  # a server that died, memory that ran out: the session outlives them
@@ -260,6 +262,8 @@ class ChatSession:
             raise InputError(f"no reply: {why}; nothing was added, try again") from error
         if dropped:
             notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
+        if shortened:
+            notes.append(f"the first {shortened} tokens of your line were left out: it is too long for the model")
         return [Candidate(readable(c.text), c.tokens, c.finish_reason, seed) for c in found], dropped, notes
 
     def _judge(self, exchange: Exchange, hides: bool) -> None:

@@ -17,7 +17,7 @@ from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
 from reward_models.evaluation.any_model import PlainGenerator, load_causal
 from reward_models.evaluation.experiments import gptj_engagement, hh, world
-from reward_models.evaluation.fitting import fit, room_left
+from reward_models.evaluation.fitting import fit
 from reward_models.evaluation.loading import model_revisions
 
 CHATS = [Conversation((Turn("user", "tell me about soup."),)), Conversation((Turn("user", "hi"),), "A bot.")]
@@ -68,9 +68,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_fits_once_its_oldest_turns_
     long, sampling = Conversation(turns, "A bot."), Sampling(max_new_tokens=8)
     with pytest.raises(InputError, match="the model reads 256"):
         plain.reply([long], 1, sampling)
-    kept, dropped = fit(plain, long, sampling)
+    kept, dropped, _ = fit(plain, long, sampling)
     assert 0 < dropped < 61
-    assert room_left(plain, kept, sampling) >= 0
     assert plain.reply([kept], 1, sampling)
 
 

@@ -13,7 +13,8 @@ import pytest
 from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
 from lmgym.records import Record, read_columns
-from lmgym.text import Conversation, Turn, tokenize_replies
+from lmgym.text import Conversation, Replies, Turn
+from lmgym.truncation import tokenize_replies
 from reward_models.behaviour import BehaviourTask
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
 from reward_models.kwise import KwiseTask, validate_groups
@@ -57,7 +58,8 @@ def test_rows_become_examples_with_the_labels_and_tokens_of_their_line(
     columns = write_log(tmp_path / f"logs.{suffix}")
     data = prepare(JOINT, tmp_path / f"logs.{suffix}")
     assert data.counts == {
-        "train_rows": 90, "eval_rows": 30, "truncated_rows": 0, "rejected_rows": 0, "unused_rows": 0
+        "train_rows": 90, "eval_rows": 30, "truncated_rows": 0, "shortened_rows": 0, "rejected_rows": 0,
+        "unused_rows": 0,
     }  # fmt: skip
     assert sorted(source_rows(data)) == list(range(1, 121))
     labels = JOINT_BITS.compute(*(columns[name] for name in JOINT_BITS.columns))
@@ -146,7 +148,7 @@ def test_a_reply_that_does_not_fit_is_rejected_and_labels_stay_with_their_rows(
     outputs[10] = "soup " * 200
     columns = write_log(tmp_path / "logs.parquet", output_text=outputs)
     data = prepare(DAYS, tmp_path / "logs.parquet", max_length=48)
-    assert 11 in {r.line for r in data.rejections if "exceeds max_length=48" in r.found}
+    assert 11 in {r.line for r in data.rejections if "max_length=48" in r.found}
     assert data.truncated > 0
     days = MESSAGES_FIRST_DAYS.compute(*(columns[n] for n in MESSAGES_FIRST_DAYS.columns))
     for side in (data.train, data.evaluation):
@@ -246,8 +248,11 @@ def test_many_users_of_one_row_each_are_split_at_once(tmp_path: Path, write_log)
 
 
 def test_token_rows_give_back_what_they_were_made_of() -> None:
-    rows = TokenRows(np.array([5, 6, 7, 8, 9], np.int32), np.array([2, 1, 2]), np.array([0, 3, 0]))
-    assert [(r.prefix, r.tails, r.truncated) for r in rows] == [([5], [[6]], 0), ([], [[7]], 3), ([8], [[9]], 0)]
+    ids, zeros = np.array([5, 6, 7, 8, 9], np.int32), np.zeros(3, np.int32)
+    rows = TokenRows(ids, np.array([2, 1, 2]), np.array([0, 3, 0]), np.array([0, 0, 4]))
+    assert list(rows) == [Replies([5], [[6]]), Replies([], [[7]], 3), Replies([8], [[9]], 0, 4)]
+    assert (rows.truncated, rows.shortened_rows) == (2, 1)
+    assert TokenRows(ids, np.array([2, 1, 2]), zeros, zeros).truncated == 0
     assert [r.tokens for r in rows[1:]] == [1, 2]
 
 
@@ -264,11 +269,11 @@ def test_columns_of_several_files_keep_their_file_and_line(write_log, tmp_path: 
 # --- the fast ways of text.py are the slow ones
 
 
-def test_only_what_is_cut_asks_for_its_prompt_and_is_cut_alike(tokenizer) -> None:
+def test_what_is_truncated_does_not_depend_on_its_batch(tokenizer) -> None:
     long = Conversation((Turn("user", "soup " * 40),))
     short = Conversation((Turn("user", "hi"),))
     both = tokenize_replies(tokenizer, [short, long], [["yes"], ["yes"]], 24)
-    assert [row.truncated > 0 for row in both if row] == [False, True]
+    assert [row.truncated for row in both] == [False, True]
     assert both == [tokenize_replies(tokenizer, [c], [["yes"]], 24)[0] for c in (short, long)]
 
 
@@ -318,7 +323,13 @@ def test_groups_are_split_by_prompt_and_their_replies_share_a_prefix(prepare, tm
     path = tmp_path / "k.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = prepare(KwiseTask(), path)
-    assert data.counts == {"train_groups": 30, "eval_groups": 10, "truncated_groups": 0, "rejected_rows": 0}
+    assert data.counts == {
+        "train_groups": 30,
+        "eval_groups": 10,
+        "truncated_groups": 0,
+        "shortened_groups": 0,
+        "rejected_rows": 0,
+    }
     assert data.replies == 3
     assert all(len(e.replies.tails) == len(e.ranks) for e in data.train)
     assert all(len(e.replies.prefix) > 4 for e in data.train)

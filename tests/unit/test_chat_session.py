@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from lmgym.errors import InputError
 from lmgym.generation import Completion, Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
-from reward_models.evaluation.fitting import WithPersona, fit, room_left
+from reward_models.evaluation.fitting import WithPersona, fit
 from reward_models.evaluation.lots import Lots
 from reward_models.evaluation.records import load
 from reward_models.evaluation.session import ChatSession
@@ -371,25 +372,38 @@ def test_in_a_conversation_that_is_too_long_the_oldest_turns_go_and_it_is_said(m
     assert last.dropped_turns > 0
     assert any("oldest turns were left out" in note for note in last.notes)
     assert len(last.prompt.turns) == 23, "the transcript stays whole"
-    kept, dropped = fit(local, last.prompt, session.sampling)
+    kept, dropped, shortened = fit(local, last.prompt, session.sampling)
+    assert shortened == 0
     assert kept.persona == "A bot."
     assert kept.turns == last.prompt.turns[dropped:]
     assert kept.turns[0].speaker == "user"
-    assert room_left(local, kept, session.sampling) >= 0
+    assert fit(local, kept, session.sampling) == (kept, 0, 0)
     one_more = replace(kept, turns=last.prompt.turns[dropped - 2 :])
-    assert room_left(local, one_more, session.sampling) < 0, "no more than needed"
+    assert fit(local, one_more, session.sampling)[1] == 2, "no more than needed"
 
 
-def test_a_line_that_alone_is_too_long_for_the_model_is_refused_with_figures(make, local) -> None:
+def test_a_line_that_alone_is_too_long_for_the_model_keeps_its_end_and_it_is_said(make, local) -> None:
     session = make(local, sampling=Sampling(max_new_tokens=8))
     session.say("hello")
-    with pytest.raises(InputError, match=r"tokens too long for the model"):
-        session.say("soup " * 20_000)
-    assert len(session.history) == 1
+    session.say("soup " * 20_000 + "please")
+    assert any(re.search(r"the first [\d,]+ tokens of your line were left out", note) for note in session.last.notes)
+    kept, _, shortened = fit(local, session.last.prompt, session.sampling)
+    assert shortened > 1000
+    assert kept.turns[-1].text.endswith("soup please")
+
+
+def test_a_persona_that_alone_is_too_long_for_the_model_is_refused_with_figures(make, local) -> None:
+    session = make(local, sampling=Sampling(max_new_tokens=8), persona="soup " * 400)
+    with pytest.raises(InputError, match=r"system message is too long: [\d,]+ tokens.*beside a reply of 8"):
+        session.say("hello")
+    assert session.history == []
 
 
 def test_a_persona_has_the_models_own_form_and_counts_in_it(local) -> None:
     shaped = WithPersona(local, "{persona}\n<START>" + " soup" * 100)
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
     assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
-    assert room_left(shaped, chat, Sampling()) < room_left(local, chat, Sampling()) - 90
+    long = replace(chat, turns=(Turn("user", "soup " * 300),))
+    kept, of_shaped = (fit(one, long, Sampling(max_new_tokens=8))[0].turns[0].text for one in (local, shaped))
+    assert len(kept) - len(of_shaped) > 90 * len("soup "), "the form is counted"
+    assert fit(shaped, long, Sampling(max_new_tokens=8))[0].persona == chat.persona, "and the generator adds it, not we"

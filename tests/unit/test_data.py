@@ -287,7 +287,7 @@ def test_tokenised_pairs_keep_margin_prompt_and_reply_lengths(tokenizer) -> None
 def test_truncated_pairs_are_counted_and_those_that_cannot_fit_are_recorded(tokenizer) -> None:
     long = replace(pair("short", "ok", "soup " * 60), file="p.jsonl", line=5)
     examples, rejections = tokenize_pairs([pair("soup " * 60), pair("short"), long], tokenizer, 32)
-    assert [e.replies.truncated > 0 for e in examples] == [True, False]
+    assert [e.replies.truncated for e in examples] == [True, False]
     assert [(r.file, r.line, r.field) for r in rejections] == [("p.jsonl", 5, "rejected")]
     assert "max_length=32" in rejections[0].found
     assert all(len(e.replies.prefix + tail) <= 32 for e in examples for tail in e.replies.tails)
@@ -310,7 +310,7 @@ def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenize
     counts = data.counts
     assert counts["train_pairs"] + counts["eval_pairs"] + counts["rejected_rows"] == 63
     assert counts["rejected_rows"] == len(data.rejections) >= 3
-    assert counts["truncated_pairs"] == sum(e.replies.truncated > 0 for e in data.train + data.evaluation) > 0
+    assert counts["truncated_pairs"] == sum(e.replies.truncated for e in data.train + data.evaluation) > 0
 
 
 def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo_file, tokenizer, tmp_path) -> None:

@@ -28,25 +28,29 @@ def test_long_prompts_are_cut_on_the_left_behind_the_bos_and_counted() -> None:
     assert len(whole) > 10
     assert step.prompt == [whole[0], *whole[-9:]] == generator.asked[0][0]
     assert step.prompt[0] == tokenizer.bos_token_id
-    assert step.cut == len(whole) - 10
+    assert (step.dropped_turns, step.shortened) == (0, len(whole) - 10)
     assert step.prompt_text == tokenizer.decode(step.prompt)
     assert episode.final_prompt is not None
     assert len(episode.final_prompt) == 10
 
 
 def test_max_prompt_is_less_than_the_context_leaves() -> None:
-    [episode] = play([Chat(1)], max_prompt=3)
-    whole = tokenize_texts(TOKENIZER, ["User: hello 0 0\nBot:"])[0]
-    assert episode.steps[0].prompt == whole[-3:]
-    assert episode.steps[0].cut == len(whole) - 3
+    whole, shorter = tokenize_texts(TOKENIZER, ["User: hello 0 0\nBot:", "User: 0\nBot:"])
+    [episode] = play([Chat(1)], max_prompt=len(shorter))
+    step = episode.steps[0]
+    assert (step.prompt, step.prompt_text) == (shorter, "User: 0\nBot:"), "its end, in the template's own marks"
+    assert (step.dropped_turns, step.shortened) == (0, len(whole) - len(shorter))
 
 
 def test_long_prompts_are_refused_by_choice() -> None:
-    with pytest.raises(InputError, match=r"episode 1 \(seed 1\) .*needed: at most 20, the context of 36 less max_new"):
+    with pytest.raises(
+        InputError,
+        match=r"episode 1 \(seed 1\) .*more than 20 tokens; needed: at most so many, the context of 36 less max_new",
+    ):
         play([Chat(1), Chat(4)], Scripted(max_length=36), on_long_prompt="refuse")
     stopped = Chat(1, truncates=True, terminates=False)
     [episode] = play([stopped], Scripted(max_length=36), on_long_prompt="refuse")
-    assert len(episode.final_prompt) == 20  # nobody was to reply to it
+    assert 0 < len(episode.final_prompt) <= 20  # nobody was to reply to it
 
 
 @pytest.mark.parametrize(

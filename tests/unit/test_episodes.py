@@ -62,7 +62,7 @@ def test_prompts_are_the_templates_and_texts_go_in_as_they_are() -> None:
     assert second.prompt_text == "one two"
     for step, seen in zip((first, second), generator.asked[0], strict=True):
         assert step.prompt == seen == tokenize_texts(TOKENIZER, [step.prompt_text])[0]
-        assert step.cut == 0
+        assert (step.dropped_turns, step.shortened) == (0, 0)
 
 
 def test_what_was_sampled_is_never_tokenised_again() -> None:

@@ -318,7 +318,7 @@ def test_long_prompts_are_cut_and_counted_or_refused() -> None:
     found = evaluate(config, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     assert found.metrics["eval/rollout/cut_prompts"] == 0.5
     refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
-    with pytest.raises(InputError, match="tokens for 'policy'; needed: at most 32"):
+    with pytest.raises(InputError, match="'policy' has more than 32 tokens; needed"):
         evaluate(refusing, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
 
 

@@ -46,15 +46,16 @@ def test_lots_are_the_numbers_of_the_random_scorer() -> None:
 
 
 def test_why_shows_the_change_against_an_empty_reply_and_the_text_that_the_scorer_saw(scorer_folders) -> None:
-    whole, cut = HFScorer.load(scorer_folders["llama"]), HFScorer.load(scorer_folders["llama"], max_length=12)
+    whole, cut = HFScorer.load(scorer_folders["llama"]), HFScorer.load(scorer_folders["llama"], max_length=24)
     prompt = Conversation((Turn("user", "tell me about the soup of my brother"),), "A bot.")
     session_exchange = _exchange(prompt, "yes, soup")
     rows = explain({"whole": whole, "cut": cut, "lots": Lots()}, session_exchange, 0)
     assert rows[0].seen.text == render(whole.tokenizer, prompt, "yes, soup")
     assert rows[0].seen.cut == 0
-    assert rows[1].seen.tokens == 12
-    assert rows[1].seen.cut == rows[0].seen.tokens - 12
-    assert rows[0].seen.text.endswith(rows[1].seen.text)
+    assert rows[1].seen.tokens <= 24
+    assert rows[1].seen.cut == rows[0].seen.tokens - rows[1].seen.tokens > 0
+    assert rows[1].seen.text.startswith("A bot.\nUser: ")
+    assert rows[1].seen.text.endswith("brother\nBot: yes, soup<|eos|>")
     both = whole.score([prompt] * 2, ["yes, soup", ""]).tolist()
     assert rows[0].change == pytest.approx(both[0] - both[1], abs=1e-5)
     assert rows[2].seen is None

@@ -26,7 +26,8 @@ from lmgym.saving import save_classifier
 from lmgym.scorers import HFScorer
 from lmgym.small_models import build_model
 from lmgym.sources import resolve_source
-from lmgym.text import Conversation, Turn, tokenize_replies
+from lmgym.text import Conversation, Turn
+from lmgym.truncation import tokenize_replies
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 CHATS = [Conversation((Turn("user", text),)) for text in ("hello! i want to talk about soup.", "why jazz?", "hm")]

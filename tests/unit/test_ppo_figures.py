@@ -11,9 +11,10 @@ from lmgym.config import ModelConfig
 from lmgym.episodes import Episode, Step
 from lmgym.generation import Completion, Sampling
 from lmgym.models import load_tokenizer
+from lmgym.scorers import TextCounts
 from ppo.config import PPOConfig
 from ppo.experience import Gap
-from ppo.figures import finished, of_episodes, of_rollouts, reduce_means, total_reward
+from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.learner import Learned
 from ppo.models import build
 from ppo.phases import Clock
@@ -21,9 +22,9 @@ from ppo.rollouts import gather
 from ppo.sampling import SamplingPolicy
 
 
-def step(ids: int, reward, reason: str = "eos", cut: int = 0) -> Step:
+def step(ids: int, reward, reason: str = "eos", shortened: int = 0) -> Step:
     said = Completion("", reason, tuple(range(ids)), (-0.5,) * ids, ids)  # type: ignore[arg-type]
-    return Step([1, 2], "", said, reward, cut=cut)
+    return Step([1, 2], "", said, reward, shortened=shortened)
 
 
 def episode(*steps: Step, truncated: bool = False) -> Episode:
@@ -31,7 +32,7 @@ def episode(*steps: Step, truncated: bool = False) -> Episode:
 
 
 EPISODES = [
-    episode(step(2, 1.0), step(4, 2.0, "length", cut=3)),
+    episode(step(2, 1.0), step(4, 2.0, "length", shortened=3)),
     episode(step(3, (0.5, 0.0, 0.5)), truncated=True),
     episode(step(1, None)),
 ]
@@ -128,3 +129,8 @@ def test_the_weights_that_sample_follow_those_that_learn(precision: str, small_m
     assert all(value.dtype == torch.float32 for value in actor.policy.parameters()), "what learns stays fp32"
     for trained, own in zip(actor.policy.parameters(), sampler.policy.parameters(), strict=True):
         assert torch.equal(trained.to(own.dtype), own)
+
+
+def test_the_texts_that_scorers_saw_cut_are_shares_of_an_iteration() -> None:
+    before, now = {"a": TextCounts(10, 4, 1)}, {"a": TextCounts(18, 6, 2)}
+    assert of_texts(before, now) == {"scores/a/truncated": (2, 8), "scores/a/shortened": (1, 8)}

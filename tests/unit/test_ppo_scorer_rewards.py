@@ -29,7 +29,7 @@ def test_opinions_are_normalised_clipped_weighted_and_summed_by_hand() -> None:
     assert rewards_of(plain.judge(chats("x" * 50))) == [100.0]
 
 
-def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_the_app_shows_them() -> None:
+def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_they_are() -> None:
     calls = []
 
     def score(conversations, replies):
@@ -38,7 +38,7 @@ def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_the_app_shows_
 
     batch = chats("  hi\nthere \t you ", "ok")
     ScorerReward({"a": FunctionScorer(score)}, {"a": 1.0}).judge(batch)
-    assert calls == [([one.request.prompt for one in batch], ["hi there you", "ok"])]
+    assert calls == [([one.request.prompt for one in batch], ["hi\nthere \t you", "ok"])]
 
 
 def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_reward() -> None:

@@ -19,10 +19,12 @@ from lmgym.scorers import (
     FunctionScorer,
     HFScorer,
     RandomScorer,
+    TextCounts,
     _rows_of_few,
     reduce_logits,
 )
 from lmgym.text import Conversation, Turn, from_messages, messages
+from lmgym.truncation import truncate
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 DECODERS = FAMILIES[:3]
@@ -106,30 +108,43 @@ def test_no_replies_get_no_scores(scorer_folders) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_that_is_too_long_is_cut_on_the_left_and_still_scored(family: str, scorer_folders) -> None:
+def test_text_that_is_too_long_loses_turns_then_words_and_is_still_scored(family: str, scorer_folders) -> None:
     scorer = HFScorer.load(scorer_folders[family], max_length=40)
-    tail = "and what about jazz and opera? " * 8
-    one, other = (Conversation((Turn("user", f"{start} {tail}"),)) for start in ("soup", "stars and comets"))
-    scores = scorer.score([one, other, one], ["jazz, always.", "jazz, always.", "go away."])
-    assert scores[0] == pytest.approx(scores[1].item(), abs=1e-5)  # what differs was cut off
-    assert abs(scores[0] - scores[2]) > 1e-3  # the reply was not
-    assert torch.isfinite(scorer.score([one], ["soup " * 300])).all()
-    # the same through transformers: as much is cut as lets the longer reply fit, behind [CLS] where there is one
+    words = "and what about jazz and opera? " * 8
+    chat = Conversation((Turn("user", "soup?"), Turn("bot", "no."), Turn("user", f"{words}so, jazz?")), "A bot.")
+    replies = ["jazz, always.", "go away."]
+    scores = scorer.score([chat] * 2, replies)
+    assert scorer.counts == TextCounts(texts=2, truncated=2, shortened=2)
+    # the same through transformers, of what is left of the conversation
+    [fitted] = truncate(scorer.tokenizer, [chat], [replies], 40)
+    assert (fitted.dropped_turns, fitted.conversation.persona) == (2, "A bot.")
+    assert fitted.conversation.turns[0].text.endswith("so, jazz?")
     tokenizer = AutoTokenizer.from_pretrained(scorer_folders[family])
-    longer, ids = (
-        tokenizer(
-            tokenizer.apply_chat_template(messages(one, reply), tokenize=False), add_special_tokens=family == "bert"
-        ).input_ids
-        for reply in ("jazz, always.", "go away.")
-    )
-    assert len(longer) > len(ids) > 40
-    cut = len(longer) - 40
-    kept = [ids[0], *ids[1 + cut :]] if family == "bert" else ids[cut:]
     model = AutoModelForSequenceClassification.from_pretrained(scorer_folders[family]).eval()
-    with torch.no_grad():
-        assert scores[2].item() == pytest.approx(model(torch.tensor([kept])).logits.item(), abs=1e-5)
-    shown = [scorer.seen(one, "go away.", beside) for beside in ([], ["jazz, always."])]
-    assert [(s.tokens, s.cut) for s in shown] == [(40, len(ids) - 40), (len(kept), cut)]
+    for reply, score in zip(replies, scores, strict=True):
+        text = tokenizer.apply_chat_template(messages(fitted.conversation, reply), tokenize=False)
+        ids = tokenizer(text, add_special_tokens=family == "bert").input_ids
+        assert len(ids) <= 40
+        with torch.no_grad():
+            assert score.item() == pytest.approx(model(torch.tensor([ids])).logits.item(), abs=1e-5)
+    shown = scorer.seen(chat, "go away.", ["jazz, always."])
+    assert shown.tokens == len(ids)
+    assert shown.cut > 0
+
+
+def test_a_reply_that_alone_is_too_long_keeps_its_end_and_is_counted(scorer_folders) -> None:
+    scorer = HFScorer.load(scorer_folders["gpt2"], max_length=40)
+    chat = Conversation((Turn("user", "soup?"),))
+    one, other, short = scorer.score([chat] * 3, ["stars " * 60 + "soup " * 60, "soup " * 120, "soup"]).tolist()
+    assert one == pytest.approx(other, abs=1e-5), "what differs was cut off"
+    assert abs(one - short) > 1e-3
+    assert scorer.counts == TextCounts(texts=3, truncated=2, shortened=2)
+
+
+def test_a_system_message_that_leaves_a_scorer_no_room_is_refused(scorer_folders) -> None:
+    scorer = HFScorer.load(scorer_folders["gpt2"], max_length=40)
+    with pytest.raises(InputError, match=r"a text cannot be scored: the system message is too long: .*max_length=40"):
+        scorer.score([Conversation((Turn("user", "soup?"),), "A bot. " * 40)], ["soup"])
 
 
 @pytest.mark.parametrize("family", DECODERS)

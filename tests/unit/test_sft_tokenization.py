@@ -126,33 +126,31 @@ def test_an_output_that_holds_the_eos_token_is_rejected_rather_than_cut() -> Non
     assert rejection.found == "an output that holds </s>, which ends a reply; needed: text without it"
 
 
-def test_a_long_prompt_is_cut_on_the_left_and_the_output_stays_whole() -> None:
+def test_a_long_prompt_keeps_its_end_and_the_output_stays_whole() -> None:
     tokenizer = character_tokenizer()
-    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=16)
-    assert marked(example, tokenizer) == "x" * 7 + "\nBot:[ yes</s>]"
-    assert len(example.ids) == 16
-    assert example.replies.truncated == len("User: " + "x" * 50 + "\nBot: yes") - 16
+    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=24)
+    # as a whole text, with an eos behind it, it has 24 tokens
+    assert marked(example, tokenizer) == "User: " + "x" * 8 + "\nBot:[ yes</s>]"
+    assert (example.replies.dropped_turns, example.replies.shortened) == (0, 42)
 
 
 def test_a_bos_stays_in_front_of_what_is_left() -> None:
     tokenizer = character_tokenizer(template="{{ bos_token }}" + FLAT_TEMPLATE, bos="<s>")
-    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=16)
-    assert marked(example, tokenizer) == "<s>" + "x" * 6 + "\nBot:[ yes</s>]"
-    assert len(example.ids) == 16
-    assert example.replies.truncated == len("User: " + "x" * 50 + "\nBot: yes") + 1 - 16
+    example = only(chat_of("x" * 50, "yes"), tokenizer, max_length=24)
+    assert marked(example, tokenizer) == "<s>User: " + "x" * 7 + "\nBot:[ yes</s>]"
 
 
-@pytest.mark.parametrize(("max_length", "fits"), [(9, True), (8, False)])
+@pytest.mark.parametrize(("max_length", "fits"), [(20, True), (19, False)])
 def test_an_output_that_fills_the_context_is_rejected_with_its_length(max_length: int, fits: bool) -> None:
-    # " 12345678" are 9 tokens, and an eos that is predicted and not read: 9 of input, the last of the prompt included
+    # "User: \nBot: 1234567</s>" are 20 tokens
     tokenizer = character_tokenizer()
     rows, rejections = tokenize_chats([chat_of("hi", "1234567"), chat_of("a", "b")], tokenizer, max_length)
     assert len(rows) == 1 + fits
     if fits:
-        assert marked(rows[0], tokenizer) == ":[ 1234567</s>]"
+        assert marked(rows[0], tokenizer) == "User: \nBot:[ 1234567</s>]"
     else:
         assert (rejections[0].line, rejections[0].field) == (7, "messages")
-        assert rejections[0].found == f"an output of 9 tokens; with one before it it exceeds max_length={max_length}"
+        assert rejections[0].found.startswith("the reply is too long: 20 tokens")
 
 
 def test_a_conversation_longer_than_a_row_becomes_rows_in_which_each_output_stands_whole_once() -> None:
@@ -161,12 +159,45 @@ def test_a_conversation_longer_than_a_row_becomes_rows_in_which_each_output_stan
     rows, rejections = tokenize_chats([chat_of(*words)], tokenizer, 60)
     assert rejections == []
     assert [marked(row, tokenizer) for row in rows] == [
-        "ot: b3b3b3\nUser: u4u4u4\nBot:[ b4b4b4</s>]\nUser: u5u5u5\nBot:[ b5b5b5</s>]",
-        "ot: b1b1b1\nUser: u2u2u2\nBot:[ b2b2b2</s>]\nUser: u3u3u3\nBot:[ b3b3b3</s>]",
+        "User: u4u4u4\nBot:[ b4b4b4</s>]\nUser: u5u5u5\nBot:[ b5b5b5</s>]",
+        "User: u2u2u2\nBot:[ b2b2b2</s>]\nUser: u3u3u3\nBot:[ b3b3b3</s>]",
         "User: u0u0u0\nBot:[ b0b0b0</s>]\nUser: u1u1u1\nBot:[ b1b1b1</s>]",
     ]
-    assert [len(row.ids) for row in rows] == [60, 60, 49]
-    assert [row.replies.truncated for row in rows] == [89, 39, 0]
+    assert [row.replies.dropped_turns for row in rows] == [8, 4, 0]
+
+
+def test_a_row_of_a_long_conversation_has_its_system_message_too() -> None:
+    tokenizer = character_tokenizer()
+    rows, _ = tokenize_chats([chat_of("u0", "b0", "u1", "b1", persona="Be kind.")], tokenizer, 30)
+    assert [marked(row, tokenizer) for row in rows] == [
+        "Be kind.\nUser: u1\nBot:[ b1</s>]",
+        "Be kind.\nUser: u0\nBot:[ b0</s>]",
+    ]
+
+
+def test_each_output_is_in_one_row_whatever_the_length_and_the_template() -> None:
+    for template in (None, CHATML, FORGETFUL):
+        tokenizer = character_tokenizer(template=template)
+        chat = chat_of(*(f"{kind}{i}" * (1 + i % 3) for i in range(9) for kind in ("u", "b")), persona="P.")
+        outputs = [turn.text for turn in chat.conversation.turns[1::2]]
+        for max_length in range(50, 260, 11):
+            rows, rejections = tokenize_chats([chat], tokenizer, max_length)
+            assert rejections == []
+            assert max(len(row.ids) for row in rows) <= max_length
+            # the rows of a long conversation come from its end on
+            texts = [t for row in rows for t in reversed(tokenizer.decode(row.targets).split("</s>")[:-1])]
+            texts = texts if template != FORGETFUL else [text.removeprefix(" (thinks)") for text in texts]
+            in_order = texts if template == FORGETFUL else texts[::-1]
+            assert [text.strip() for text in in_order] == outputs
+
+
+def test_a_teachers_prompt_loses_its_oldest_turns() -> None:
+    tokenizer = character_tokenizer()
+    turns = tuple(Turn("bot" if i % 2 else "user", f"line {i}") for i in range(5))
+    chat = Chat(Conversation(turns), (), tokens=(5, 6, 7), logprobs=(0.0, 0.0, 0.0), field="tokens")
+    example = only(chat, tokenizer, max_length=24)
+    assert tokenizer.decode(example.ids[:-2]) == "User: line 4\nBot:"
+    assert (example.replies.dropped_turns, len(example.targets)) == (4, 3)
 
 
 def test_a_teachers_tokens_are_targets_as_given_with_its_probabilities() -> None:

@@ -21,10 +21,9 @@ from lmgym.text import (
     render,
     render_all,
     share_prefix,
-    tokenize_replies,
     tokenize_texts,
-    truncate_left,
 )
+from lmgym.truncation import tokenize_replies
 
 FAMILIES = ("gpt2", "llama", "bert")
 CHAT = Conversation((Turn("user", "hello"), Turn("bot", "hi there"), Turn("user", "how are you?")))
@@ -42,7 +41,7 @@ def tokenizers(small_models) -> dict[str, PreTrainedTokenizerFast]:
 
 def random_conversation(rng: random.Random) -> Conversation:
     def words() -> str:
-        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9)))
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))).strip()
 
     speakers = ["user" if i % 2 == 0 else "bot" for i in range(rng.choice([1, 3, 5]))]
     return Conversation(tuple(Turn(s, words()) for s in speakers), words() if rng.random() < 0.3 else "")
@@ -184,8 +183,8 @@ def test_a_common_prefix_leaves_every_sequence_a_token_of_its_own() -> None:
     assert common_prefix([[1, 2], [1, 2, 3], [1, 9, 3]]) == 1
     assert common_prefix([[1], [1, 2]]) == 0
     assert common_prefix([[5, 6, 7]]) == 2
-    shared = share_prefix([[1, 2, 3], [1, 2]], truncated=4)
-    assert (shared.prefix, shared.tails, shared.tokens, shared.truncated) == ([1], [[2, 3], [2]], 4, 4)
+    shared = share_prefix([[1, 2, 3], [1, 2]], 4)
+    assert (shared.prefix, shared.tails, shared.tokens, shared.dropped_turns) == ([1], [[2, 3], [2]], 4, 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -202,56 +201,8 @@ def test_sharing_a_prefix_never_changes_the_ids_of_a_text(family: str, tokenizer
         else:
             expected = [tokenizer.apply_chat_template(c, return_dict=False) for c in chats]
         assert [row.prefix + tail for tail in row.tails] == expected
-        assert row.truncated == 0
+        assert not row.truncated
         assert all(row.tails)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_truncation_is_joint_on_the_left_with_first_token_and_final_turn_whole(family: str, tokenizers) -> None:
-    rng, tokenizer = random.Random(family), tokenizers[family]
-    conversations = [random_conversation(rng) for _ in range(60)]
-    replies = [random_replies(rng, 2) for _ in conversations]
-    whole = tokenize_replies(tokenizer, conversations, replies, 10_000)
-    first = {"gpt2": 0, "llama": 1, "bert": 1}[family]  # BOS and [CLS] stay
-    seen = {"none": 0, "cut": 0, "whole": 0}
-    for max_length in (20, 40, 60, 80):
-        cut = tokenize_replies(tokenizer, conversations, replies, max_length)
-        for conversation, a, b in zip(conversations, whole, cut, strict=True):
-            full = [a.prefix + tail for tail in a.tails]
-            final_turn = max(map(len, full)) - _prompt_tokens(tokenizer, conversation, full)
-            assert (b is None) == (final_turn + first > max_length)
-            seen["none" if b is None else "cut" if b.truncated else "whole"] += 1
-            if b is not None:
-                assert b.truncated == max(0, max(map(len, full)) - max_length)
-                expected = [ids[:first] + ids[first + b.truncated :] for ids in full]
-                assert [b.prefix + tail for tail in b.tails] == expected
-    assert min(seen.values()) > 5
-
-
-def _prompt_tokens(tokenizer, conversation: Conversation, full: list[list[int]]) -> int:
-    """Where the replies begin: the tokens that the prompt alone and every full text have in common."""
-    prompt = tokenize_texts(tokenizer, [render(tokenizer, conversation)])[0]
-    together = zip(prompt, *full, strict=False)
-    return next((i for i, ids in enumerate(together) if len(set(ids)) > 1), min(map(len, [prompt, *full])))
-
-
-def test_a_reply_that_alone_exceeds_the_limit_is_none_and_one_that_just_fits_is_not(tokenizers) -> None:
-    tokenizer, reply = tokenizers["gpt2"], "soup " * 10 + "soup"
-    tokens = len(tokenizer(f" {reply}{tokenizer.eos_token}").input_ids)
-    fits, exceeds = (tokenize_replies(tokenizer, [CHAT], [[reply, "ok"]], n)[0] for n in (tokens, tokens - 1))
-    assert exceeds is None
-    assert fits is not None
-    assert tokenizer.decode(fits.prefix + fits.tails[0]) == f" {reply}{tokenizer.eos_token}"
-
-
-def test_truncation_by_hand() -> None:
-    a, b = [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9]
-    assert truncate_left([a, b], 4, 6) == ([a, b], 0)
-    assert truncate_left([a, b], 4, 4) == ([[3, 4, 5, 6], [3, 4, 9]], 2)
-    assert truncate_left([a, b], 4, 4, frozenset({1})) == ([[1, 4, 5, 6], [1, 4, 9]], 2)
-    assert truncate_left([a, b], 4, 2) == ([[5, 6], [9]], 4)
-    assert truncate_left([a, b], 4, 1) is None
-    assert truncate_left([a, b], 4, 2, frozenset({1})) is None
 
 
 def test_the_persona_is_seen_by_the_model_where_it_fits(tokenizers) -> None:

@@ -1,0 +1,73 @@
+"""A conversation as the texts that its chat template makes of it: in turn what stands before an output, and the output.
+
+The template is run a fixed number of times however many turns there are: private-use characters mark where the outputs
+stand in its text, and the first and the last prompt show how a reply begins.
+"""
+
+import re
+
+from lmgym.errors import InputError
+from lmgym.text import Conversation, Turn, render_all
+
+MARK = re.compile("\ue000(\\d+)\ue001")
+
+Pieces = list[str]
+"""context, output, context, output, ...: the last output ends it"""
+
+
+def pieces_of(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | str | None:
+    """The pieces of a conversation that ends with the last of its outputs (places of turns).
+
+    None where the template writes a turn otherwise once others follow it, as some drop earlier thoughts: then each
+    output needs a text of its own. A text says why the conversation cannot be learned.
+    """
+    turns, eos = conversation.turns, tokenizer.eos_token
+    if any(eos in turns[i].text for i in outputs):
+        return f"an output that holds {eos}, which ends a reply; needed: text without it"
+    try:
+        return _one_output(tokenizer, conversation) if len(outputs) == 1 else _several(tokenizer, conversation, outputs)
+    except InputError as error:  # the template refuses it
+        return str(error)
+
+
+def _one_output(tokenizer, conversation: Conversation) -> Pieces | str:
+    *before, last = conversation.turns
+    prompt = Conversation(tuple(before), conversation.persona)
+    [context] = render_all(tokenizer, [prompt])
+    [whole] = render_all(tokenizer, [prompt], [last.text])
+    if not whole.startswith(context):
+        return "the tokenizer's template begins a reply otherwise than it ends a prompt; needed: one that appends"
+    return [context, whole[len(context) :].partition(tokenizer.eos_token)[0]]
+
+
+def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | None:
+    turns, persona = conversation.turns, conversation.persona
+    texts = [turns[i].text for i in outputs]
+    marked = list(turns)
+    for number, i in enumerate(outputs):
+        marked[i] = Turn(turns[i].speaker, f"\ue000{number}\ue001")
+    before = Conversation(turns[:-1], persona)
+    whole, gapped = render_all(
+        tokenizer, [before, Conversation(tuple(marked[:-1]), persona)], [turns[-1].text, marked[-1].text]
+    )
+    first_prompt, last_prompt = render_all(tokenizer, [Conversation(turns[: outputs[0]], persona), before])
+    # gaps and the numbers between them, in turn
+    parts = MARK.split(gapped)
+    gaps = parts[::2]
+    if parts[1::2] != [str(number) for number in range(len(outputs))]:
+        return None
+    if whole != "".join(text for both in zip(gaps, [*texts, ""], strict=True) for text in both):
+        return None
+    written = whole[: len(whole) - len(gaps[-1]) - len(texts[-1])]
+    # what the template writes between a prompt's end and a reply's words, and behind them up to an eos
+    lead, tail = written[len(last_prompt) :], gaps[-1].partition(tokenizer.eos_token)[0]
+    inner = gaps[1:-1]
+    appends = written.startswith(last_prompt) and gaps[0] == first_prompt + lead
+    if not appends or any(not _is_between(gap, tail, lead) for gap in inner):
+        return None
+    contexts = [first_prompt, *(gap[len(tail) : len(gap) - len(lead)] for gap in inner)]
+    return [text for both in zip(contexts, (lead + t + tail for t in texts), strict=True) for text in both]
+
+
+def _is_between(gap: str, tail: str, lead: str) -> bool:
+    return len(gap) >= len(tail) + len(lead) and gap.startswith(tail) and gap.endswith(lead)
