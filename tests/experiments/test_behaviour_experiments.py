@@ -168,6 +168,7 @@ def test_the_other_labels_train_and_save_a_scorer(experiment, reduce, shown, beg
     assert_scorer_gives_the_scores_of_the_run(folder, world)
 
 
+@pytest.mark.slow
 def test_ranked_groups_of_different_sizes_train_under_zero2_as_they_do_plain(begin: Start) -> None:
     changes = {"dataset": "kwise.parquet", "eval_size": 20}
     (done, one), (_, two) = (

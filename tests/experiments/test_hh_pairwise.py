@@ -270,6 +270,7 @@ def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_mode
     assert all(value.abs().max() > 0 for value in adapter.values()), "lora_B starts at 0: each has moved"
 
 
+@pytest.mark.slow
 def test_frozen_word_vectors_stay_and_the_rest_moves(begin: Start, small_models: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -189,6 +189,7 @@ def test_ranks_call_the_head_alike_however_many_pieces_their_logits_are(
     assert_same_run(found, wanted)
 
 
+@pytest.mark.slow
 def test_ranks_agree_on_whether_the_frozen_layers_states_are_kept(go: Go, recorded) -> None:
     wanted, replay = recorded(num_layers_unfrozen=1)
     plant = replay | {"LMGYM_TEST_CACHE": "1", "LMGYM_TEST_RANK": "1"}
