@@ -20,11 +20,11 @@ def show_plan(
 ) -> None:
     """One line of data and one of how it will run."""
     o, counts = config.optimizer, data.counts
+    in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
     unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
     CONSOLE.print(
         f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
-        f"{data.truncated:,} too long for {max_length} tokens and without their oldest turns, {data.shortened:,} of "
-        "them with only the end of their last turn, "
+        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}, "
         f"{counts['rejected_rows']:,} rows rejected{unused}",
         soft_wrap=True,
     )

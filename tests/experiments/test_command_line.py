@@ -34,7 +34,7 @@ def test_a_dry_run_shows_three_rows_with_their_tokens_and_writes_nothing(
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
     said = words(done.stdout)
-    shared = [int(n) for n in re.findall(r"shared, (\d+) tokens \(0 cut on the left\): ['\"]User: ", said)]
+    shared = [int(n) for n in re.findall(r"shared, (\d+) tokens: ['\"]User: ", said)]
     assert len(shared) == 3
     for side in ("chosen", "rejected"):
         found = re.findall(rf"{side}, (\d+) more = (\d+) tokens: .*?<\|eos\|>", said)
