@@ -1,5 +1,7 @@
 """How a run may end other than well: by a user's mistake, or by its own word."""
 
+from collections.abc import Iterable
+
 # exit codes of sysexits.h, so that schedulers can tell what is worth another try
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
 FOLDER_IN_USE, STORAGE_FULL, INTERRUPTED = 73, 74, 75
@@ -59,6 +61,15 @@ def one_line(text: str, limit: int = 200) -> str:
     if len(text) <= 4 * limit and len(line) <= limit:
         return line
     return f"{_cut(words, limit)}… ({len(text):,} characters)"
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Names as one printable line, such as the columns of a file: the first ones, and how many others there are."""
+    found = list(names)
+    if not found:
+        return "none"
+    rest = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return ", ".join(one_line(str(name), 60) for name in found[:most]) + rest
 
 
 def _quoted(text: str, limit: int) -> str:

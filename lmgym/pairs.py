@@ -10,11 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmgym.errors import listed, shown
 from lmgym.records import Record
-from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
+from lmgym.rejections import (
+    CONFLICT,
+    DUPLICATE,
+    IDENTICAL,
+    NO_PROMPT,
+    NO_REPLY,
+    OUT_OF_RANGE,
+    WRONG_TURNS,
+    Rejection,
+    RowError,
+)
+from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value
 from lmgym.text import Conversation
 
 COLUMNS = ("chosen", "rejected")
+MOST_MARGIN = 10_000  # the difference of two scores: no reward model's head reaches it
 
 
 @dataclass(frozen=True)
@@ -55,12 +68,7 @@ def validate(records: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
 
 def read_pair(record: Record) -> Pair:
     """One row. Raises RowError for one that cannot be used."""
-    if record.fault:
-        raise RowError("(row)", record.fault)
-    for name in COLUMNS:
-        if record.fields.get(name) in (None, "", []):
-            raise RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
-    chosen, rejected = (read_conversation(record.fields[name], name) for name in COLUMNS)
+    chosen, rejected = (read_conversation(require_value(record, name, NO_REPLY), name) for name in COLUMNS)
     if record.fields.get("prompt") is None:
         conversation, replies = _split_prompt(chosen, rejected)
     else:
@@ -70,12 +78,12 @@ def read_pair(record: Record) -> Pair:
             _only_reply(record.fields["rejected"], rejected, conversation, "rejected"),
         )
     if not conversation.turns:
-        raise RowError("prompt", "no turn before the reply")
+        raise RowError("prompt", "no turn before the reply", NO_PROMPT)
     for name, reply in zip(COLUMNS, replies, strict=True):
         if not reply.strip():
-            raise RowError(name, "an empty reply")
+            raise RowError(name, "an empty reply", NO_REPLY)
     if replies[0].strip() == replies[1].strip():
-        raise RowError("rejected", "identical to chosen")
+        raise RowError("rejected", "identical to chosen", IDENTICAL)
     return Pair(conversation, *replies, _margin(record.fields.get("margin")), record.file, record.line)
 
 
@@ -83,12 +91,15 @@ def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str)
     """The reply of a row that has a prompt column: plain text, one message, or the prompt's messages and one more."""
     if isinstance(value, str):
         return value.strip()
-    if side.turns[:-1] == prompt.turns and side.turns[-1].speaker == "bot" and side.persona in ("", prompt.persona):
-        return side.turns[-1].text
-    if len(side.turns) != 1 or side.turns[0].speaker != "bot" or side.persona:
-        roles = ", ".join(str(message["role"]) for message in value)
-        raise RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt")
-    return side.turns[0].text
+    if not side.turns:
+        raise RowError(name, "a system message alone; needed: a reply", NO_REPLY)
+    last = side.turns[-1]
+    if side.turns[:-1] == prompt.turns and last.speaker == "bot" and side.persona in ("", prompt.persona):
+        return last.text
+    if len(side.turns) != 1 or last.speaker != "bot" or side.persona:
+        roles = listed(message["role"] for message in value)
+        raise RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt", WRONG_TURNS)
+    return last.text
 
 
 def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Conversation, tuple[str, str]]:
@@ -99,16 +110,17 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
             break
         shared += 1
     if chosen == rejected:
-        raise RowError("rejected", "identical to chosen")
+        raise RowError("rejected", "identical to chosen", IDENTICAL)
     for name, side in zip(COLUMNS, (chosen, rejected), strict=True):
         rest = side.turns[shared:]
         if not rest:
-            raise RowError(name, "an empty reply")
+            raise RowError(name, "an empty reply", NO_REPLY)
         if len(rest) != 1 or rest[0].speaker != "bot":
-            speakers = ", ".join(turn.speaker for turn in rest)
-            raise RowError(name, f"after the {shared} turns that both share: {speakers}; needed: one bot turn")
+            speakers = listed(turn.speaker for turn in rest)
+            found = f"after the {shared} turns that both share: {speakers}; needed: one bot turn"
+            raise RowError(name, found, WRONG_TURNS)
     if chosen.persona != rejected.persona:
-        raise RowError("rejected", "another persona (system message) than chosen's")
+        raise RowError("rejected", "another persona (system message) than chosen's", WRONG_TURNS)
     conversation = Conversation(chosen.turns[:shared], chosen.persona)
     return conversation, (chosen.turns[shared].text, rejected.turns[shared].text)
 
@@ -120,8 +132,8 @@ def _margin(value: Any) -> float:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise RowError("margin", f"{value!r}; needed: a finite number")
+    if not abs(number) <= MOST_MARGIN:
+        raise RowError("margin", f"{shown(value)}; needed: a number of at most {MOST_MARGIN:,}", OUT_OF_RANGE)
     return number
 
 
@@ -129,7 +141,8 @@ def _refuse_duplicate(pair: Pair, seen: dict) -> None:
     key = (pair.conversation, pair.chosen, pair.rejected)
     reverse = (pair.conversation, pair.rejected, pair.chosen)
     if key in seen:
-        raise RowError("(row)", f"duplicate of line {seen[key]}")
+        raise RowError("(row)", f"duplicate of line {seen[key]}", DUPLICATE)
     if reverse in seen:
-        raise RowError("(row)", f"conflicting duplicate: line {seen[reverse]} prefers the other reply")
+        found = f"conflicting duplicate: line {seen[reverse]} prefers the other reply"
+        raise RowError("(row)", found, CONFLICT)
     seen[key] = pair.line

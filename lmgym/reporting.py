@@ -4,11 +4,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lmgym.config import StageConfig
 from lmgym.engine import engine_name, world_size
 from lmgym.probes import Probe, Report, full_name
+from lmgym.rejections import Tally
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 
@@ -18,22 +20,34 @@ CONSOLE = Console(width=max(80, min(120, shutil.get_terminal_size((100, 20)).col
 def show_plan(
     config: StageConfig, precision: str, max_length: int, data: TaskData, accumulation: int, deepspeed: dict | None
 ) -> None:
-    """One line of data and one of how it will run."""
+    """A line of data, one of rejected rows and one of how it will run."""
     o, counts = config.optimizer, data.counts
     in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
     unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
     CONSOLE.print(
         f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
-        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}, "
-        f"{counts['rejected_rows']:,} rows rejected{unused}",
+        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}{unused}",
         soft_wrap=True,
     )
+    show_rejections(data.tally)
     CONSOLE.print(
         f"{engine_name(deepspeed)}, {world_size()} rank(s), {precision}; "
         f"{o.global_batch} {data.noun} an update = "
         f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}",
         soft_wrap=True,
     )
+
+
+def show_rejections(found: Tally) -> None:
+    """How many rows are rejected and why, and the warning where they are too many."""
+    CONSOLE.print(escape(found.line), soft_wrap=True)
+    show_warning(found)
+
+
+def show_warning(found: Tally) -> None:
+    """In bold, where so many rows are rejected that people should look at the data."""
+    if found.warning:
+        CONSOLE.print(escape(found.warning), style="bold yellow", soft_wrap=True)
 
 
 def show_notes(notes: Sequence[str]) -> None:

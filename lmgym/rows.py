@@ -4,15 +4,15 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmgym.errors import InputError
-from lmgym.records import Record
+from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.json_rows import refuse_unusable
+from lmgym.records import Record, cell_fault
+from lmgym.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.text import Conversation, from_messages, from_transcript
 
 
@@ -50,20 +50,6 @@ P = TypeVar("P", bound=Prompted)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Rejection:
-    """A row that cannot be used: where it stands, which field, and what was found."""
-
-    file: str
-    line: int
-    field: str
-    found: str
-
-
-class RowError(Exception):
-    """A fault of one row: (field, what was found)."""
-
-
 def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
     """Raises InputError for no rows, and where no row has all columns."""
     if not records:
@@ -71,20 +57,32 @@ def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun
     if not any(set(columns) <= set(record.fields) for record in records):
         found = sorted({name for record in records[:100] for name in record.fields})
         missing = [name for name in columns if name not in found]
+        faults = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
+        why = f"; {faults.line}" if faults.rejected else ""
         raise InputError(
-            f"{records[0].file} lacks the columns {' and '.join(missing)}; found: {', '.join(found) or 'none'}; "
-            f"needed: {needed}"
+            f"{one_line(records[0].file)} lacks the columns {' and '.join(missing)}; found: {listed(found)}; "
+            f"needed: {needed}{why}"
         )
 
 
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
-    """What `read` makes of each record, and a rejection for each that it refuses by a RowError."""
+    """What `read` makes of each record, and a rejection for each that it fails on, by whatever exception.
+
+    An InputError goes through: it is about more than one row.
+    """
     rows, rejections = [], []
     for record in records:
         try:
+            if record.fault:
+                raise record.fault
+            refuse_unusable(record.fields)
             rows.append(read(record))
         except RowError as error:
-            rejections.append(Rejection(record.file, record.line, *error.args))
+            rejections.append(error.at(record.file, record.line))
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # a row may hold anything, and one row does not stop the others
+            rejections.append(cell_fault("(row)", error).at(record.file, record.line))
     return rows, rejections
 
 
@@ -96,8 +94,18 @@ def read_conversation(value: Any, name: str) -> Conversation:
         try:
             return from_messages(value)
         except ValueError as error:
-            raise RowError(name, str(error)) from None
-    raise RowError(name, f"{type(value).__name__}; needed: text or messages")
+            raise RowError(name, str(error), UNSUPPORTED) from None
+    raise RowError(name, f"{shown(value)}; needed: text or messages", NO_VALUE if value is None else WRONG_TYPE)
+
+
+def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
+    """A field of a row. Raises RowError where it is missing, null or empty."""
+    value = record.fields.get(name)
+    if value is None:
+        raise RowError(name, "null" if name in record.fields else "missing", reason)
+    if value in ("", []):
+        raise RowError(name, "empty", reason)
+    return value
 
 
 def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
@@ -135,9 +143,8 @@ def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P],
     """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
     keys = {pair.prompt_key for pair in held_out}
     kept = [pair for pair in pairs if pair.prompt_key not in keys]
-    leaks = [
-        Rejection(p.file, p.line, "prompt", "stands in the evaluation set too") for p in pairs if p.prompt_key in keys
-    ]
+    found = "stands in the evaluation set too"
+    leaks = [Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p in pairs if p.prompt_key in keys]
     return kept, leaks
 
 
@@ -149,11 +156,6 @@ def fingerprint(*sides: Sequence[Prompted]) -> str:
             digest.update(json.dumps([row.prompt_key, *row.answers]).encode())
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
-    """One JSON object a row that was not used."""
-    path.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rejections), encoding="utf-8")
 
 
 def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:

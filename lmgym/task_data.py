@@ -8,9 +8,10 @@ import numpy as np
 
 from lmgym.config import RowSettings
 from lmgym.engine import world_size
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.records import Record, read_records
-from lmgym.rows import P, Rejection, fingerprint, ordered_sample, split_by_prompt, without_prompts
+from lmgym.rejections import Rejection, Tally, tally
+from lmgym.rows import P, fingerprint, ordered_sample, split_by_prompt, without_prompts
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,23 @@ class TaskData:
     fingerprint: str
     left_out: dict[str, int] = field(default_factory=dict)
     """usable rows that a limit left out"""
+    rows: int = 0
+    """that were read, for training and evaluation"""
 
     @property
-    def counts(self) -> dict[str, int]:
+    def tally(self) -> Tally:
+        """The rejections by reason."""
+        return tally(self.rejections, self.rows)
+
+    @property
+    def counts(self) -> dict[str, Any]:
         """What is printed and recorded: nothing goes missing silently."""
         return {
             f"train_{self.noun}": len(self.train),
             f"eval_{self.noun}": len(self.evaluation),
             f"truncated_{self.noun}": self.truncated,
             f"shortened_{self.noun}": self.shortened,
-            "rejected_rows": len(self.rejections),
+            **self.tally.counts,
             **self.left_out,
         }
 
@@ -51,8 +59,8 @@ def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
     for name, side in (("training", data.train), ("evaluation", data.evaluation)):
         if not len(side):
             raise InputError(
-                f"no {data.noun.removesuffix('s')} is left for {name}: {rows} rows, {len(data.rejections)} unusable; "
-                "check rejected rows, --max_length and --eval_size"
+                f"no {data.noun.removesuffix('s')} is left for {name} of {rows} rows: {data.tally.line}; check those "
+                "rows, --max_length and --eval_size"
             )
     if len(data.train) < ranks:
         noun = data.noun.removesuffix("s")
@@ -75,9 +83,14 @@ def prepare_prompted(
     records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
     rows, rejections = validate(records)
     if not rows:
-        raise InputError(f"none of the {len(records)} rows of {settings.dataset} is {usable}: {rejections[0]}")
+        found = tally(rejections, len(records))
+        first = f"{found.line}; the first: {rejections[0]}"
+        raise InputError(f"none of the {len(records)} rows of {one_line(settings.dataset)} is {usable}: {first}")
+    read = len(records)
     if settings.eval_dataset:
-        held_out, faults = validate(read_records(settings.eval_dataset, "test"))
+        others = read_records(settings.eval_dataset, "test")
+        held_out, faults = validate(others)
+        read += len(others)
         rows, leaks = without_prompts(rows, held_out)
         rejections = [*rejections, *faults, *leaks]
     else:
@@ -95,6 +108,7 @@ def prepare_prompted(
         rejections=[*rejections, *long, *also_long],
         fingerprint=fingerprint(kept, held_out),
         left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
+        rows=read,
     )
     return check_sides(data, len(records), world_size())
 

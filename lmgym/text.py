@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from jinja2 import TemplateError
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown
 
 FLAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -90,23 +90,35 @@ def reply_text(text: str) -> str:
 def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
     """A conversation out of chat messages, each stripped as a transcript's turns are.
 
-    Raises ValueError for an unknown role or a message without text.
+    Raises ValueError for an unknown role or a message that is not text.
     """
     turns, persona = [], []
-    for index, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise ValueError(f"message {index} is {type(row).__name__}; needed: an object with role and content")
-        role, content = ROLES.get(str(row.get("role")).lower()), row.get("content")
-        if role is None or not isinstance(content, str):
-            raise ValueError(
-                f"message {index} has role={row.get('role')!r} and content of type {type(content).__name__}; "
-                "needed: role user, assistant or system, and text"
-            )
+            raise ValueError(f"message {number} is {shown(row)}; needed: an object with role and content")
+        said, content = row.get("role"), row.get("content")
+        role = ROLES.get(said.lower()) if isinstance(said, str) else None
+        if role is None or not isinstance(content, str) or row.get("tool_calls"):
+            raise ValueError(f"message {number} {_unsupported(row, role)}")
         if role == "system":
             persona.append(content.strip())
         else:
             turns.append(Turn("user" if role == "user" else "bot", content.strip()))
     return Conversation(tuple(turns), "\n".join(persona))
+
+
+def _unsupported(row: dict, role: str | None) -> str:
+    """The part of a message that cannot be read, in words."""
+    content = row.get("content")
+    if row.get("tool_calls"):
+        return "calls tools, which is not supported; needed: messages of text"
+    if role is None:
+        found = f"has the role {shown(row['role'])}, which is not supported" if row.get("role") else "has no role"
+        return f"{found}; needed: user, assistant or system"
+    if isinstance(content, list):
+        return f"has content in parts ({shown(content)}), which is not supported; needed: content of text"
+    found = "has no content" if content is None else f"has the content {shown(content)}"
+    return f"{found}; needed: content of text"
 
 
 def from_transcript(text: str) -> Conversation:

@@ -18,10 +18,10 @@ from lmgym.keeping import Keeper
 from lmgym.models import add_lora, context_length, count_parameters, load_config
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
+from lmgym.rejections import Rejection, write_rejections
 from lmgym.reporting import show_notes
 from lmgym.resharding import fit_to_ranks
 from lmgym.resuming import describe, find_start
-from lmgym.rows import Rejection, write_rejections
 from lmgym.run import Run
 
 EVALUATIONS = 5
@@ -74,8 +74,8 @@ class Rows(Protocol):
         ...
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many are used, and how many not."""
+    def counts(self) -> dict[str, Any]:
+        """How many are used, and how many not, by reason."""
         ...
 
     @property

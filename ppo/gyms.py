@@ -15,7 +15,7 @@ from lmgym.environments.world import World
 from lmgym.errors import InputError
 from lmgym.generation import Generator
 from lmgym.named_scorers import load_scorers, read_names, read_world
-from lmgym.rows import Rejection
+from lmgym.rejections import Rejection, Tally, tally
 from lmgym.scorers import Scorer
 from ppo.config import PPOConfig, RewardConfig
 from ppo.prompts import Prompts, read_prompts
@@ -48,18 +48,21 @@ class Gym:
     trained_agents: int = 1
     """of a game, each of whom acts in it: they all are the policy, and each has an episode of its own"""
     rejections: Sequence[Rejection] = ()
+    rows: int = 0
+    """of the files that the tasks were read from"""
     heeds: frozenset[str] = frozenset()
     """of scorers, weights, gold and watched the settings that a judge of one's own goes by; the others are refused
     where neither a ScorerReward nor `watched` does"""
 
     @property
-    def counts(self) -> dict[str, int]:
+    def tally(self) -> Tally:
+        """The rejections by reason."""
+        return tally(self.rejections, self.rows)
+
+    @property
+    def counts(self) -> dict[str, Any]:
         """What is recorded."""
-        return {
-            "train_tasks": len(self.tasks),
-            "eval_tasks": len(self.eval_tasks),
-            "rejected_rows": len(self.rejections),
-        }
+        return {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
 
 
 class Prepare(Protocol):
@@ -76,7 +79,7 @@ def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
     judge, watched = load_judge(config.reward)
     return Gym(
         prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched,
-        rejections=prompts.rejections,
+        rejections=prompts.rejections, rows=prompts.rows,
     )  # fmt: skip
 
 
@@ -206,7 +209,7 @@ def text_with_function(
         watched = load_watched(config.reward, held_out)
         return Gym(
             prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, watched,
-            rejections=prompts.rejections,
+            rejections=prompts.rejections, rows=prompts.rows,
         )  # fmt: skip
 
     return prepare

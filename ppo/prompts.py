@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmgym.environments.protocol import Task
-from lmgym.errors import InputError
+from lmgym.errors import InputError, listed, one_line
 from lmgym.pairs import read_pair
 from lmgym.records import Record, read_records
-from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
+from lmgym.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
+from lmgym.rows import prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
 from lmgym.text import Conversation
 from ppo.config import RolloutConfig
 
@@ -26,6 +27,8 @@ class Prompts:
     train: list[Task]
     evaluation: list[Task]
     rejections: list[Rejection]
+    rows: int = 0
+    """that were read"""
 
     @property
     def fingerprint(self) -> str:
@@ -54,11 +57,12 @@ def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> P
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
     """
-    rows, rejections = _read(settings.prompts, as_text)
+    rows, rejections, read = _read(settings.prompts, as_text)
     if settings.eval_prompts:
-        held_out, more = _read(settings.eval_prompts, as_text, "test")
+        held_out, more, also_read = _read(settings.eval_prompts, as_text, "test")
         train, leaks = without_prompts(rows, held_out)
         rejections += [*more, *leaks]
+        read += also_read
     else:
         try:
             train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
@@ -66,54 +70,53 @@ def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> P
             raise InputError(f"{error}{_reasons(rejections)}") from None
     if not train:
         needed = "needed: some that are not evaluated on"
-        raise InputError(f"{settings.prompts} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
-    return Prompts([row.task for row in train], [row.task for row in held_out], rejections)
+        raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
+    return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read)
 
 
-def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row], list[Rejection]]:
-    records = read_records(source, split)
+def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row], list[Rejection], int]:
+    """(rows, rejections, number of rows read)."""
+    records, name = read_records(source, split), one_line(source)
     if not records:
-        raise InputError(f"{source} holds 0 rows; needed: prompts")
-    faults = [Rejection(record.file, record.line, "(row)", record.fault) for record in records if record.fault]
+        raise InputError(f"{name} holds 0 rows; needed: prompts")
+    faults = [record.fault.at(record.file, record.line) for record in records if record.fault]
     if len(faults) == len(records):
         raise InputError(
-            f"{source} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
+            f"{name} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
             ".json file, with double quotes (json.dumps writes them)"
         )
-    if not any(name in record.fields for record in records for name in FORMS):
-        found = ", ".join(sorted({name for record in records[:100] for name in record.fields}))
+    if not any(form in record.fields for record in records for form in FORMS):
+        found = listed(sorted({column for record in records[:100] for column in record.fields}))
         needed = f"needed: one of {', '.join(FORMS)}"
-        raise InputError(f"{source} holds no prompts: found the columns {found}; {needed}{_reasons(faults)}")
-    seen: set[str] = set()
+        raise InputError(f"{name} holds no prompts: found the columns {found}; {needed}{_reasons(faults)}")
+    seen: dict[str, int] = {}
 
     def read(record: Record) -> _Row:
         row = _read_row(record, as_text)
         if row.prompt_key in seen:
-            raise RowError("prompt", "the same prompt as in an earlier row")
-        seen.add(row.prompt_key)
+            raise RowError("prompt", f"the same prompt as in line {seen[row.prompt_key]}", DUPLICATE_PROMPT)
+        seen[row.prompt_key] = row.line
         return row
 
     rows, rejections = read_rows(records, read)
     if not rows:
-        raise InputError(f"{source} holds no prompts that can be used{_reasons(rejections)}")
-    return rows, rejections
+        raise InputError(f"{name} holds no prompts that can be used{_reasons(rejections)}")
+    return rows, rejections, len(records)
 
 
 def _reasons(rejections: Sequence[Rejection]) -> str:
     """How many rows were rejected, and why the first ones of each kind; nothing where none were."""
     kinds: dict[tuple[str, str], Rejection] = {}
     for one in rejections:
-        kinds.setdefault((one.field, one.found.partition(":")[0]), one)
-    said = "; ".join(f"line {one.line}: {one.field}: {one.found}" for one in [*kinds.values()][:REASONS])
-    return f"; rows rejected: {len(rejections)} ({said})" if rejections else ""
+        kinds.setdefault((one.field, one.reason), one)
+    said = "; ".join(f"line {one.line}: {one_line(one.field, 80)}: {one.found}" for one in [*kinds.values()][:REASONS])
+    return f"; rows rejected: {len(rejections):,} ({said})" if rejections else ""
 
 
 def _read_row(record: Record, as_text: bool) -> _Row:
-    if record.fault:
-        raise RowError("(row)", record.fault)
     name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
     if name is None:
-        raise RowError("prompt", "missing or empty")
+        raise RowError("prompt", "missing or empty", NO_PROMPT)
     value = record.fields[name]
     prompt: Conversation | str
     if as_text and isinstance(value, str):
@@ -121,18 +124,19 @@ def _read_row(record: Record, as_text: bool) -> _Row:
     else:
         prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_conversation(value, name))
         if not prompt.turns:
-            raise RowError(name, "no turn to answer")
+            raise RowError(name, "no turn to answer", NO_PROMPT)
         key = prompt_key(prompt)
     columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
     return _Row({"prompt": prompt, **columns}, record.file, record.line, key)
 
 
 def _unanswered(conversation: Conversation) -> Conversation:
-    """Without a last turn of the bot's: that is what the policy is to say."""
+    """Without the bot's turns at the end: that is what the policy is to say."""
     turns = conversation.turns
-    while turns and turns[-1].speaker == "bot":
-        turns = turns[:-1]
-    return Conversation(turns, conversation.persona)
+    end = len(turns)
+    while end and turns[end - 1].speaker == "bot":
+        end -= 1
+    return Conversation(turns[:end], conversation.persona)
 
 
 def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:

@@ -12,7 +12,7 @@ from lmgym.engine import engine_name, world_size
 from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.prompt_fitting import fit_prompts
-from lmgym.reporting import CONSOLE
+from lmgym.reporting import CONSOLE, show_rejections
 from lmgym.run import Run
 from lmgym.saving import below
 from lmgym.truncation import left_out
@@ -39,11 +39,12 @@ def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: i
     """How it will run."""
     o, r = config.optimizer, config.rollout
     CONSOLE.print(
-        f"{len(gym.tasks):,} tasks to train on, {len(gym.eval_tasks):,} to evaluate on, {len(gym.rejections):,} rows "
-        f"rejected; {iterations} iterations of {r.num_rollouts} episodes and {config.updates_an_iteration} updates of "
-        f"{o.global_batch}",
+        f"{len(gym.tasks):,} tasks to train on, {len(gym.eval_tasks):,} to evaluate on; {iterations} iterations of "
+        f"{r.num_rollouts} episodes and {config.updates_an_iteration} updates of {o.global_batch}",
         soft_wrap=True,
     )
+    if gym.rows:
+        show_rejections(gym.tally)
     CONSOLE.print(
         f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}",
         soft_wrap=True,

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmgym.column_kinds import ID, NUMBER
+from lmgym.columns import read_columns, require_columns
 from lmgym.engine import world_size
 from lmgym.errors import InputError
 from lmgym.models import ScoringModel
 from lmgym.probes import Report
-from lmgym.records import read_columns, require_columns
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, at_most, check_sides
 from reward_models.config import RewardConfig
@@ -21,6 +22,7 @@ from reward_models.label_metrics import label_metrics
 from reward_models.labels import Label
 from reward_models.logs import (
     LogRows,
+    id_array,
     limit_and_split,
     limit_users,
     read_log,
@@ -64,6 +66,7 @@ class BehaviourTask:
         if settings.eval_dataset:
             held_out = read_log(settings.eval_dataset, "test", self.label)
             rejections += held_out.rejections
+            read = log.read + held_out.read
             if both := shared_users(log.users, held_out.users):
                 raise InputError(
                     f"found {both} users on both sides, in {settings.dataset} and {settings.eval_dataset}; needed: "
@@ -75,7 +78,7 @@ class BehaviourTask:
             eval_rows = np.arange(len(held_out.usable))
             unused = len(log.usable) - len(train_rows)
         else:
-            held_out = log
+            held_out, read = log, log.read
             train_rows, eval_rows, unused = limit_and_split(log, settings, seed)
         refuse_one_class(log.labels[log.usable[train_rows]], self.label.names)
         digest = hashlib.sha256()
@@ -92,8 +95,9 @@ class BehaviourTask:
             rejections=[*rejections, *too_long, *too_long_held_out],
             fingerprint=digest.hexdigest(),
             left_out={"unused_rows": unused},
+            rows=read,
         )
-        return check_sides(data, len(log.columns.line), world_size())
+        return check_sides(data, log.read, world_size())
 
     def tails(self, example: LabelledExample) -> tuple[str, ...]:
         """The labels of the reply."""
@@ -120,12 +124,18 @@ def _with_utility(rows: LogRows, config: RewardConfig) -> LogRows:
         or not (path := find_file(folder, "gold"))
     ):
         return rows
-    columns = read_columns(str(path), ("row_id", "utility"))
+    columns = read_columns(str(path), {"row_id": ID, "utility": NUMBER})
     require_columns(columns, [("row_id",), ("utility",)])
-    ids, utility = (columns.table[name].to_numpy() for name in ("row_id", "utility"))
+    named = np.flatnonzero(~columns.is_null("row_id"))
+    if not len(named):
+        return rows
+    ids, utility = id_array(columns.table["row_id"].take(named)), columns.numbers("utility")[named]
+    wanted = rows.row_ids
+    if ids.dtype != wanted.dtype:
+        ids, wanted = ids.astype(str), wanted.astype(str)
     order = np.argsort(ids, kind="stable")
-    places = np.minimum(np.searchsorted(ids[order], rows.row_ids), len(ids) - 1)
-    known = ids[order][places] == rows.row_ids
+    places = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+    known = ids[order][places] == wanted
     return replace(rows, utility=np.where(known, utility[order][places], np.nan))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmgym.pairs import COLUMNS, Pair
-from lmgym.rows import Rejection
+from lmgym.rejections import UNFIT, Rejection
 from lmgym.text import Replies
 from lmgym.truncation import tokenize_replies
 
@@ -37,7 +37,7 @@ def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[l
     for index, (pair, replies) in enumerate(zip(pairs, rows, strict=True)):
         lengths = (len(words[2 * index]), len(words[2 * index + 1]))
         if isinstance(replies, str):
-            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], replies))
+            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], replies, UNFIT))
             continue
         number = numbers.setdefault(pair.prompt_key, len(numbers))
         origin = f"{Path(pair.file).name}:{pair.line}"

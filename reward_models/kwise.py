@@ -3,16 +3,17 @@
 Accepted rows: `prompt` as text or messages, `replies` (a list of text) and `ranks` (a list of integers, 1 the best).
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lmgym.errors import shown
+from lmgym.json_rows import parse_json, refuse_unusable_value
 from lmgym.models import ScoringModel
 from lmgym.records import Record
-from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows, require_some_columns
+from lmgym.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
+from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, prepare_prompted
 from lmgym.text import Conversation
@@ -24,6 +25,8 @@ from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
 
 COLUMNS = ("prompt", "replies", "ranks")
+MOST_RANK = 1_000_000
+IDENTICAL_RANKS = "with too many tied ranks"
 
 
 @dataclass(frozen=True)
@@ -83,38 +86,35 @@ def validate_groups(records: Sequence[Record]) -> tuple[list[Group], list[Reject
 
 
 def _group(record: Record) -> Group:
-    if record.fault:
-        raise RowError("(row)", record.fault)
     conversation = read_conversation(record.fields.get("prompt"), "prompt")
     if not any(turn.text for turn in conversation.turns):
-        raise RowError("prompt", "no turn before the reply")
-    replies, ranks = (_list(record.fields.get(name), name) for name in ("replies", "ranks"))
+        raise RowError("prompt", "no turn before the reply", NO_PROMPT)
+    replies, ranks = (_list(record, name) for name in ("replies", "ranks"))
     if len(replies) < 2:
-        raise RowError("replies", f"{len(replies)} of them; needed: at least 2")
+        raise RowError("replies", f"{len(replies)} of them; needed: at least 2", NO_REPLY)
     if len(replies) != len(ranks):
-        raise RowError("ranks", f"{len(ranks)} of them for {len(replies)} replies")
+        raise RowError("ranks", f"{len(ranks)} of them for {len(replies)} replies", WRONG_TYPE)
     for reply in replies:
         if not isinstance(reply, str) or not reply.strip():
-            raise RowError("replies", f"{reply!r}; needed: text")
+            raise RowError("replies", f"{shown(reply)}; needed: text", NO_REPLY)
     for rank in ranks:
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-            raise RowError("ranks", f"{rank!r}; needed: integers, 1 the best")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST_RANK:
+            raise RowError("ranks", f"{shown(rank)}; needed: integers, 1 the best", OUT_OF_RANGE)
     rank, tied = Counter(ranks).most_common(1)[0]
     if tied > MOST_TIED:
-        raise RowError("ranks", f"{tied} replies of rank {rank}; needed: at most {MOST_TIED} tied")
+        raise RowError("ranks", f"{tied} replies of rank {rank}; needed: at most {MOST_TIED} tied", IDENTICAL_RANKS)
     if tied == len(ranks):
-        raise RowError("ranks", f"all {tied} replies tied; needed: at least two ranks")
+        raise RowError("ranks", f"all {tied} replies tied; needed: at least two ranks", IDENTICAL_RANKS)
     return Group(conversation, tuple(r.strip() for r in replies), tuple(ranks), record.file, record.line)
 
 
-def _list(value: Any, name: str) -> list:
+def _list(record: Record, name: str) -> list:
+    value = require_value(record, name)
     if isinstance(value, str):  # a CSV's list comes as JSON
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
+        value = parse_json(value, name)
+        refuse_unusable_value(value, name)
     if not isinstance(value, list):
-        raise RowError(name, "missing, or no list")
+        raise RowError(name, f"{shown(value)}; needed: a list", WRONG_TYPE)
     return value
 
 
@@ -125,7 +125,7 @@ def tokenize_groups(groups: Sequence[Group], tokenizer, max_length: int) -> tupl
     examples, rejections = [], []
     for group, replies in zip(groups, rows, strict=True):
         if isinstance(replies, str):
-            rejections.append(Rejection(group.file, group.line, "replies", replies))
+            rejections.append(Rejection(group.file, group.line, "replies", replies, UNFIT))
             continue
         number = numbers.setdefault(group.prompt_key, len(numbers))
         examples.append(RankedExample(replies, group.ranks, number, f"{Path(group.file).name}:{group.line}"))

@@ -8,13 +8,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from lmgym.errors import InputError
-from lmgym.records import Columns, read_columns, require_columns
-from lmgym.rows import Rejection
+from lmgym.column_kinds import ID, TEXT
+from lmgym.columns import Columns, read_columns, require_columns
+from lmgym.errors import InputError, one_line
+from lmgym.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
 from lmgym.task_data import at_most
 from lmgym.text import Replies, from_transcript, reply_text
 from lmgym.truncation import tokenize_replies
@@ -108,92 +109,72 @@ class Log:
     users: np.ndarray
     usable: np.ndarray
     rejections: list[Rejection]
+    read: int
+    """rows of the dataset, whether usable or not"""
 
 
 def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
-    """Labelled rows. Raises InputError for an empty dataset, missing columns, and values that no log can hold.
+    """Labelled rows. Raises InputError for an empty dataset, missing columns, and where no row is usable.
 
-    A row without text, user or label is rejected.
+    A row without text, user or label, or with a value that its column cannot hold, is rejected.
     """
-    asked = [(name, ALIASES[name]) if name in ALIASES else (name,) for name in label.columns]
-    needed = [("input_text",), ("output_text",), ("user_id",), *asked]
-    columns = read_columns(source, ["row_id", *(name for names in needed for name in names)], split)
-    if not columns.names:
-        raise InputError(f"{columns.files[0]} is empty: found 0 rows; needed: at least 2 users")
-    require_columns(columns, needed)
-    rows = len(columns.line) if max_rows is None else min(max_rows, len(columns.line))
-    if rows == 0:
-        raise InputError(f"{columns.files[0]} is empty: found 0 rows; needed: at least 2 users")
-    numbers = [_numbers(columns, next(n for n in names if n in columns.names), rows) for names in asked]
-    try:
+    asked = {name: (name, ALIASES[name]) if name in ALIASES else (name,) for name in label.columns}
+    kinds = {"row_id": ID, "user_id": ID, "input_text": TEXT, "output_text": TEXT}
+    kinds |= {name: label.kinds[first] for first, names in asked.items() for name in names}
+    columns = read_columns(source, kinds, split, max_rows)
+    rows = len(columns.line)
+    if not rows and not columns.rejections:
+        raise InputError(f"{one_line(columns.files[0])} is empty: found 0 rows; needed: at least 2 users")
+    if rows:
+        require_columns(columns, [("input_text",), ("output_text",), ("user_id",), *asked.values()])
+        numbers = [columns.numbers(next(n for n in names if n in columns.names)) for names in asked.values()]
         labels = label.compute(*numbers)
-    except ValueError as error:
-        raise InputError(f"{columns.files[0]}: {error}") from error
-    faults = {name: _blank(columns, name, rows) for name in ("input_text", "output_text")}
-    faults["user_id"] = columns.table["user_id"].slice(0, rows).is_null().to_numpy()
-    present = ~np.isnan(labels) if labels.dtype.kind == "f" else labels != MISSING
-    faults[", ".join(label.columns)] = ~present.reshape(rows, -1).any(1)
-    rejections = [Rejection(f.file, f.line, "(row)", f.fault) for f in columns.faults]
-    bad = np.zeros(rows, dtype=bool)
-    for name, at in faults.items():
-        found = "null or empty" if name.endswith("_text") else "null"
-        rejections += [
-            Rejection(columns.files[columns.file[i]], int(columns.line[i]), name, found)
-            for i in np.flatnonzero(at & ~bad)
-        ]
-        bad |= at
-    usable = np.flatnonzero(~bad)
+        missing, bad = _missing(columns, label, labels)
+        rejections, usable = [*columns.rejections, *missing], np.flatnonzero(~bad)
+    else:
+        labels, rejections, usable = np.zeros(0), [*columns.rejections], np.zeros(0, np.int64)
+    read = rows + len(columns.rejections) - int(columns.bad.sum())
     if not len(usable):
-        raise InputError(f"none of the {rows} rows of {source} is usable: {rejections[0]}")
-    return Log(columns, labels, _ids(columns, "user_id", usable, rows), usable, rejections)
+        found = tally(rejections, read)
+        raise InputError(
+            f"none of the {read} rows of {one_line(source)} is usable: {found.line}; the first: {rejections[0]}"
+        )
+    users = id_array(columns.table["user_id"].take(usable))
+    return Log(columns, labels, users, usable, rejections, read)
 
 
-def _numbers(columns: Columns, name: str, rows: int) -> np.ndarray:
-    """A column as floats, null as NaN. Raises InputError for text that is no number."""
-    import pyarrow
-    import pyarrow.compute
+def _missing(columns: Columns, label: Label, labels: np.ndarray) -> tuple[list[Rejection], np.ndarray]:
+    """(rows that are rejected for a value that is not there, [rows] true where a row is rejected at all)."""
+    present = ~np.isnan(labels) if labels.dtype.kind == "f" else labels != MISSING
+    faults = {
+        "input_text": (_blank(columns, "input_text"), "null or empty", NO_PROMPT),
+        "output_text": (_blank(columns, "output_text"), "null or empty", NO_REPLY),
+        "user_id": (columns.is_null("user_id"), "null", NO_VALUE),
+        ", ".join(label.columns): (~present.reshape(len(labels), -1).any(1), "null", NO_VALUE),
+    }
+    bad = columns.bad.copy()
+    rejections: list[Rejection] = []
+    for name, (at, found, reason) in faults.items():
+        rejections += [Rejection(*columns.place(i), name, found, reason) for i in np.flatnonzero(at & ~bad)]
+        bad |= at
+    return rejections, bad
 
-    column = columns.table[name].slice(0, rows)
-    try:
-        if pyarrow.types.is_boolean(column.type):
-            column = pyarrow.compute.cast(column, "int8")
-        if pyarrow.types.is_null(column.type):
-            return np.full(rows, np.nan)
-        return pyarrow.compute.cast(column, "float64").to_numpy().astype(np.float64)
-    except (pyarrow.ArrowException, TypeError) as error:
-        kind = f"column {name} of {columns.files[0]} holds {column.type}"
-        raise InputError(f"{kind}: {error}; needed: numbers, or null where unknown") from error
 
-
-def _blank(columns: Columns, name: str, rows: int) -> np.ndarray:
-    """Where a text is null or white space. Raises InputError for a column of another type."""
-    import pyarrow
+def _blank(columns: Columns, name: str) -> np.ndarray:
+    """[rows]: where a text is null or white space."""
     import pyarrow.compute as compute
 
-    column = columns.table[name].slice(0, rows)
-    if pyarrow.types.is_null(column.type):
-        return np.ones(rows, dtype=bool)
-    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
-        raise InputError(f"column {name} of {columns.files[0]} holds {column.type}; needed: text")
-    blank = compute.equal(compute.binary_length(compute.utf8_trim_whitespace(column)), 0)
+    blank = compute.equal(compute.binary_length(compute.utf8_trim_whitespace(columns.table[name])), 0)
     return compute.fill_null(blank, True).to_numpy()
 
 
-def _ids(columns: Columns, name: str, kept: np.ndarray, rows: int) -> np.ndarray:
-    """Ids at the kept rows: integers, or strings. Raises InputError for other ids."""
-    import pyarrow
+def id_array(column: Any) -> np.ndarray:
+    """Ids as integers or text; a missing one is NaN or empty."""
+    import pyarrow.types
 
-    column = columns.table[name].slice(0, rows).take(pyarrow.array(kept))
-    try:
-        if pyarrow.types.is_floating(column.type):
-            column = column.cast("int64")  # a null elsewhere in the column made floats of integers
-        if pyarrow.types.is_integer(column.type):
-            return column.to_numpy()
-        return column.cast("string").to_numpy(zero_copy_only=False)
-    except pyarrow.ArrowException as error:
-        raise InputError(
-            f"column {name} of {columns.files[0]} holds {column.type}; needed: integers or text"
-        ) from error
+    if pyarrow.types.is_integer(column.type):
+        return column.to_numpy()
+    return column.fill_null("").to_numpy()
 
 
 def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -269,10 +250,9 @@ def tokenize_log(
         np.array(shortened, np.int32),
     )  # fmt: skip
     columns, kept = log.columns, at[fits]
-    row_ids = columns.table["row_id"].to_numpy()[kept] if "row_id" in columns.table.column_names else None
+    row_ids = id_array(columns.table["row_id"])[kept] if "row_id" in columns.table.column_names else None
     rejections = [
-        Rejection(columns.files[columns.file[i]], int(columns.line[i]), "output_text", reason)
-        for i, reason in zip(at[~fits], reasons, strict=True)
+        Rejection(*columns.place(i), "output_text", reason, UNFIT) for i, reason in zip(at[~fits], reasons, strict=True)
     ]
     places = columns.files, columns.file[kept], columns.line[kept]
     return LogRows(tokens, log.labels[kept], log.users[rows[fits]], prompts[fits], row_ids, *places), rejections

@@ -8,7 +8,7 @@ from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.keeping import Keeper
 from lmgym.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer
-from lmgym.reporting import show_plan
+from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.tracking import adopt_original_token_names
@@ -71,7 +71,11 @@ def _read_evaluations(config: RewardConfig, task: Task, tokenizer) -> list[Evalu
     for evaluation in task.evaluations:
         path = find_file(settings.probe_data, evaluation.file)
         if path is not None:
-            found.append(read_evaluation(path, evaluation, settings.probe_rows, tokenizer, settings.max_length))
+            read = read_evaluation(path, evaluation, settings.probe_rows, tokenizer, settings.max_length)
+            found.append(read)
+            if rank() == 0 and read.left_out:
+                show_notes([f"{path.name}: {read.left_out}"])
+                show_warning(read.tally)
         elif rank() == 0:
             show_absent(settings.probe_data, evaluation)
     return found

@@ -11,15 +11,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.pairs import read_pair
 from lmgym.records import Record
-from lmgym.rows import Rejection, RowError, prompt_key, read_conversation, read_rows
+from lmgym.rejections import (
+    DUPLICATE_REPLY,
+    NO_PROMPT,
+    NO_REPLY,
+    NO_VALUE,
+    OUT_OF_RANGE,
+    WRONG_TURNS,
+    WRONG_TYPE,
+    Rejection,
+    RowError,
+    tally,
+)
+from lmgym.rows import prompt_key, read_conversation, read_rows, require_value
 from lmgym.text import Conversation, Turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
 TEACHER = ("tokens", "logprobs")
 MOST_LOGPROB = 1e-4  # a probability of 1 may be rounded above
+LEAST_LOGPROB = -1e6  # far below that of any token; -inf is a probability of 0
+MOST_ID = 2**31  # ids are 32 bits wide
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,8 @@ def validate_chosen(records: Sequence[Record]) -> tuple[list[Chat], list[Rejecti
     def read(record: Record) -> Chat:
         chat = read_chosen(record)
         if chat.conversation in seen:
-            raise RowError("chosen", f"the same reply to the same prompt as in line {seen[chat.conversation]}")
+            found = f"the same reply to the same prompt as in line {seen[chat.conversation]}"
+            raise RowError("chosen", found, DUPLICATE_REPLY)
         seen[chat.conversation] = chat.line
         return chat
 
@@ -90,9 +105,11 @@ def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]],
         raise InputError("the dataset is empty: found 0 rows; needed: at least 2 conversations")
     if not any(set(form) <= set(record.fields) for record in records for form in forms):
         found = sorted({name for record in records[:100] for name in record.fields})
+        faults = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
+        why = f"; {faults.line}" if faults.rejected else ""
         raise InputError(
-            f"{records[0].file} holds no conversations: found the columns {', '.join(found) or 'none'}; needed: "
-            f"{needed} (rename yours to these)"
+            f"{one_line(records[0].file)} holds no conversations: found the columns {listed(found)}; needed: "
+            f"{needed} (rename yours to these){why}"
         )
 
 
@@ -111,39 +128,34 @@ def read_chosen(record: Record) -> Chat:
 
 def read_taught(record: Record) -> Chat:
     """A prompt with a teacher's tokens and log-probabilities; an output beside them is what they stand for."""
-    _refuse_fault(record)
-    for name in TEACHER:
-        if record.fields.get(name) is None:
-            raise RowError(name, "missing" if name not in record.fields else "null")
-    tokens, logprobs = (list(record.fields[name]) if _is_list(record.fields[name]) else None for name in TEACHER)
-    if tokens is None or logprobs is None:
-        name = TEACHER[tokens is not None]
-        raise RowError(name, f"{type(record.fields[name]).__name__}; needed: a list of numbers, one a token")
+    tokens, logprobs = (_teachers(record, name) for name in TEACHER)
     if not tokens:
-        raise RowError("tokens", "an empty output")
-    if bad := [t for t in tokens if not isinstance(t, int) or isinstance(t, bool) or t < 0]:
-        raise RowError("tokens", f"{bad[0]!r}; needed: ids of the tokenizer, whole numbers from 0")
+        raise RowError("tokens", "an empty output", NO_REPLY)
+    if bad := [t for t in tokens if not isinstance(t, int) or isinstance(t, bool) or not 0 <= t < MOST_ID]:
+        raise RowError("tokens", f"{shown(bad[0])}; needed: ids of the tokenizer, whole numbers from 0", OUT_OF_RANGE)
     if len(tokens) != len(logprobs):
-        raise RowError("logprobs", f"{len(logprobs)} log-probabilities for {len(tokens)} tokens; needed: one a token")
+        found = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens; needed: one a token"
+        raise RowError("logprobs", found, WRONG_TYPE)
     if bad := [x for x in logprobs if not _is_logprob(x)]:
-        raise RowError("logprobs", f"{bad[0]!r}; needed: logarithms of probabilities, numbers of at most 0")
+        found = f"{shown(bad[0])}; needed: logarithms of probabilities, numbers from {LEAST_LOGPROB:g} to 0"
+        raise RowError("logprobs", found, OUT_OF_RANGE)
     prompt = _read_prompt(record)
     return replace(_chat_of_prompt(prompt, record), tokens=tuple(tokens), logprobs=tuple(min(x, 0.0) for x in logprobs))
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
+def _teachers(record: Record, name: str) -> list[Any]:
+    """The list in a teacher's column."""
+    value = record.fields.get(name)
+    if value is None:
+        raise RowError(name, "missing" if name not in record.fields else "null", NO_VALUE)
+    if not isinstance(value, list | tuple):
+        raise RowError(name, f"{shown(value)}; needed: a list of numbers, one a token", WRONG_TYPE)
+    return list(value)
 
 
 def _is_logprob(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and not math.isnan(value) and value <= MOST_LOGPROB
-
-
-def _refuse_fault(record: Record) -> None:
-    """Raises RowError for a row that could not be read as such."""
-    if record.fault:
-        raise RowError("(row)", record.fault)
+    return is_number and (LEAST_LOGPROB <= value <= MOST_LOGPROB or value == -math.inf)
 
 
 def _read_prompt(record: Record) -> tuple[Conversation, str]:
@@ -154,31 +166,28 @@ def _read_prompt(record: Record) -> tuple[Conversation, str]:
             if name in ("messages", "text") and conversation.turns and conversation.turns[-1].speaker == "bot":
                 conversation = Conversation(conversation.turns[:-1], conversation.persona)
             return conversation, name
-    raise RowError("prompt", "missing; needed: what the tokens answer, as prompt, input_text, messages or text")
+    found = "missing; needed: what the tokens answer, as prompt, input_text, messages or text"
+    raise RowError("prompt", found, NO_PROMPT)
 
 
 def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Chat:
     conversation, name = prompt
     if not conversation.turns:
-        raise RowError(name, "no turn before the output")
+        raise RowError(name, "no turn before the output", NO_PROMPT)
     _refuse_turns((*conversation.turns, Turn("bot", "x")), name)
     return Chat(conversation, (), file=record.file, line=record.line, field="tokens")
 
 
 def _read_form(record: Record) -> tuple[Conversation, int, str]:
     """(conversation, the first turn that may be an output, the field to blame)."""
-    _refuse_fault(record)
     for form in FORMS:
         if form[0] not in record.fields:
             continue
-        for name in form:
-            if record.fields.get(name) in (None, "", []):
-                raise RowError(name, "missing" if name not in record.fields else f"{record.fields[name]!r}")
-        conversation = read_conversation(record.fields[form[0]], form[0])
-        if len(form) == 1:
-            return conversation, 0, form[0]
-        return _joined(conversation, record.fields[form[1]], form)
-    raise RowError("(row)", f"none of {', '.join(form[0] for form in FORMS)}")
+        first = require_value(record, form[0], NO_PROMPT if len(form) > 1 else NO_VALUE)
+        rest = require_value(record, form[1], NO_REPLY) if len(form) > 1 else None
+        conversation = read_conversation(first, form[0])
+        return (conversation, 0, form[0]) if len(form) == 1 else _joined(conversation, rest, form)
+    raise RowError("(row)", f"none of {', '.join(form[0] for form in FORMS)}", NO_VALUE)
 
 
 def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tuple[Conversation, int, str]:
@@ -188,7 +197,7 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
     else:
         rest = read_conversation(completion, form[1])
         if rest.persona:
-            raise RowError(form[1], "a system message; needed: turns after the prompt")
+            raise RowError(form[1], "a system message; needed: turns after the prompt", WRONG_TURNS)
         turns = rest.turns
     return Conversation((*prompt.turns, *turns), prompt.persona), len(prompt.turns), form[1]
 
@@ -200,7 +209,7 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
     # a bot's turn that opens a conversation answers nothing: it is context
     outputs = tuple(i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1))
     if not outputs:
-        raise RowError(name, "no turn of the bot that answers something; needed: at least one")
+        raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)
     turns = turns[: outputs[-1] + 1]
     return Chat(Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name)
 
@@ -208,6 +217,7 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
 def _refuse_turns(turns: Sequence[Turn], name: str) -> None:
     for i, turn in enumerate(turns):
         if turn.speaker == "bot" and not turn.text.strip():
-            raise RowError(name, f"an empty output, turn {i + 1}")
+            raise RowError(name, f"an empty output, turn {i + 1}", NO_REPLY)
         if i and turn.speaker == turns[i - 1].speaker == "bot":
-            raise RowError(name, f"two turns of the bot in a row, turns {i} and {i + 1}; needed: a user's turn between")
+            found = f"two turns of the bot in a row, turns {i} and {i + 1}; needed: a user's turn between"
+            raise RowError(name, found, WRONG_TURNS)

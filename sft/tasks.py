@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lmgym.objectives import Objective
 from lmgym.policies import PolicyModel
 from lmgym.records import Record
-from lmgym.rows import Rejection
+from lmgym.rejections import Rejection
 from lmgym.task_data import TaskData, prepare_prompted
 from sft.config import SftConfig
 from sft.conversations import Chat, validate_chats, validate_chosen, validate_taught

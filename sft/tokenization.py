@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmgym.rows import Rejection
+from lmgym.rejections import UNFIT, Rejection
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
 from lmgym.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from sft.conversations import Chat
@@ -76,7 +76,7 @@ def tokenize_chats(chats: Sequence[Chat], tokenizer, max_length: int) -> tuple[l
 
     def reject(place: int, found: str) -> None:
         chat = chats[place]
-        rejections.append(Rejection(chat.file, chat.line, chat.field, found))
+        rejections.append(Rejection(chat.file, chat.line, chat.field, found, UNFIT))
 
     queue = []
     for place, chat in enumerate(chats):

@@ -13,7 +13,8 @@ from lmgym.models import context_length, load_config, load_tokenizer
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
 from lmgym.records import read_records
-from lmgym.reporting import show_notes, show_plan
+from lmgym.rejections import tally
+from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
@@ -87,10 +88,14 @@ def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -
     if settings.prompts is None:
         chats = list({example.chat.prompt: example.chat for example in data.evaluation}.values())
     else:
-        chats, rejections = task.validate(read_records(settings.prompts, "test"))
-        if rejections:
-            first = rejections[0]
-            raise InputError(f"--prompts: {first.file} line {first.line}, {first.field}: {first.found}; mend the row")
+        records = read_records(settings.prompts, "test")
+        chats, rejections = task.validate(records)
+        found = tally(rejections, len(records))
+        if not chats:
+            raise InputError(f"--prompts has no row that can be used: {found.line}; the first: {rejections[0]}")
+        if rank() == 0 and rejections:
+            show_notes([f"--prompts: {found.line}"])
+            show_warning(found)
     conversations = [chat.prompt for chat in chats]
     lengths = [len(ids) for ids in tokenize_texts(tokenizer, render_all(tokenizer, conversations))]
     if settings.prompts is not None and (full := [i for i, length in enumerate(lengths) if length > room]):

@@ -1,14 +1,15 @@
 """Whole conversations out of any dataset that the project reads: messages, transcripts, a chosen side, logs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.json_rows import parse_json, refuse_unusable_value
 from lmgym.records import Record, read_records
-from lmgym.rows import Rejection, RowError, read_conversation, read_rows
+from lmgym.rejections import NO_VALUE, WRONG_TURNS, WRONG_TYPE, Rejection, RowError
+from lmgym.rows import read_conversation, read_rows
 from lmgym.text import Conversation, Turn, from_transcript
 
 WHOLE = ("messages", "conversation", "text", "transcript")
@@ -26,22 +27,15 @@ def read_chats(dataset: str) -> tuple[list[Conversation], list[Rejection]]:
     """
     found, rejections = read_rows(read_records(dataset), _chat)
     if not found:
-        why = f"; {in_words(rejections[0])}" if rejections else ""
-        raise InputError(f"{dataset} has no conversation in {len(rejections)} rows; needed: {NEEDED}{why}")
+        why = f"; {rejections[0]}" if rejections else ""
+        raise InputError(f"{one_line(dataset)} has no conversation in {len(rejections)} rows; needed: {NEEDED}{why}")
     return found, rejections
 
 
-def in_words(rejection: Rejection) -> str:
-    """Where, which field, and what was found."""
-    return f"{rejection.file}, line {rejection.line}, {rejection.field}: {rejection.found}"
-
-
 def _chat(record: Record) -> Conversation:
-    if record.fault:
-        raise RowError("(row)", record.fault)
     name, chat = _read(record.fields)
     if not _is_answered(chat.turns):
-        raise RowError(name, "no user answers a bot in it")
+        raise RowError(name, "no user answers a bot in it", WRONG_TURNS)
     return chat
 
 
@@ -52,17 +46,18 @@ def _read(fields: dict[str, Any]) -> tuple[str, Conversation]:
             chat = _decoded(fields[name], name)
             return name, _after_prompt(fields, name, chat) if name in REPLIES and fields.get("prompt") else chat
     if fields.get("input_text"):
-        prompt = from_transcript(str(fields["input_text"]))
-        return "input_text", _with_reply(prompt, str(fields.get("output_text") or ""))
-    raise RowError("(row)", f"fields {', '.join(fields) or 'none'}")
+        for name in ("input_text", "output_text"):
+            if not isinstance(fields.get(name), str | None):
+                raise RowError(name, f"{shown(fields[name])}; needed: text", WRONG_TYPE)
+        prompt = from_transcript(fields["input_text"])
+        return "input_text", _with_reply(prompt, fields.get("output_text") or "")
+    raise RowError("(row)", f"fields {listed(fields)}", NO_VALUE)
 
 
 def _decoded(value: Any, name: str) -> Conversation:
     if isinstance(value, str) and value.lstrip().startswith("[{"):  # a CSV's messages come as text
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise RowError(name, f"not JSON: {error}") from None
+        value = parse_json(value, name)
+        refuse_unusable_value(value, name)
     return read_conversation(value, name)
 
 

@@ -79,12 +79,13 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
 
 
 def _read(dataset: str) -> list[Conversation]:
-    from reward_models.evaluation.chats import in_words, read_chats
+    from lmgym.rejections import tally
+    from reward_models.evaluation.chats import read_chats
 
     conversations, rejections = read_chats(dataset)
     if rejections:
-        left = f"{len(rejections)} of {len(conversations) + len(rejections)} rows are left out"
-        print(clean_line(f"note: {left}, the first: {in_words(rejections[0])}"), file=sys.stderr)
+        found = tally(rejections, len(conversations) + len(rejections))
+        print(clean_line(f"note: {found.line}; the first: {found.first}"), file=sys.stderr)
     return conversations
 
 

@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lmgym.columns import read_columns
 from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
-from lmgym.records import Record, read_columns
+from lmgym.records import Record
+from lmgym.rejections import NOT_JSON, Rejection, RowError
 from lmgym.text import Conversation, Replies, Turn
 from lmgym.truncation import tokenize_replies
 from reward_models.behaviour import BehaviourTask
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
 from reward_models.kwise import KwiseTask, validate_groups
-from reward_models.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
+from reward_models.labels import ACCEPTED_AND_CONTINUED, FLAG, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
 from reward_models.logs import TokenRows
 from reward_models.objectives import CROSS_ENTROPY, MULTI_LABEL_BCE, SQUARED_ERROR
 from reward_models.tasks import TaskData
@@ -156,16 +158,16 @@ def test_a_reply_that_does_not_fit_is_rejected_and_labels_stay_with_their_rows(
 
 
 REFUSED = {
-    "a time of -5": (RESPONDS, {"time_delta_till_user_response": [-5.0] + [30.0] * 119}, r"first -5 in row 1; needed"),
-    "a negative count": (RETRY, {"remaining_user_messages": [1, -2] * 60}, r"remaining_user_messages holds 60 of 120"),
-    "text for a number": (RETRY, {"accepted": ["yes"] * 120}, r"column accepted of .* holds string"),
+    "times of -5": (RESPONDS, {"time_delta_till_user_response": [-5.0] * 120}, r"used: line 1 holds -5.0; needed: sec"),
+    "negative counts": (RETRY, {"remaining_user_messages": [-2] * 120}, r"column remaining_user_m.* holds -2"),
+    "text for a number": (RETRY, {"accepted": ["yes"] * 120}, r"column accepted of .* holds 'yes'; needed: 0, 1"),
     "one class": (RETRY, {"accepted": [0] * 120}, r"the label accepted_and_continued is 0 in all 90 rows to train on"),
     "one bit of one class": (JOINT, {"d2": [3] * 120}, r"the label back_d2 is 1 in all 90 rows to train on"),
     "the same number": (DAYS, {n: [5] * 120 for n in ("d1", "d2", "d3")}, r"messages_first_days is 0.075 in all 90"),
     "no label": (RESPONDS, {"time_delta_till_user_response": [float("nan")] * 120}, r"none of the 120 rows .* usable"),
     "one user": (RETRY, {"user_id": [7] * 120}, r"the rows cannot be split by user"),
-    "a number for text": (RETRY, {"output_text": list(range(120))}, r"column output_text .* holds int64; needed: text"),
-    "users in halves": (RETRY, {"user_id": [i / 2 for i in range(120)]}, r"user_id .* needed: integers or text"),
+    "a number for text": (RETRY, {"output_text": list(range(120))}, r"column output_text .* holds 0; needed: text"),
+    "users in halves": (RETRY, {"user_id": [i + 0.5 for i in range(120)]}, r"user_id .* needed: integers or text"),
     "a missing column": (RETRY, {"accepted": None, "acepted": [0, 1] * 60},
                          r"lacks the column\(s\) accepted; found: .*is acepted meant to be accepted\? rename it"),
     "no user": (DAYS, {"user_id": None}, r"lacks the column\(s\) user_id; found: row_id, input_text"),
@@ -259,7 +261,7 @@ def test_token_rows_give_back_what_they_were_made_of() -> None:
 def test_columns_of_several_files_keep_their_file_and_line(write_log, tmp_path: Path) -> None:
     write_log(tmp_path / "train-1.parquet", rows=3)
     write_log(tmp_path / "train-2.jsonl", rows=2)
-    found = read_columns(str(tmp_path), ["accepted", "absent"])
+    found = read_columns(str(tmp_path), {"accepted": FLAG, "absent": FLAG})
     assert found.table.column_names == ["accepted"]
     assert found.table.num_rows == 5
     assert [Path(found.files[i]).name for i in found.file] == ["train-1.parquet"] * 3 + ["train-2.jsonl"] * 2
@@ -299,12 +301,12 @@ def test_a_group_is_read_from_text_or_messages() -> None:
         ({"ranks": [1, 2]}, "ranks", "2 of them for 3 replies"),
         ({"ranks": [0, 1, 2]}, "ranks", "0; needed: integers, 1 the best"),
         ({"ranks": [1.5, 1, 2]}, "ranks", "1.5; needed"),
-        ({"ranks": None}, "ranks", "missing, or no list"),
+        ({"ranks": None}, "ranks", "null"),
         ({"replies": ["a", " ", "c"]}, "replies", "' '; needed: text"),
         ({"replies": list("abcdef"), "ranks": [1, 2, 2, 2, 2, 2]}, "ranks", "5 replies of rank 2; needed: at most 4"),
         ({"ranks": [1, 1, 1]}, "ranks", "all 3 replies tied"),
         ({"prompt": ""}, "prompt", "no turn before the reply"),
-        ({"prompt": 5}, "prompt", "int; needed: text or messages"),
+        ({"prompt": 5}, "prompt", "5; needed: text or messages"),
     ],
 )
 def test_a_group_that_cannot_be_used_says_why(fields: dict, field: str, found: str) -> None:
@@ -340,5 +342,5 @@ def test_groups_are_split_by_prompt_and_their_replies_share_a_prefix(prepare, tm
 def test_missing_columns_of_groups_are_named() -> None:
     with pytest.raises(InputError, match="lacks the columns ranks; found: prompt, replies; needed: prompt, replies"):
         validate_groups([Record("k.jsonl", 1, {"prompt": "x", "replies": ["a"]})])
-    assert replace(group(), fault="not JSON: x").fault
-    assert validate_groups([group(), replace(group(), fault="not JSON: x")])[1][0].found == "not JSON: x"
+    broken = replace(group(), fault=RowError("(row)", "not JSON: x", NOT_JSON))
+    assert validate_groups([group(), broken])[1] == [Rejection("k.jsonl", 4, "(row)", "not JSON: x", NOT_JSON)]

@@ -66,7 +66,7 @@ def test_rows_without_a_conversation_are_named_and_a_file_without_any_is_refused
         (2, "messages"), (3, "(row)"), (4, "text"), (5, "messages"), (6, "messages"), (7, "(row)"), (8, "(row)"),
         (9, "(row)"), (10, "messages"), (11, "messages"),
     ]  # fmt: skip
-    with pytest.raises(InputError, match=r"no conversation in 10 rows; needed: messages.*line 1, messages: int"):
+    with pytest.raises(InputError, match=r"no conversation in 10 rows; needed: messages.*line 1, messages: 5"):
         read_chats(write(tmp_path / "y.jsonl", *bad))
     with pytest.raises(InputError, match="no conversation in 0 rows"):
         read_chats(write(tmp_path / "z.jsonl"))
@@ -89,7 +89,7 @@ def test_what_is_left_out_and_why_a_scorer_failed_is_said(tmp_path: Path, capsys
     dataset = write(tmp_path / "x.jsonl", {"messages": 5}, {"messages": SAID}, {"messages": SAID[1:]})
     out = io.StringIO()
     show_evolution(FakeExperiment(), dataset, 2, out)
-    assert "1 of 3 rows are left out, the first: " in capsys.readouterr().err
+    assert "note: 1 of 3 rows rejected: 1 of the wrong type (field messages); the first: " in capsys.readouterr().err
     lines = out.getvalue().splitlines()
     assert lines[:4] == ["", "conversation 1", "  user hi", "  bot  ho"]
     assert "       breaks: failed: RuntimeError: boom ␛[31m" in lines

@@ -12,7 +12,8 @@ from lmgym.errors import InputError
 from lmgym.models import load_tokenizer
 from lmgym.pairs import Pair, validate
 from lmgym.records import Record, read_records
-from lmgym.rows import Rejection, fingerprint, split_by_prompt, without_prompts, write_rejections
+from lmgym.rejections import HELD_OUT, Rejection, write_rejections
+from lmgym.rows import fingerprint, split_by_prompt, without_prompts
 from lmgym.text import Conversation, Turn
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
 from reward_models.data import tokenize_pairs
@@ -89,27 +90,27 @@ def test_a_persona_and_a_margin_are_kept() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "found"),
     [
-        ({"prompt": "q", "chosen": None, "rejected": "b"}, "chosen", "None"),
-        ({"prompt": "q", "chosen": "a", "rejected": None}, "rejected", "None"),
+        ({"prompt": "q", "chosen": None, "rejected": "b"}, "chosen", "null"),
+        ({"prompt": "q", "chosen": "a", "rejected": None}, "rejected", "null"),
         ({"prompt": "q", "rejected": "b"}, "chosen", "missing"),
         ({"prompt": "q", "chosen": "a"}, "rejected", "missing"),
-        ({"prompt": "q", "chosen": "", "rejected": "b"}, "chosen", "''"),
-        ({"prompt": "q", "chosen": "a", "rejected": []}, "rejected", "[]"),
+        ({"prompt": "q", "chosen": "", "rejected": "b"}, "chosen", "empty"),
+        ({"prompt": "q", "chosen": "a", "rejected": []}, "rejected", "empty"),
         ({"prompt": "q", "chosen": " \n", "rejected": "b"}, "chosen", "an empty reply"),
         ({"prompt": "q", "chosen": [bot("a")], "rejected": [bot("")]}, "rejected", "an empty reply"),
         ({"chosen": PROMPT, "rejected": [*PROMPT, bot("b")]}, "chosen", "an empty reply"),
         ({"prompt": "q", "chosen": "a", "rejected": " a "}, "rejected", "identical to chosen"),
         ({"chosen": [*PROMPT, bot("b")], "rejected": [*PROMPT, bot("b")]}, "rejected", "identical to chosen"),
-        ({"prompt": "q", "chosen": 5, "rejected": "b"}, "chosen", "int; needed: text or messages"),
-        ({"prompt": "q", "chosen": "a", "rejected": {"content": "b"}}, "rejected", "dict; needed: text or messages"),
-        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "prompt", "int; needed: text or messages"),
+        ({"prompt": "q", "chosen": 5, "rejected": "b"}, "chosen", "5; needed: text or messages"),
+        ({"prompt": "q", "chosen": "a", "rejected": {"content": "b"}}, "rejected", "an object with 1 field;"),
+        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "prompt", "5; needed: text or messages"),
         ({"prompt": [], "chosen": "a", "rejected": "b"}, "prompt", "no turn before the reply"),
         ({"chosen": [bot("a")], "rejected": [bot("b")]}, "prompt", "no turn before the reply"),
-        ({"prompt": [{"role": "tool", "content": "q"}], "chosen": "a", "rejected": "b"}, "prompt", "role='tool'"),
+        ({"prompt": [{"role": "tool", "content": "q"}], "chosen": "a", "rejected": "b"}, "prompt", "the role 'tool'"),
         ({"prompt": "q", "chosen": [user("a")], "rejected": [bot("b")]}, "chosen", "user; needed: one assistant"),
         ({"prompt": "q", "chosen": [bot("a")], "rejected": [user("x"), bot("b")]}, "rejected", "user, assistant"),
         ({"prompt": "q", "chosen": [system("s"), bot("a")], "rejected": [bot("b")]}, "chosen", "system, assistant"),
-        ({"prompt": "q", "chosen": [{"role": "assistant"}], "rejected": [bot("b")]}, "chosen", "NoneType"),
+        ({"prompt": "q", "chosen": [{"role": "assistant"}], "rejected": [bot("b")]}, "chosen", "1 has no content"),
         ({"chosen": [*PROMPT, bot("a"), user("x"), bot("b")], "rejected": [*PROMPT, bot("c")]},
          "chosen", "after the 3 turns that both share: bot, user, bot"),
         ({"chosen": [*PROMPT, bot("a")], "rejected": [*PROMPT, bot("b"), bot("c")]}, "rejected", "bot, bot"),
@@ -121,8 +122,8 @@ def test_a_persona_and_a_margin_are_kept() -> None:
         ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": math.inf}, "margin", "inf"),
         ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": "much"}, "margin", "'much'"),
         ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": True}, "margin", "True"),
-        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": 10**400}, "margin", "0000"),
-        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": [1.0]}, "margin", "[1.0]"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": 10**400}, "margin", "an integer of 1,329 bits;"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": [1.0]}, "margin", "a list of 1 item"),
     ],
 )  # fmt: skip
 def test_a_bad_row_says_where_it_stands_and_what_was_found(fields: dict, field: str, found: str) -> None:
@@ -183,7 +184,13 @@ def test_missing_columns_are_named_beside_those_found() -> None:
 def test_rejections_are_written_as_one_object_a_line(tmp_path: Path) -> None:
     write_rejections(tmp_path / "r.jsonl", [Rejection("a.jsonl", 3, "chosen", "ünï\n"), Rejection("b", 1, "x", "y")])
     lines = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(lines[0]) == {"file": "a.jsonl", "line": 3, "field": "chosen", "found": "ünï\n"}
+    assert json.loads(lines[0]) == {
+        "file": "a.jsonl",
+        "line": 3,
+        "field": "chosen",
+        "found": "ünï\n",
+        "reason": "unusable",
+    }
     assert len(lines) == 2
 
 
@@ -263,7 +270,7 @@ def test_pairs_whose_prompt_is_held_out_are_left_out_of_training_and_recorded() 
     leak = replace(pair("Prompt  3"), file="train.jsonl", line=9)
     kept, leaks = without_prompts([leak, pair("new")], many_pairs(5))
     assert kept == [pair("new")]
-    assert leaks == [Rejection("train.jsonl", 9, "prompt", "stands in the evaluation set too")]
+    assert leaks == [Rejection("train.jsonl", 9, "prompt", "stands in the evaluation set too", HELD_OUT)]
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_what_is_no_prompt_is_named_and_the_other_columns_stay(tmp_path: Path) -
     tasks = [*found.train, *found.evaluation]
     assert sorted((task["prompt"].turns[-1].text, task["target"]) for task in tasks) == [("a", 1), ("b", 2)]
     assert [(one.line, one.field) for one in found.rejections] == [(3, "prompt"), (4, "prompt"), (5, "messages")]
-    assert "the same prompt as in an earlier row" in found.rejections[0].found
+    assert "the same prompt as in line 1" in found.rejections[0].found
 
 
 def test_texts_stay_texts_for_rewards_that_read_them(tmp_path: Path) -> None:
@@ -275,7 +275,12 @@ def test_a_world_is_a_scorer_by_its_seed() -> None:
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
     gym = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
-    assert gym.counts == {"train_tasks": 2, "eval_tasks": 1, "rejected_rows": 1}
+    assert gym.counts == {
+        "train_tasks": 2,
+        "eval_tasks": 1,
+        "rejected_rows": 0,
+        "not_needed_by_reason": {"duplicate prompt": 1},
+    }
     other = chat_with_scorers(
         PPOConfig(
             "x", rollout=write(tmp_path / "b.jsonl", [{"prompt": w} for w in "abd"]), reward=RewardConfig("a=world:0")

@@ -1,5 +1,7 @@
 """Labels of what users did: a hand-made row for each branch, and the values that no log can hold."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def test_messages_are_summed_over_days_in_units_of_two_hundred_and_at_most_one_a
 
 
 def test_a_reply_in_time_is_one_never_or_late_is_zero_and_an_unknown_time_is_missing() -> None:
-    found = responds_within([0, 180, 180.5, -1, NAN, float("inf")])
+    found = responds_within([0, 180, 180.5, -1, NAN, 1e9])
     assert found.tolist() == [1, 1, 0, 0, -100, 0]
     assert responds_within([100.0], seconds=60).tolist() == [0]
 
@@ -35,7 +37,7 @@ def test_each_joint_bit_has_its_own_rule() -> None:
     columns = {
         "accepted": [1, 0, None, 1, 1, 1],
         "remaining": [4, 3, 9, None, 4, 4],
-        "log_norm_time": [0.0, -1, 9.99, 10, NAN, float("inf")],
+        "log_norm_time": [0.0, -1, 9.99, 10, NAN, 11],
         "d1": [1, None, 0, 1, 1, 1],
         "d2": [None, 5, 1, 1, 1, 1],
         "d3": [2, 2, None, 1, 1, 1],
@@ -70,10 +72,15 @@ def test_a_time_just_above_minus_one_counts_as_answered() -> None:
         (lambda: messages_first_days([1], [-1], [None]), r"column d2 holds 1 of 1 .* -1 in row 1; needed: counts"),
         (
             lambda: responds_within([-1, None, -5, -7]),
-            r"holds 2 of 4 .* first -5 in row 3; needed: seconds, -1 for never",
+            r"holds 2 of 4 .* first -5 in row 3; needed: seconds up to 1e10, -1 for never",
         ),
         (lambda: joint_bits([1], [1], [-5], [1], [1], [1]), r"log_norm_time_delta_till_user_response holds 1 .* -5"),
         (lambda: joint_bits([1], [1], [0], [1], [1], [-2]), r"column d3 holds 1"),
+        (lambda: accepted_and_continued([1], [math.inf]), r"remaining_user_messages holds 1 .* inf in row 1; needed"),
+        (lambda: accepted_and_continued([1], [1e300]), r"remaining_user_messages holds 1 .* 1e\+300 in row 1"),
+        (lambda: responds_within([math.inf]), r"first inf in row 1"),
+        (lambda: joint_bits([1], [1], [math.inf], [1], [1], [1]), r"first inf in row 1"),
+        (lambda: messages_first_days([math.inf], [1], [1]), r"column d1 holds 1 of 1"),
     ],
 )
 def test_impossible_values_are_named_with_column_number_value_and_row(call, said: str) -> None:

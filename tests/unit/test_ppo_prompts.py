@@ -78,7 +78,7 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
         (
             "strings.json",
             '["a", "b"]',
-            r"rejected: 2 \(line 1: \(row\): a JSON str; needed: an object\); needed: a JSON obj",
+            r"rejected: 2 \(line 1: \(row\): 'a'; needed: an object\); needed: a JSON obj",
         ),
         ("mixed.jsonl", "{'prompt': 'a'}\n{\"answer\": 1}\n", r"columns answer; needed: .*rejected: 1 .*not JSON"),
         (

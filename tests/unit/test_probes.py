@@ -206,11 +206,16 @@ def test_rows_that_end_without_a_reply_are_left_out_and_counted(models, tokenize
 def test_a_set_that_cannot_be_measured_is_refused_before_training(tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "retry_eval.jsonl"
     path.write_text('{"text": "User: a\\nBot: b", "retried": 2, "end_of_conversation": 0}\n')
-    with pytest.raises(InputError, match=r"retry_eval.jsonl: retried holds 1 of 1 values that are no flag"):
+    with pytest.raises(
+        InputError,
+        match=r"column retried of .*retry_eval.jsonl has no value that can be used: line 1 holds 2; needed: 0, 1",
+    ):
         read_evaluation(path, RETRY, 10, tokenizer, 64)
     path.write_text('{"text": "User: a\\nBot: b", "retry": 1, "end_of_conversation": 0}\n')
     with pytest.raises(InputError, match=r"lacks the column\(s\) retried; .*is retry meant to be retried"):
         read_evaluation(path, RETRY, 10, tokenizer, 64)
     path.write_text('{"text": "User: a", "retried": 1, "end_of_conversation": 0}\n')
-    with pytest.raises(InputError, match=r"has no usable row: 1 rows, 0 end in a bot's reply"):
+    with pytest.raises(
+        InputError, match=r"has no usable row: 1 of 1 rows rejected: 1 without a reply .field text.; needed"
+    ):
         read_evaluation(path, RETRY, 10, tokenizer, 64)

@@ -88,16 +88,24 @@ def test_line_breaks_and_marker_words_within_a_turn_stay_in_it() -> None:
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        ({"role": "tool", "content": "x"}, "role='tool'"),
-        ({"role": "user", "content": None}, "NoneType"),
-        ({"content": "x"}, "role=None"),
-        ("hello", "message 1 is str"),
+        ({"role": "tool", "content": "x"}, "has the role 'tool', which is not supported; needed: user, assistant"),
+        ({"role": "user", "content": None}, "has no content; needed: content of text"),
+        ({"content": "x"}, "has no role; needed: user, assistant or system"),
+        ({"role": ["x"] * 9, "content": "x"}, "has the role a list of 9 items"),
+        ({"role": "user", "content": [{"type": "image"}]}, r"content in parts \(a list of 1 item\), which is not supp"),
+        ({"role": "user", "content": 5}, "has the content 5; needed"),
+        (
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "x" * 9000}]},
+            "calls tools, which is not supported",
+        ),
+        ("hello" * 1000, r"is 'hello.*…' \(5,000 characters\); needed: an object with role and content"),
     ],
 )
 def test_a_message_that_is_none_is_named_with_its_place(row: object, found: str) -> None:
     with pytest.raises(ValueError, match=found) as caught:
         from_messages([{"role": "user", "content": "x"}, row])
-    assert "message 1" in str(caught.value)
+    assert str(caught.value).startswith("message 2 ")
+    assert len(str(caught.value)) < 200
 
 
 def test_conversations_survive_a_round_trip_through_messages() -> None:
