@@ -18,10 +18,15 @@ UNFIT = "too long, or refused by the chat template"
 DUPLICATE, CONFLICT = "duplicate", "conflicting duplicate"
 DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT = "duplicate prompt", "duplicate reply", "in the evaluation set too"
 
-NOUNS = frozenset((DUPLICATE, CONFLICT, DUPLICATE_PROMPT, DUPLICATE_REPLY))
+PLURALS = {
+    DUPLICATE: "duplicates",
+    CONFLICT: "conflicting duplicates",
+    DUPLICATE_PROMPT: "duplicate prompts",
+    DUPLICATE_REPLY: "duplicate replies",
+}
 NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT))
 """reasons that say nothing bad about a row: it is not needed, and no sign of bad data"""
-OF_THE_ROW = NOUNS | {HELD_OUT}
+OF_THE_ROW = frozenset((*PLURALS, HELD_OUT))
 """reasons beside which a field says nothing"""
 MOST_REJECTED = 0.05  # of the rows: above it people are warned
 SHOWN_REASONS = 6
@@ -123,7 +128,7 @@ def _by_reason(rejections: Sequence[Rejection]) -> dict[str, int]:
 
 def _in_words(counts: dict[str, int]) -> str:
     shown = list(counts.items())[:SHOWN_REASONS]
-    words = [f"{n:,} {one_line(reason, 80)}{'s' * (reason in NOUNS and n != 1)}" for reason, n in shown]
+    words = [f"{n:,} {one_line(PLURALS.get(reason, reason) if n > 1 else reason, 80)}" for reason, n in shown]
     if rest := sum(counts.values()) - sum(n for _, n in shown):
         words.append(f"{rest:,} for {len(counts) - len(shown)} other reasons")
     return ", ".join(words)

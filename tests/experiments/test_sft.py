@@ -88,7 +88,8 @@ def test_a_run_leaves_a_policy_that_talks_its_samples_and_its_figures(plain, cha
     assert measured["samples/tokens"] == sum(row["tokens"] for row in rows) / 2
     assert len(read_lines(folder / "held_out.jsonl")) == 8
     said = words(done.stdout)
-    assert "32 rows to train on, 8 to evaluate on; 0 truncated to 128 tokens, 0 rows rejected" in said
+    assert "32 rows to train on, 8 to evaluate on; 0 truncated to 128 tokens" in said
+    assert "0 of 40 rows rejected" in said
     assert "has no chat template but the flat one: turns are written as `User: ...` and `Bot: ...`" in said
     assert "answers to the fixed prompts" in said
     assert "## Measured on held-out data" in (model / "README.md").read_text()

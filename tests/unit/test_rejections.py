@@ -8,12 +8,14 @@ import pytest
 from lmgym.rejections import (
     DUPLICATE,
     DUPLICATE_PROMPT,
+    DUPLICATE_REPLY,
     NO_REPLY,
     NOT_JSON,
     Rejection,
     tally,
     write_rejections,
 )
+from lmgym.reporting import show_rejections
 
 
 def several(number: int, reason: str, field: str = "(row)", first: int = 0) -> list[Rejection]:
@@ -39,6 +41,8 @@ def test_duplicate_prompts_are_told_apart_and_are_no_sign_of_bad_data() -> None:
     assert found.line == "2 of 42,537 rows rejected: 2 not JSON; not needed: 32,224 duplicate prompts"
     assert found.warning == ""
     assert found.counts["not_needed_by_reason"] == {"duplicate prompt": 32_224}
+    both = tally([*several(1, DUPLICATE, "(row)"), *several(2, DUPLICATE_REPLY, "chosen", 10)], 90)
+    assert both.line == "1 of 90 rows rejected: 1 duplicate; not needed: 2 duplicate replies"
 
 
 @pytest.mark.parametrize(("rejected", "warned"), [(5, False), (6, True)])
@@ -70,3 +74,12 @@ def test_what_utf_8_cannot_hold_is_written_escaped(tmp_path: Path) -> None:
     write_rejections(tmp_path / "r.jsonl", [Rejection("a\udcff", 1, "\ud800", "ü")])
     [line] = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["field"] == "\ud800"
+
+
+def test_what_is_shown_has_the_counts_and_the_warning_on_a_line_each(capsys: pytest.CaptureFixture) -> None:
+    show_rejections(tally([*MANY, Rejection("[bold]a", 7000, "f", "[red]x", NOT_JSON)], 201))
+    line, warning = capsys.readouterr().out.splitlines()
+    assert line.startswith("122 of 201 rows rejected: 98 duplicates, ")
+    assert warning.startswith("warning: 60.7% of the rows are rejected; the first: a.jsonl, line 0, (row): x")
+    show_rejections(tally([], 201))
+    assert capsys.readouterr().out == "0 of 201 rows rejected\n"
