@@ -98,7 +98,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
     try:
         with _open(path, newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
-            _refuse_duplicate_columns(path, [name for name in reader.fieldnames or () if name])
+            _refuse_bad_columns(path, [name for name in reader.fieldnames or () if name])
             while True:
                 after = reader.reader.line_num
                 try:
@@ -120,7 +120,9 @@ def _read_csv(path: Path) -> Iterator[Record]:
         csv.field_size_limit(limit)
 
 
-def _refuse_duplicate_columns(path: Path, names: list[str]) -> None:
+def _refuse_bad_columns(path: Path, names: list[str]) -> None:
+    if any("\udc80" <= character <= "\udcff" for name in names for character in name):
+        raise InputError(f"dataset {one_line(str(path))} has a column whose name is not UTF-8; rename it")
     if twice := [name for name, n in Counter(names).items() if n > 1]:
         raise InputError(
             f"dataset {one_line(str(path))} has the column(s) {listed(twice)} twice; needed: each column once; rename "
@@ -195,7 +197,7 @@ def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
 
     name = one_line(str(path))
     try:
-        _refuse_duplicate_columns(path, pyarrow.parquet.read_schema(path).names)
+        _refuse_bad_columns(path, pyarrow.parquet.read_schema(path).names)
         return read(pyarrow.parquet)
     except UnicodeDecodeError as error:
         raise InputError(f"dataset {name} has a column whose name is not UTF-8; rename it") from error
