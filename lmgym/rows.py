@@ -57,12 +57,16 @@ def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun
     if not any(set(columns) <= set(record.fields) for record in records):
         found = sorted({name for record in records[:100] for name in record.fields})
         missing = [name for name in columns if name not in found]
-        faults = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
-        why = f"; {faults.line}" if faults.rejected else ""
         raise InputError(
             f"{one_line(records[0].file)} lacks the columns {' and '.join(missing)}; found: {listed(found)}; "
-            f"needed: {needed}{why}"
+            f"needed: {needed}{unreadable(records)}"
         )
+
+
+def unreadable(records: Sequence[Record]) -> str:
+    """How many records could not be read and why, to add to a message; empty where all could."""
+    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
+    return f"; {found.line}" if found.rejected else ""
 
 
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
@@ -106,6 +110,13 @@ def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
     if value in ("", []):
         raise RowError(name, "empty", reason)
     return value
+
+
+def whole_number(value: Any) -> int | None:
+    """An integer, also as the float that a Parquet column of mixed numbers makes of it; None for all else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:

@@ -13,7 +13,7 @@ from lmgym.json_rows import parse_json, refuse_unusable_value
 from lmgym.models import ScoringModel
 from lmgym.records import Record
 from lmgym.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
-from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value
+from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value, whole_number
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, prepare_prompted
 from lmgym.text import Conversation
@@ -97,15 +97,18 @@ def _group(record: Record) -> Group:
     for reply in replies:
         if not isinstance(reply, str) or not reply.strip():
             raise RowError("replies", f"{shown(reply)}; needed: text", NO_REPLY)
+    whole = []
     for rank in ranks:
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST_RANK:
+        number = whole_number(rank)
+        if number is None or not 1 <= number <= MOST_RANK:
             raise RowError("ranks", f"{shown(rank)}; needed: integers, 1 the best", OUT_OF_RANGE)
-    rank, tied = Counter(ranks).most_common(1)[0]
+        whole.append(number)
+    rank, tied = Counter(whole).most_common(1)[0]
     if tied > MOST_TIED:
         raise RowError("ranks", f"{tied} replies of rank {rank}; needed: at most {MOST_TIED} tied", IDENTICAL_RANKS)
-    if tied == len(ranks):
+    if tied == len(whole):
         raise RowError("ranks", f"all {tied} replies tied; needed: at least two ranks", IDENTICAL_RANKS)
-    return Group(conversation, tuple(r.strip() for r in replies), tuple(ranks), record.file, record.line)
+    return Group(conversation, tuple(r.strip() for r in replies), tuple(whole), record.file, record.line)
 
 
 def _list(record: Record, name: str) -> list:

@@ -24,9 +24,8 @@ from lmgym.rejections import (
     WRONG_TYPE,
     Rejection,
     RowError,
-    tally,
 )
-from lmgym.rows import prompt_key, read_conversation, read_rows, require_value
+from lmgym.rows import prompt_key, read_conversation, read_rows, require_value, unreadable, whole_number
 from lmgym.text import Conversation, Turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
@@ -105,11 +104,9 @@ def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]],
         raise InputError("the dataset is empty: found 0 rows; needed: at least 2 conversations")
     if not any(set(form) <= set(record.fields) for record in records for form in forms):
         found = sorted({name for record in records[:100] for name in record.fields})
-        faults = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
-        why = f"; {faults.line}" if faults.rejected else ""
         raise InputError(
             f"{one_line(records[0].file)} holds no conversations: found the columns {listed(found)}; needed: "
-            f"{needed} (rename yours to these){why}"
+            f"{needed} (rename yours to these){unreadable(records)}"
         )
 
 
@@ -131,8 +128,7 @@ def read_taught(record: Record) -> Chat:
     tokens, logprobs = (_teachers(record, name) for name in TEACHER)
     if not tokens:
         raise RowError("tokens", "an empty output", NO_REPLY)
-    if bad := [t for t in tokens if not isinstance(t, int) or isinstance(t, bool) or not 0 <= t < MOST_ID]:
-        raise RowError("tokens", f"{shown(bad[0])}; needed: ids of the tokenizer, whole numbers from 0", OUT_OF_RANGE)
+    ids = tuple(map(_token_id, tokens))
     if len(tokens) != len(logprobs):
         found = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens; needed: one a token"
         raise RowError("logprobs", found, WRONG_TYPE)
@@ -140,7 +136,7 @@ def read_taught(record: Record) -> Chat:
         found = f"{shown(bad[0])}; needed: logarithms of probabilities, numbers from {LEAST_LOGPROB:g} to 0"
         raise RowError("logprobs", found, OUT_OF_RANGE)
     prompt = _read_prompt(record)
-    return replace(_chat_of_prompt(prompt, record), tokens=tuple(tokens), logprobs=tuple(min(x, 0.0) for x in logprobs))
+    return replace(_chat_of_prompt(prompt, record), tokens=ids, logprobs=tuple(min(x, 0.0) for x in logprobs))
 
 
 def _teachers(record: Record, name: str) -> list[Any]:
@@ -151,6 +147,13 @@ def _teachers(record: Record, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise RowError(name, f"{shown(value)}; needed: a list of numbers, one a token", WRONG_TYPE)
     return list(value)
+
+
+def _token_id(value: Any) -> int:
+    number = whole_number(value)
+    if number is None or not 0 <= number < MOST_ID:
+        raise RowError("tokens", f"{shown(value)}; needed: ids of the tokenizer, whole numbers from 0", OUT_OF_RANGE)
+    return number
 
 
 def _is_logprob(value: Any) -> bool:

@@ -92,7 +92,7 @@ def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -
         chats, rejections = task.validate(records)
         found = tally(rejections, len(records))
         if not chats:
-            raise InputError(f"--prompts has no row that can be used: {found.line}; the first: {rejections[0]}")
+            raise InputError(f"--prompts: no row can be used: {found.line}; the first: {rejections[0]}")
         if rank() == 0 and rejections:
             show_notes([f"--prompts: {found.line}"])
             show_warning(found)

@@ -180,6 +180,19 @@ def test_values_of_parquets_own_types_are_named(tmp_path: Path) -> None:
         assert rejections[0].found.startswith(shown)
 
 
+def test_whole_numbers_that_parquet_made_floats_of_are_integers(tmp_path: Path) -> None:
+    rows = [{"prompt": "q", "replies": ["a", "b"], "ranks": ranks} for ranks in ([1.0, 2.0], [1.0, 0.5])]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    [group], rejections = validate_groups(read_records(str(tmp_path / "a.parquet")))
+    assert [(rank, type(rank)) for rank in group.ranks] == [(1, int), (2, int)]
+    check(rejections, (2, "ranks", "out of range"))
+    rows = [{"prompt": "User: q", "tokens": tokens, "logprobs": [-1.0]} for tokens in ([5.0], [0.5])]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    [chat], rejections = validate_taught(read_records(str(tmp_path / "a.parquet")))
+    assert chat.tokens == (5,)
+    check(rejections, (2, "tokens", "out of range"))
+
+
 def test_a_date_that_python_does_not_hold_fails_its_row_alone(tmp_path: Path) -> None:
     days = pa.array([0, 2**40], pa.timestamp("s"))
     pq.write_table(pa.table({"day": days, "chosen": ["a", "a"], "rejected": ["b", "b"], "prompt": ["q", "z"]}),

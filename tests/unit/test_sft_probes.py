@@ -142,8 +142,8 @@ def test_prompts_are_those_of_held_out_rows_or_of_a_file(
     assert own == Prompt(Conversation((Turn("user", "tea?"),)), f"{file}:1")
 
 
-def test_a_prompt_that_fills_the_context_and_a_faulty_one_are_refused_by_line(
-    chats_file: Path, small_models: dict[str, Path], tmp_path: Path
+def test_a_prompt_that_fills_the_context_is_refused_and_a_faulty_one_is_counted(
+    chats_file: Path, small_models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": "tea? " * 200, "completion": "yes"}) + "\n")
@@ -152,3 +152,10 @@ def test_a_prompt_that_fills_the_context_and_a_faulty_one_are_refused_by_line(
     file.write_text(json.dumps({"prompt": "a", "completion": " "}) + "\n")
     with pytest.raises(InputError, match=r"--prompts: .* line 1, completion: an empty output"):
         read(config_of(small_models["llama"], chats_file, prompts=str(file)))
+    with file.open("a") as lines:
+        lines.write("[" * 100_000 + "\n" + json.dumps({"prompt": "tea?", "completion": "yes"}) + "\n")
+    capsys.readouterr()
+    [prompt] = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
+    assert prompt.origin == f"{file}:3"
+    said = "--prompts: 2 of 3 rows rejected: 1 without a reply (field completion), 1 nested too deeply\nwarning: 66.7%"
+    assert capsys.readouterr().out.startswith(said)
