@@ -8,12 +8,13 @@ from typing import Any
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.json_rows import parse_json, refuse_unusable_value
 from lmgym.records import Record, read_records
-from lmgym.rejections import NO_VALUE, WRONG_TURNS, WRONG_TYPE, Rejection, RowError
+from lmgym.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError
 from lmgym.rows import read_conversation, read_rows
 from lmgym.text import Conversation, Turn, from_transcript
 
 WHOLE = ("messages", "conversation", "text", "transcript")
 REPLIES = ("chosen", "completion")
+UNANSWERED = "without a user who answers a bot"
 NEEDED = (
     "messages, text, chosen or completion (with prompt where that is apart), or input_text and output_text, and in it "
     "a user who answers a bot"
@@ -35,7 +36,7 @@ def read_chats(dataset: str) -> tuple[list[Conversation], list[Rejection]]:
 def _chat(record: Record) -> Conversation:
     name, chat = _read(record.fields)
     if not _is_answered(chat.turns):
-        raise RowError(name, "no user answers a bot in it", WRONG_TURNS)
+        raise RowError(name, "no user answers a bot in it", UNANSWERED)
     return chat
 
 

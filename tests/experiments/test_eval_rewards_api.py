@@ -217,7 +217,11 @@ def test_convo_evolution_prints_each_scorers_change_at_each_line_of_the_user(hom
     assert all(abs(float(a) - float(b) - float(c)) < 2e-4 for a, b, c in found)
     assert "␛[31mho" in done.stdout
     assert "conversation 2" not in done.stdout, "nobody answers a bot in it"
-    assert "note: 1 of 2 rows are left out, the first: chats.jsonl, line 2, messages: no user answers" in done.stderr
+    note = (
+        "note: 1 of 2 rows rejected: 1 without a user who answers a bot (field messages); the first: chats.jsonl, "
+        "line 2, messages: no user answers"
+    )
+    assert note in done.stderr
     done = CliRunner().invoke(eval_rewards_api.main, ["convo_evolution", *TALK[1:3]])
     assert done.stdout.count("conversation") == 3
 
