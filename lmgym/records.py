@@ -50,7 +50,7 @@ def find_files(source: str, split: str) -> list[Path] | None:
         named = [p for p in files if p.name.startswith(split)]
         if any(p.name.startswith(SPLITS) for p in files) and not named:
             found = listed((p.name for p in files), 6)
-            raise InputError(f"dataset {name} has no file for the split {split}; found {found}; name a file")
+            raise InputError(f"dataset {name} has no file for the split {one_line(split)}; found {found}; name a file")
         if not files:
             raise InputError(f"dataset {name} is a folder without data files; needed: {' '.join(SUFFIXES)}")
         return named or files
@@ -213,6 +213,5 @@ def load_hub(source: str, split: str) -> Any:
         return datasets.load_dataset(source, split=split, token=hub_token())
     except Exception as error:  # the hub's own errors are many: each means that nothing could be read
         first = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
-        raise InputError(
-            f"dataset {one_line(source)} (split {split}) is no local path and did not load from the hub: {first}"
-        ) from error
+        found = f"dataset {one_line(source)} (split {one_line(split)})"
+        raise InputError(f"{found} is no local path and did not load from the hub: {first}") from error

@@ -11,7 +11,7 @@ import torch
 from lmgym.column_kinds import ID, NUMBER
 from lmgym.columns import read_columns, require_columns
 from lmgym.engine import world_size
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.models import ScoringModel
 from lmgym.probes import Report
 from lmgym.scorers import Reduce
@@ -68,10 +68,10 @@ class BehaviourTask:
             rejections += held_out.rejections
             read = log.read + held_out.read
             if both := shared_users(log.users, held_out.users):
+                sides = f"{one_line(settings.dataset)} and {one_line(settings.eval_dataset)}"
                 raise InputError(
-                    f"found {both} users on both sides, in {settings.dataset} and {settings.eval_dataset}; needed: "
-                    "none, or the evaluation measures what was learned of these users; drop --eval_dataset to split by "
-                    "user"
+                    f"found {both} users on both sides, in {sides}; needed: none, or the evaluation measures what was "
+                    "learned of these users; drop --eval_dataset to split by user"
                 )
             kept = limit_users(log, settings, seed)
             train_rows = kept[at_most(len(kept), settings.train_size, seed)]

@@ -117,7 +117,7 @@ def find_file(folder: str, name: str) -> Path | None:
     """`name` as .parquet or .jsonl in a folder. Raises InputError where there is no folder."""
     if not Path(folder).expanduser().is_dir():
         raise InputError(
-            f"--probe_data {folder} is no folder; needed: one with retry_eval.parquet and the like, or None"
+            f"--probe_data {one_line(folder)} is no folder; needed: one with retry_eval.parquet and the like, or None"
         )
     paths = [Path(folder).expanduser() / f"{name}{suffix}" for suffix in (".parquet", ".jsonl")]
     return next((path for path in paths if path.is_file()), None)
