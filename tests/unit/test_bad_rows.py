@@ -57,6 +57,12 @@ BAD_LINES: dict[str, tuple[str | bytes, str, str]] = {
         "chosen",
         "without a reply",
     ),
+    "system messages alone": (
+        '{"prompt": [{"role": "system", "content": "x"}], "chosen": [{"role": "system", "content": "x"}], '
+        '"rejected": "b"}',
+        "chosen",
+        "without a reply",
+    ),
     "a key twice": ('{"prompt": "q", "chosen": "c", "chosen": "d", "rejected": "b"}', "(row)", "unreadable"),
     "a number of 5,000 digits": (
         '{"prompt": "q", "chosen": "c", "rejected": "b", "margin": ' + "9" * 5000 + "}",
