@@ -46,7 +46,10 @@ def find_files(source: str, split: str) -> list[Path] | None:
     """The files that a source names, None for a hub id."""
     path, name = Path(source).expanduser(), one_line(source)
     if _exists(path) and path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+        try:
+            files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+        except OSError as error:
+            raise InputError(f"dataset {name} cannot be read: {one_line(str(error))}") from error
         named = [p for p in files if p.name.startswith(split)]
         if any(p.name.startswith(SPLITS) for p in files) and not named:
             found = listed((p.name for p in files), 6)

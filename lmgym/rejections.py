@@ -43,7 +43,7 @@ class Rejection:
     reason: str = "unusable"
 
     def __str__(self) -> str:
-        return f"{one_line(self.file)}, line {self.line}, {one_line(self.field, 80)}: {self.found}"
+        return f"{one_line(self.file)}, line {self.line}, {one_line(self.field, 80)}: {one_line(self.found, 400)}"
 
 
 class RowError(Exception):
@@ -120,7 +120,9 @@ def tally(rejections: Iterable[Rejection], rows: int) -> Tally:
 
 def _by_reason(rejections: Sequence[Rejection]) -> dict[str, int]:
     named = Counter(
-        one.reason if one.reason in OF_THE_ROW or one.field == "(row)" else f"{one.reason} (field {one.field})"
+        one.reason
+        if one.reason in OF_THE_ROW or one.field == "(row)"
+        else f"{one.reason} (field {one_line(one.field, 60)})"
         for one in rejections
     )
     return dict(named.most_common())
@@ -128,7 +130,7 @@ def _by_reason(rejections: Sequence[Rejection]) -> dict[str, int]:
 
 def _in_words(counts: dict[str, int]) -> str:
     shown = list(counts.items())[:SHOWN_REASONS]
-    words = [f"{n:,} {one_line(PLURALS.get(reason, reason) if n > 1 else reason, 80)}" for reason, n in shown]
+    words = [f"{n:,} {PLURALS.get(reason, reason) if n > 1 else reason}" for reason, n in shown]
     if rest := sum(counts.values()) - sum(n for _, n in shown):
         words.append(f"{rest:,} for {len(counts) - len(shown)} other reasons")
     return ", ".join(words)

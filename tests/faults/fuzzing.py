@@ -20,6 +20,7 @@ from lmgym.records import read_records
 from lmgym.rejections import Rejection
 from ppo.config import RolloutConfig
 from ppo.prompts import read_prompts
+from reward_models.evaluation.chats import read_chats
 from reward_models.kwise import validate_groups
 from reward_models.labels import ACCEPTED_AND_CONTINUED
 from reward_models.logs import read_log
@@ -50,11 +51,12 @@ KINDS: dict[str, Callable[[int], Row]] = {
     "completions": lambda i: {"prompt": f"question {i}", "completion": f"yes {i}"},
     "outputs": lambda i: {"input_text": f"User: question {i}\nBot:", "output_text": f"yes {i}"},
     "transcripts": lambda i: {"text": f"User: question {i}\nBot: yes {i}"},
+    "chats": lambda i: {"conversation": said(f"question {i}", "yes", "why?", f"because {i}")},
     "taught": lambda i: {"prompt": f"User: question {i}\nBot:", "tokens": [i, 2], "logprobs": [-0.5, -1.0]},
     "groups": lambda i: {"prompt": f"question {i}", "replies": ["a", f"b {i}", "c"], "ranks": [1, 2, 2]},
     "prompts": lambda i: {"prompt": f"question {i}", "answer": f"yes {i}"},
 }
-OF_LISTS = ("messages", "pairs of messages", "taught")
+OF_LISTS = ("messages", "pairs of messages", "chats", "taught")
 """kinds that a CSV does not hold: their lists would be text"""
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
 
@@ -91,6 +93,9 @@ def read(file: DataFile) -> Reading:
     validators = {"groups": validate_groups, "taught": validate_taught}
     validators |= dict.fromkeys(("pairs", "pairs of messages"), validate)
     records = read_records(path)
+    if file.kind == "chats":
+        chats, rejections = read_chats(path)
+        return Reading(len(chats), rejections, len(records))
     rows, rejections = validators.get(file.kind, validate_chats)(records)
     for row in rows:
         json.dumps([row.prompt_key, *row.answers], ensure_ascii=False).encode()  # as samples and fingerprints are

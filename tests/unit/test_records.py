@@ -119,6 +119,22 @@ def test_a_folder_without_data_and_a_file_of_another_kind_are_refused(tmp_path: 
         read_records(str(tmp_path / "pairs.txt"))
 
 
+def test_a_folder_that_may_not_be_listed_and_a_path_that_cannot_be_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for path in ("/" + "x" * 5000, "./a\0b\x1b"):
+        with pytest.raises(InputError, match="does not exist") as caught:
+            read_records(path)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(InputError, match=r"cannot be read: .*Permission denied"):
+        read_records(str(tmp_path))
+
+
 LONG = "\n".join(json.dumps({"chosen": str(i), "rejected": str(i * i)}) for i in range(500)).encode()
 
 

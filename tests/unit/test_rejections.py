@@ -65,9 +65,11 @@ def test_rare_reasons_are_summed() -> None:
 
 
 def test_a_rejection_is_one_printable_line_whatever_its_file_and_field_are_called() -> None:
-    said = str(Rejection("a\x1b[31m\n.jsonl", 3, "f\udcff" * 100, "'x'"))
-    assert said.isprintable()
-    assert len(said) < 200
+    odd = Rejection("a\x1b[31m\n.jsonl", 3, "f\udcff" * 100, "several\nlines\x9b " * 500, NO_REPLY)
+    counted = tally([odd], 4)
+    for said in (str(odd), counted.line, counted.warning):
+        assert said.isprintable()
+        assert len(said) < 800
 
 
 def test_what_utf_8_cannot_hold_is_written_escaped(tmp_path: Path) -> None:
