@@ -77,6 +77,8 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
 def test_only_the_app_puts_replies_on_one_line() -> None:
     files = [path for top in ("lmgym", "ppo", "sft", "reward_models") for path in (ROOT / top).rglob("*.py")]
     users = {
-        path.name for path in files if re.search(r"environments\.app import one_line|def one_line", path.read_text())
+        path.name
+        for path in files
+        if re.search(r"environments\.app import one_line|def one_line\(reply", path.read_text())
     }
     assert users == {"app.py", "app_conversation.py", "named_scorers.py"}
