@@ -212,7 +212,7 @@ def test_a_dry_run_shows_replies_with_their_labels(small_models, world: Path, tm
     done = run(launch("python", *values, "--max_length", 128, "--dry_run", script=script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = words(done.stdout)
-    assert said.count("tokens (0 cut on the left): 'A friend.\\nUser: ") == 3
+    assert said.count("tokens: 'A friend.\\nUser: ") == 3
     assert "accepted 1" in said or "accepted 0" in said
     assert list(tmp_path.iterdir()) == []
 

@@ -199,7 +199,7 @@ def test_the_model_card_says_what_it_is_and_what_was_measured(plain) -> None:
 def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pytest.FixtureRequest) -> None:
     done, folder = request.getfixturevalue(launcher)
     said = words(done.stdout)
-    assert said.count("23 pairs to train on, 40 to evaluate on; 0 cut on the left") == 1
+    assert said.count("23 pairs to train on, 40 to evaluate on; 0 truncated") == 1
     assert said.count("hh_pairwise: 40 held-out pairs") == 1
     assert said.count("accuracy (95% interval over prompts)") == 1
     assert str(folder / "model") in done.stdout.replace("\n", "")
