@@ -32,3 +32,53 @@ class RunStopped(Exception):
 
     def __str__(self) -> str:
         return self.why
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value as one printable line for a message: `limit` characters of it at most, the length stated where it is cut.
+
+    Text is quoted and its control characters are escaped; of lists, objects and bytes only the size is given.
+    """
+    if isinstance(value, str):
+        return _quoted(value, limit)
+    if isinstance(value, dict):
+        return f"an object with {len(value):,} field{'s' * (len(value) != 1)}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"a list of {len(value):,} item{'s' * (len(value) != 1)}"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value):,} bytes"
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write integers of 4,300 digits
+        return f"an integer of {value.bit_length():,} bits"
+    return one_line(str(value), limit)
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Text as one printable line without quotes, such as another library's error: white space joined, the rest cut."""
+    words = " ".join(text[: 4 * limit].split())
+    line = _escaped(words)
+    if len(text) <= 4 * limit and len(line) <= limit:
+        return line
+    return f"{_cut(words, limit)}… ({len(text):,} characters)"
+
+
+def _quoted(text: str, limit: int) -> str:
+    if len(text) <= limit and len(_escaped(text)) <= limit:
+        return repr(text)
+    kept = _cut(text, limit)
+    return f"'{kept}…' ({len(text):,} characters)"
+
+
+def _escaped(text: str) -> str:
+    """Text whose characters without a glyph (controls, lone surrogates, bidirectional marks) are escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _cut(text: str, limit: int) -> str:
+    """As many leading characters, escaped, as `limit` holds; no escape is cut in two."""
+    kept: list[str] = []
+    for character in text[:limit]:
+        kept.append(_escaped(character))
+        if sum(map(len, kept)) > limit:
+            kept.pop()
+            break
+    return "".join(kept)

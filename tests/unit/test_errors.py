@@ -1,0 +1,60 @@
+"""Values in messages: one printable line each, cut where they are long."""
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from lmgym.errors import one_line, shown
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("hi", "'hi'"),
+        ("", "''"),
+        ("it's", '"it\'s"'),
+        (0.5, "0.5"),
+        (None, "None"),
+        (True, "True"),
+        (-3, "-3"),
+        (float("inf"), "inf"),
+        (Path("a/b"), "a/b"),
+        (datetime.date(2026, 1, 2), "2026-01-02"),
+        ([1, 2], "a list of 2 items"),
+        ((1,), "a list of 1 item"),
+        ({"a": 1}, "an object with 1 field"),
+        (b"\xff\x00", "2 bytes"),
+    ],
+)
+def test_a_short_value_is_shown_whole(value, expected):
+    assert shown(value) == expected
+
+
+def test_a_long_text_is_cut_and_its_length_stated():
+    assert shown("a" * 1_048_576) == f"'{'a' * 80}…' (1,048,576 characters)"
+    assert shown("a" * 80) == f"'{'a' * 80}'"
+    assert shown("abcdef", limit=4) == "'abcd…' (6 characters)"
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31m", "\x9b", "a\nb\r\u2028", "\u202e", "\ufeff", "\x7f", "\ud800", "\0" * 5000]
+)
+def test_every_shown_value_is_one_printable_line(text):
+    for line in (shown(text), one_line(text), shown(text * 400), one_line(text * 400), shown(ValueError(text))):
+        assert line.isprintable()
+        assert len(line) < 300
+
+
+def test_no_escape_is_cut_in_two():
+    assert shown("\x1b" * 100, limit=10) == "'\\x1b\\x1b…' (100 characters)"
+
+
+def test_an_integer_that_python_does_not_write_is_shown_by_its_size():
+    assert shown(10**5000) == "an integer of 16,610 bits"
+
+
+def test_an_error_of_several_lines_becomes_one():
+    assert one_line("first:\n\n   second\x1b") == "first: second\\x1b"
+    assert one_line("x" * 500, limit=10) == "xxxxxxxxxx… (500 characters)"
+    assert one_line("word " * 100, limit=10) == "word word … (500 characters)"
