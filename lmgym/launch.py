@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from lmgym.console import bear_any_text, show_exception
 from lmgym.errors import InputError, RunStopped
 from lmgym.override import leave
 
@@ -19,6 +20,9 @@ def launch(main: Callable[[], None]) -> None:
     # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)
+    bear_any_text(sys.stdout)
+    if sys.excepthook is sys.__excepthook__:  # not IPython's
+        sys.excepthook = show_exception
     try:
         main()
     except (InputError, RunStopped) as error:

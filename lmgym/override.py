@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lmgym.console import say
 from lmgym.errors import InputError, RunStopped
 from lmgym.locks import refuse_if_held
 
@@ -111,8 +112,9 @@ def leave(error: InputError | RunStopped) -> NoReturn:
     """
     if _speaks() or error.alone:
         word = "stopped" if error.outcome == "interrupted" else "error"
-        aside = "\n" if isinstance(error, RunStopped) else ""  # a progress bar may stand in the line
-        print(f"{aside}{word}: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, RunStopped):
+            say(error=True)  # a progress bar may stand in the line
+        say(f"{word}: {error}", error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
     if _is_joined_to_others():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmgym.console import CleanConsole, say
 from lmgym.environments.ab_testing import (
     Ratio,
     assign_users,
@@ -74,7 +74,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     print_table(record)
-    print(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
+    say(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
 
 
 def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
@@ -86,8 +86,8 @@ def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> No
     [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
     sizes = behaviour.write(output)
     for figure, ratio in figures(behaviour.lives).items():
-        print(f"{figure:20} {ratio.value:.3f}")
-    print(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
+        say(f"{figure:20} {ratio.value:.3f}")
+    say(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
 
 def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
         found.append(figures(behaviour.lives))
         arms.append(_arm(name, behaviour, found[-1], seconds))
         users, replies = arms[-1]["users"], arms[-1]["replies"]
-        print(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", file=sys.stderr, flush=True)
+        say(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", error=True)
     comparisons = [
         {"a": names[0], "b": name, "figures": _comparison(found[0], other, design.paired)}
         for name, other in zip(names[1:], found[1:], strict=True)
@@ -152,8 +152,6 @@ def _number(value: float) -> float | None:
 
 def print_table(record: dict[str, Any]) -> None:
     """Each figure of each policy with its interval, and how it differs from the first policy's."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     design, arms = record["design"], record["policies"]
@@ -168,10 +166,10 @@ def print_table(record: dict[str, Any]) -> None:
         for place, arm in enumerate(arms):
             cells = _cells(arm["figures"][figure], against[place][figure] if place else None)
             end = place == len(arms) - 1
-            table.add_row("" if place else figure, escape(arm["policy"]), *cells, end_section=end)
-    Console(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
-    print(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
-    print("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
+            table.add_row("" if place else figure, arm["policy"], *cells, end_section=end)
+    CleanConsole(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
+    say(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
+    say("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
 
 
 def _cells(figure: dict[str, float | None], against: dict[str, float | int | None] | None) -> list[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lmgym.console import say
 from lmgym.errors import InputError
 
 
@@ -12,7 +13,7 @@ def make_world(output: str, rows: int, seed: int) -> None:
     from lmgym.environments.tables import write_world
 
     sizes = write_world(output, rows, seed)
-    print(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
+    say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
 
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
@@ -26,7 +27,7 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     logs = pq.read_table(path, columns=["input_text", "output_text"]).slice(0, rows)
     chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
     accuracy = pretrain_small_model(output, chats, logs["output_text"].to_pylist(), steps=steps, seed=seed)
-    print(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
+    say(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
 
 
 def make_world_policy(
@@ -41,7 +42,7 @@ def make_world_policy(
     chats = pq.read_table(path, columns=["messages"])["messages"].to_pylist()
     messages = [message["content"] for chat in chats for message in chat]
     make_untrained_policy(output, messages, layers, width, pieces=pieces, seed=seed)
-    print(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
+    say(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
 
 
 def show_baselines(world: str, rows: int | None) -> None:
@@ -49,4 +50,4 @@ def show_baselines(world: str, rows: int | None) -> None:
     from reward_models.baselines import baselines
 
     for name, rho in baselines(world, rows).items():
-        print(f"{name:14} {rho:.3f}")
+        say(f"{name:14} {rho:.3f}")

@@ -97,7 +97,7 @@ class Exchange:
         """
         import pandas as pd
 
-        from reward_models.evaluation.cleaning import clean
+        from lmgym.console import clean
 
         rows: dict[str, list] = {"text": [clean(c.text) for c in self.candidates]}
         if not self.is_open:

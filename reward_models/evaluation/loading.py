@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lmgym.console import clean
 from lmgym.errors import InputError
 from reward_models.evaluation.actions import near
-from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.judging import Judge
 
 FOLDER = Path(__file__).parent / "experiments"

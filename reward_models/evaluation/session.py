@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lmgym.console import clean
 from lmgym.errors import InputError
 from lmgym.generation import Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn, messages
-from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
 from reward_models.evaluation.fitting import reply_within
 from reward_models.evaluation.judging import Judge, ask, choose, described
