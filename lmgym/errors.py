@@ -61,6 +61,11 @@ def one_line(text: str, limit: int = 200) -> str:
     return f"{_cut(words, limit)}… ({len(text):,} characters)"
 
 
+def shown_path(path: object) -> str:
+    """A path or hub id for a message: whole unless it is absurdly long."""
+    return one_line(str(path), 400)
+
+
 def _quoted(text: str, limit: int) -> str:
     if len(text) <= limit and len(_escaped(text)) <= limit:
         return repr(text)

@@ -3,12 +3,13 @@ of a launcher's rank that succeeded, before the interpreter takes itself apart.
 """
 
 import atexit
+import errno
 import os
 import sys
 from collections.abc import Callable
 
 from lmgym.console import bear_any_text, show_exception
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.override import leave
 
 
@@ -27,6 +28,10 @@ def launch(main: Callable[[], None]) -> None:
         main()
     except (InputError, RunStopped) as error:
         leave(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        leave(InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a path that there can be"))
     succeeded.append(True)
 
 

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.locks import FolderLock
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
@@ -102,7 +102,9 @@ class Run:
         except OSError as error:
             lock.release()
             cause = error.strerror or error
-            raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
+            raise InputError(
+                f"cannot write a run to {shown_path(folder)}: {cause}; free space, or name another folder"
+            ) from error
         run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
         run._lock, run._former = lock, former if resumed_at is None else {}
         return run

@@ -3,13 +3,14 @@
 `text` is a whole transcript that ends in the bot's reply. What a set measures is in reward_models/metrics.py.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown_path
 from lmgym.records import read_columns, require_columns
 from lmgym.text import Conversation, Replies, from_transcript
 from lmgym.truncation import tokenize_replies
@@ -101,9 +102,9 @@ class EvaluationSet:
 
 def find_file(folder: str, name: str) -> Path | None:
     """`name` as .parquet or .jsonl in a folder. Raises InputError where there is no folder."""
-    if not Path(folder).expanduser().is_dir():
+    if not os.path.isdir(os.path.expanduser(folder)):
         raise InputError(
-            f"--probe_data {folder} is no folder; needed: one with retry_eval.parquet and the like, or None"
+            f"--probe_data {shown_path(folder)} is no folder; needed: one with retry_eval.parquet and the like, or None"
         )
     paths = [Path(folder).expanduser() / f"{name}{suffix}" for suffix in (".parquet", ".jsonl")]
     return next((path for path in paths if path.is_file()), None)
