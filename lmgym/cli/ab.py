@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmgym.bounds import Bound, refuse_out_of_bounds, seed_bound
 from lmgym.console import CleanConsole, say
 from lmgym.environments.ab_testing import (
     Ratio,
@@ -27,6 +28,7 @@ from lmgym.generation import Sampling
 if TYPE_CHECKING:
     from lmgym.cli.arms import Arm
 
+MOST_USERS, MOST_PROCESSES = 10**7, 1024
 EFFECT = 0.05  # of the first policy's figure: the difference for which the table says how many users it takes
 
 
@@ -50,6 +52,17 @@ class Design:
             raise InputError(f"{self.users} users who meet every policy; needed: 2 or more")
         return [np.arange(self.users)] * policies
 
+    def refuse_out_of_bounds(self, processes: int) -> None:
+        """Raises InputError for numbers that are absurdly large, NaN, or no seeds."""
+        few = 0 <= processes <= MOST_PROCESSES
+        refuse_out_of_bounds((
+            Bound("users", self.users, self.users <= MOST_USERS, f"at most {MOST_USERS:,}"),
+            seed_bound("seed", self.seed),
+            seed_bound("world_seed", self.world_seed),
+            Bound("processes", processes, few, f"0 (as many as are worth while) or more; at most {MOST_PROCESSES:,}"),
+        ))  # fmt: skip
+        self.sampling(0)
+
     def sampling(self, place: int) -> Sampling:
         """Of the policy at that place: the same words twice are the same policy with other luck."""
         return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
@@ -65,6 +78,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     """Deploys all, compares the first with each other one, prints the table and writes OUTPUT/ab.json."""
     if len(names) < 2:
         raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and what is compared with it")
+    design.refuse_out_of_bounds(processes)
     design.groups(len(names))
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
     for folder in folders:
@@ -79,6 +93,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
 
 def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
     """Deploys one policy and writes its logs."""
+    design.refuse_out_of_bounds(processes)
     refuse_unwritable(Path(output), design.days)
     from lmgym.cli.arms import deploy_all
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lmgym.bounds import refuse_out_of_bounds, seed_bound
 from lmgym.console import CleanConsole, say
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
@@ -44,6 +45,7 @@ def run_demo(
     """All steps, then what came of them; the code of the step that failed."""
     from lmgym.cli.ab import print_table
 
+    refuse_out_of_bounds([seed_bound("seed", seed)])
     began = time.perf_counter()
     folder = Path(output)
     done = Done(folder / "demo.json")

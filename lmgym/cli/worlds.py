@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lmgym.bounds import MOST_STEPS, MOST_TOKENS, count_bound, refuse_out_of_bounds, seed_bound
 from lmgym.console import say
 from lmgym.errors import InputError
 
@@ -12,6 +13,7 @@ def make_world(output: str, rows: int, seed: int) -> None:
     """Writes a world's tables and says how large each is."""
     from lmgym.environments.tables import write_world
 
+    refuse_out_of_bounds((count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed)))
     sizes = write_world(output, rows, seed)
     say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
@@ -21,6 +23,8 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     from lmgym.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
+    limits = (count_bound("steps", steps, 10**6), count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed))
+    refuse_out_of_bounds(limits)
     path = Path(world) / "logs.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
@@ -36,6 +40,12 @@ def make_world_policy(
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
     from lmgym.pretraining import make_untrained_policy
 
+    refuse_out_of_bounds((
+        count_bound("layers", layers, 1000),
+        count_bound("width", width, 65_536),
+        count_bound("pieces", pieces, MOST_TOKENS, "1 or more, or none for whole words"),
+        seed_bound("seed", seed),
+    ))  # fmt: skip
     path = Path(world) / "sft.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
@@ -49,5 +59,6 @@ def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
     from reward_models.baselines import baselines
 
+    refuse_out_of_bounds([count_bound("rows", rows, MOST_STEPS, "1 or more, or none for all")])
     for name, rho in baselines(world, rows).items():
         say(f"{name:14} {rho:.3f}")

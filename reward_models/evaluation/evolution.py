@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
+from lmgym.bounds import MOST_STEPS, count_bound, refuse_out_of_bounds
 from lmgym.console import bear_any_text, say
-from lmgym.errors import InputError
 from lmgym.text import Conversation, from_transcript
 from reward_models.evaluation.judging import Judge, ask
 from reward_models.evaluation.loading import Experiment
@@ -58,8 +58,7 @@ def walk(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> 
 
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
     """Prints every step of the first conversations. Raises InputError where there is none to walk."""
-    if most < 1:
-        raise InputError(f"conversations={most}: needed 1 or more")
+    refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
     bear_any_text(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
