@@ -27,9 +27,7 @@ def show_rows(examples: list[Example], tokenizer) -> None:
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
         lost = left_out(example.replies.dropped_turns, example.replies.shortened)
-        title = (
-            f"{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:"
-        )
+        title = f"{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:"
         CONSOLE.print(Text(title, "bold"))
         CONSOLE.print(marked(example, tokenizer), soft_wrap=True)
 

@@ -25,7 +25,7 @@ def ids_of(text: str) -> list[int]:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_rows_of_sft_are_shown_harmlessly(name: str, capsys) -> None:
     ids = ids_of(f"[/b]{ATTACKS[name]} and {ATTACKS[name]}")
-    replies = SimpleNamespace(truncated=0)
+    replies = SimpleNamespace(dropped_turns=0, shortened=0)
     example = SimpleNamespace(
         ids=ids, places=[len(ids) - 2], targets=[ids[-1]], replies=replies, origin=f"{ATTACKS[name]}.jsonl:1"
     )
@@ -38,7 +38,9 @@ def test_rows_of_sft_are_shown_harmlessly(name: str, capsys) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("tails", [1, 2])
 def test_rows_of_reward_models_are_shown_harmlessly(name: str, tails: int, capsys) -> None:
-    replies = SimpleNamespace(truncated=0, prefix=ids_of(f"[/b]{ATTACKS[name]}"), tails=[ids_of("x")] * tails)
+    replies = SimpleNamespace(
+        dropped_turns=0, shortened=0, prefix=ids_of(f"[/b]{ATTACKS[name]}"), tails=[ids_of("x")] * tails
+    )
     example = SimpleNamespace(replies=replies, origin=f"{ATTACKS[name]}.jsonl:1")
     task = SimpleNamespace(tails=lambda example: [f"chosen {ATTACKS[name]}", "rejected"][:tails])
     reward_models.report.show_rows([example], task, Letters())  # type: ignore[arg-type]
