@@ -57,7 +57,9 @@ class Patience:
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout <= MOST_SECONDS:
-            raise InputError(f"reward timeout={self.timeout}; needed: seconds above 0, or None for no limit")
+            raise InputError(
+                f"reward timeout={self.timeout}; needed: seconds above 0, at most {MOST_SECONDS:,}, or None"
+            )
         if self.retries < 0:
             raise InputError(f"reward retries={self.retries}; needed: 0 or more")
 

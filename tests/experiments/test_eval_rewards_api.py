@@ -186,7 +186,7 @@ def test_a_broken_experiment_is_told_by_its_line_and_drives_no_terminal(home: Pa
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, [*TALK[:2], "broken.py", "--select_model", "lots"])
     assert done.exit_code == 2
-    assert re.search(r"broken.py failed: ImportError: no ␛\[31mmodule .*broken.py, line 2", done.stderr)
+    assert re.search(r"broken.py failed: ImportError: no \\x1b\[31mmodule .*broken.py, line 2", done.stderr)
 
 
 def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal(home: Path) -> None:
