@@ -19,6 +19,7 @@ from lmgym.environments.ab_testing import (
     figures,
     users_needed,
 )  # fmt: skip
+from lmgym.environments.app import refuse_days
 from lmgym.environments.behaviour import Behaviour, refuse_unwritable
 from lmgym.environments.streams import Ints
 from lmgym.environments.world import VERSION, World
@@ -54,6 +55,7 @@ class Design:
 
     def refuse_out_of_bounds(self, processes: int) -> None:
         """Raises InputError for numbers that are absurdly large, NaN, or no seeds."""
+        refuse_days(self.days)
         few = 0 <= processes <= MOST_PROCESSES
         refuse_out_of_bounds((
             Bound("users", self.users, self.users <= MOST_USERS, f"at most {MOST_USERS:,}"),
