@@ -11,12 +11,13 @@ import sys
 
 import click
 
+from lmgym.cli.mistakes import OneLineMistakes
 from lmgym.launch import launch
 
 OTHER_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}  # an experiment's own; a mistyped one is named
 
 
-@click.group()
+@click.group(cls=OneLineMistakes)
 def main() -> None:
     """Talk to models and see what reward models think of it."""
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from lmgym.deepspeed_config import complete, refuse_disagreement, refuse_odd_sections, run_values
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, one_line, shown_path
 
 T = TypeVar("T")
 Scales = tuple[float, float]
@@ -150,14 +150,16 @@ def agreed(work: Callable[[], T]) -> T:
 def read_config(path: str | Path) -> dict[str, Any]:
     """A DeepSpeed config, "auto" where it left out what the run decides. Raises InputError for a file that is none."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         beside = Path(__file__).parent.parent / "configs"
         known = ", ".join(f"configs/{p.name}" for p in sorted(beside.glob("*.json")))
-        raise InputError(f"DeepSpeed config {path} does not exist; needed: a JSON file such as {known or 'zero2.json'}")
+        raise InputError(
+            f"DeepSpeed config {shown_path(path)} does not exist; needed: a JSON file such as {known or 'zero2.json'}"
+        )
     try:
         config = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"DeepSpeed config {path} is no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"DeepSpeed config {shown_path(path)} is no JSON: {one_line(str(error))}") from error
     name = f"DeepSpeed config {path}"
     completed = complete(config, name)
     refuse_odd_sections(completed, name, _sections())

@@ -72,6 +72,11 @@ def listed(names: Iterable[str], most: int = 12) -> str:
     return ", ".join(one_line(str(name), 60) for name in found[:most]) + rest
 
 
+def shown_path(path: object) -> str:
+    """A path or hub id for a message: whole unless it is absurdly long."""
+    return one_line(str(path), 400)
+
+
 def _quoted(text: str, limit: int) -> str:
     if len(text) <= limit and len(_escaped(text)) <= limit:
         return repr(text)

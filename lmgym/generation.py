@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from lmgym.bounds import Bound, refuse_out_of_bounds
+from lmgym.bounds import MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS, Bound, count_bound, refuse_out_of_bounds
 from lmgym.errors import InputError
 from lmgym.text import Conversation, reply_text
 
@@ -43,13 +43,16 @@ class Sampling:
 
     def __post_init__(self) -> None:
         penalty, of_strings = self.repetition_penalty, all(self.stop) and not isinstance(self.stop, str)
+        seeds = self.seed if isinstance(self.seed, tuple) else (self.seed,)
+        heat, hottest = self.temperature, MOST_TEMPERATURE
         refuse_out_of_bounds((
-            Bound("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more"),
-            Bound("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
-            Bound("top_k", self.top_k, self.top_k >= 0, "0 (all) or more"),
+            count_bound("max_new_tokens", self.max_new_tokens, MOST_TOGETHER),
+            Bound("temperature", heat, 0 <= heat <= hottest, f"0 (greedy) or more; at most {hottest}"),
+            Bound("top_k", self.top_k, 0 <= self.top_k <= MOST_TOKENS, f"0 (all) or more; at most {MOST_TOKENS:,}"),
             Bound("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
-            Bound("repetition_penalty", penalty, 0 < penalty < float("inf"), "above 0; 1 is none"),
+            Bound("repetition_penalty", penalty, 0 < penalty <= 100, "above 0; 1 is none; at most 100"),
             Bound("stop", self.stop, of_strings, "strings that are not empty, in a tuple"),
+            Bound("seed", self.seed, all(0 <= seed < 2**64 for seed in seeds), "0 or more, below 2^64"),
         ))  # fmt: skip
 
     @property

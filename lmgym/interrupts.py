@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import final
 
+from lmgym.console import say
 from lmgym.engine import rank
 from lmgym.errors import INTERRUPTED
 
@@ -83,7 +83,10 @@ class Interrupts:
         if not self.reason:
             self.reason, self._since = reason, now
             if rank() == 0:
-                _say(f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once")
+                say(
+                    f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once",
+                    error=True,
+                )
         elif now - self._since > SAME_REQUEST_SECONDS and not self.leaving:
             try:
                 self._leave(f"{reason}, the second request")
@@ -122,7 +125,3 @@ def _fields(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)

@@ -1,12 +1,12 @@
 """What keeps a run under way from being lost: checkpoints, signals, stalls. One object for every stage's loop."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
 from lmgym.checkpoints import Checkpoints
+from lmgym.console import say
 from lmgym.engine import rank, share_objects
 from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
 from lmgym.interrupts import Interrupts
@@ -91,6 +91,6 @@ class Keeper:
         self._run.finish("interrupted", INTERRUPTED, RunStopped(why, "interrupted", INTERRUPTED))
 
     def _leave_stalled(self, why: str) -> None:
-        print(f"error: {why}", file=sys.stderr, flush=True)
+        say(f"error: {why}", error=True)
         if rank() == 0:
             self._run.finish("stalled", STALLED, RunStopped(why, "stalled", STALLED))

@@ -3,11 +3,13 @@ of a launcher's rank that succeeded, before the interpreter takes itself apart.
 """
 
 import atexit
+import errno
 import os
 import sys
 from collections.abc import Callable
 
-from lmgym.errors import InputError, RunStopped
+from lmgym.console import bear_any_text, show_exception
+from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.override import leave
 
 
@@ -19,10 +21,17 @@ def launch(main: Callable[[], None]) -> None:
     # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)
+    bear_any_text(sys.stdout)
+    if sys.excepthook is sys.__excepthook__:  # not IPython's
+        sys.excepthook = show_exception
     try:
         main()
     except (InputError, RunStopped) as error:
         leave(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        leave(InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a path that there can be"))
     succeeded.append(True)
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO, final
 
-from lmgym.errors import FOLDER_IN_USE, InputError, RunStopped
+from lmgym.errors import FOLDER_IN_USE, InputError, RunStopped, shown_path
 
 NAME = ".lock"
 
@@ -35,7 +35,9 @@ class FolderLock:
             file.flush()
         except OSError as error:
             cause = error.strerror or error
-            raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
+            raise InputError(
+                f"cannot write a run to {shown_path(folder)}: {cause}; free space, or name another folder"
+            ) from error
         self._file: TextIO | None = file
         # a forked worker that outlives this process would hold the lock on
         os.register_at_fork(after_in_child=file.close)
@@ -50,7 +52,7 @@ class FolderLock:
 def refuse_if_held(folder: str | Path) -> None:
     """Raises RunStopped (exit 73) where another run holds the folder now; writes nothing."""
     path = Path(folder) / NAME
-    if path.is_file():
+    if os.path.isfile(path):
         with path.open(encoding="utf-8") as file:
             _lock(file, path.parent, fcntl.LOCK_SH)
 

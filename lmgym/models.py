@@ -7,6 +7,7 @@ parallel ranks diverge silently, so everything that a loss needs is one forward 
 
 import contextlib
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from lmgym.engine import gathered_parameters
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
 from lmgym.saving import below_adapters
 from lmgym.sources import no_folder, refuse_pickles, source_arguments
@@ -46,7 +47,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
         raise
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"no tokenizer loads from {name}: {first_line(error)}{no_folder(name)}{_tokenizer_files(name)}"
+            f"no tokenizer loads from {shown_path(name)}: {first_line(error)}{no_folder(name)}{_tokenizer_files(name)}"
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a folder without its files
         raise InputError(f"the tokenizer of {name} knows no word{_tokenizer_files(name)}")
@@ -60,8 +61,8 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
 
 def _tokenizer_files(name: str) -> str:
     """What to do about a folder that has no tokenizer's files; nothing for one that has, and for hub ids."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir() or any(folder.glob("*token*")):
+    folder = Path(os.path.expanduser(name))
+    if not os.path.isdir(folder) or any(folder.glob("*token*")):
         return ""
     return (
         "; found no tokenizer's files in that folder; needed: tokenizer.json and tokenizer_config.json, as "
@@ -76,7 +77,9 @@ def load_config(name: str, trust_remote_code: bool = False):
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"no model config loads from {name}: {first_line(error)}{no_folder(name)}") from error
+        raise InputError(
+            f"no model config loads from {shown_path(name)}: {first_line(error)}{no_folder(name)}"
+        ) from error
 
 
 def context_length(config) -> int:
@@ -111,7 +114,7 @@ def load_classifier(
             **labels,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"no classifier loads from {name}: {first_line(error)}") from error
+        raise InputError(f"no classifier loads from {shown_path(name)}: {first_line(error)}") from error
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
     # some encoders' heads are several layers (RoBERTa, DeBERTa): all that is not the trunk, and the trunk's pooler
     head_keys = {key for key in absent if not key.startswith(f"{model.base_model_prefix}.")}
@@ -335,4 +338,4 @@ def count_parameters(model) -> tuple[int, int]:
 
 def first_line(error: Exception) -> str:
     """What an error says, or its kind; more may follow behind it."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."), 400)

@@ -6,24 +6,25 @@
 import re
 from typing import TYPE_CHECKING
 
-from lmgym.errors import InputError
+from lmgym.bounds import MOST_SEED
+from lmgym.errors import InputError, one_line, shown
 
 if TYPE_CHECKING:
     from lmgym.environments.world import World
     from lmgym.scorers import Scorer  # imports torch and transformers
 
 
-WORLD = re.compile("world:([0-9]+)")
+WORLD = re.compile("world:([0-9]{1,10})")
 
 
 def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
     """Paths or hub ids by name. Raises InputError, by the `flag` that gave them, for anything but `a=PATH,b=PATH`."""
     pairs = [part.partition("=") for part in words.split(",") if part.strip()]
     if not pairs or not all(name.strip() and path.strip() for name, _, path in pairs):
-        raise InputError(f"{flag} {words!r}: needed name=PATH, more of them behind commas; a PATH may be a hub id")
+        raise InputError(f"{flag} {shown(words)}: needed name=PATH, more of them behind commas; a PATH may be a hub id")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise InputError(f"{flag} names {', '.join(sorted(twice))} twice; needed: a name each")
+        raise InputError(f"{flag} names {one_line(', '.join(sorted(twice)))} twice; needed: a name each")
     return {name.strip(): path.strip() for name, _, path in pairs}
 
 
@@ -47,8 +48,10 @@ def load_scorer(path: str) -> "Scorer":
 
 def read_world(words: str) -> int:
     """The seed of a world named `world:SEED`. Raises InputError for other words."""
-    if not (found := WORLD.fullmatch(words)):
-        raise InputError(f"{words!r} names no world; needed: world:SEED with the seed of `lmgym world`, as world:0")
+    if not (found := WORLD.fullmatch(words)) or int(found[1]) > MOST_SEED:
+        raise InputError(
+            f"{shown(words)} names no world; needed: world:SEED with the seed of `lmgym world`, as world:0"
+        )
     return int(found[1])
 
 

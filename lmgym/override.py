@@ -17,7 +17,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lmgym.errors import InputError, RunStopped
+from lmgym.console import say
+from lmgym.errors import InputError, RunStopped, one_line, shown
 from lmgym.locks import refuse_if_held
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ SYNONYMS = {
 }
 # a launcher kills the other ranks once one exits: they leave rank 0 this long to say what is wrong
 HEAD_START_SECONDS = 5.0
+LONGEST_FLAG = 80
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -111,8 +113,9 @@ def leave(error: InputError | RunStopped) -> NoReturn:
     """
     if _speaks() or error.alone:
         word = "stopped" if error.outcome == "interrupted" else "error"
-        aside = "\n" if isinstance(error, RunStopped) else ""  # a progress bar may stand in the line
-        print(f"{aside}{word}: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, RunStopped):
+            say(error=True)  # a progress bar may stand in the line
+        say(f"{word}: {error}", error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
     if _is_joined_to_others():
@@ -150,7 +153,7 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
         elif pairs:
             pairs[-1][1].append(argument)
         else:
-            raise InputError(f"unexpected argument {argument!r}; flags look like --name value, --help lists them")
+            raise InputError(f"unexpected argument {shown(argument)}; flags look like --name value, --help lists them")
     return [(flag, values) for flag, values in pairs if flag != "--local_rank" or len(values) > 1]
 
 
@@ -160,11 +163,14 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
     negated = name.removeprefix("no_")
     if name not in hints and _is_bool(hints.get(negated)):
         if values:
-            raise InputError(f"{flag} takes no value; found {' '.join(values)!r}; write --{negated} true or false")
+            raise InputError(f"{flag} takes no value; found {shown(' '.join(values))}; write --{negated} true or false")
         return negated, False
     if name not in hints:
         known = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
-        raise InputError(f"unknown flag {flag}; did you mean --{_nearest(name, known)}? (--help lists them all)")
+        nearest = _nearest(name[:LONGEST_FLAG], known)
+        raise InputError(
+            f"unknown flag {one_line(flag, LONGEST_FLAG)}; did you mean --{nearest}? (--help lists them all)"
+        )
     parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
     return name, parse(flag, values, hints[name])
 
@@ -210,7 +216,7 @@ def _parse_with_tyro(flag: str, values: list[str], hint: Any) -> object:
 
 
 def _misfit(flag: str, values: list[str], needed: str) -> InputError:
-    found = repr(" ".join(values)) if values else "no value"
+    found = shown(" ".join(values)) if values else "no value"
     return InputError(f"{flag}: found {found}; needed {needed}")
 
 

@@ -1,20 +1,16 @@
 """What a training run tells people, whatever the stage: the plan before, the table after."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from lmgym.config import StageConfig
+from lmgym.console import CONSOLE, printed_line, say
 from lmgym.engine import engine_name, world_size
 from lmgym.probes import Probe, Report, full_name
 from lmgym.rejections import Tally
 from lmgym.run import Run
 from lmgym.task_data import TaskData
-
-CONSOLE = Console(width=max(80, min(120, shutil.get_terminal_size((100, 20)).columns)), highlight=False)
 
 
 def show_plan(
@@ -24,36 +20,34 @@ def show_plan(
     o, counts = config.optimizer, data.counts
     in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
     unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
-    CONSOLE.print(
+    say(
         f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
-        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}{unused}",
-        soft_wrap=True,
+        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}{unused}"
     )
     show_rejections(data.tally)
-    CONSOLE.print(
+    say(
         f"{engine_name(deepspeed)}, {world_size()} rank(s), {precision}; "
         f"{o.global_batch} {data.noun} an update = "
-        f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}",
-        soft_wrap=True,
+        f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}"
     )
 
 
 def show_rejections(found: Tally) -> None:
     """How many rows are rejected and why, and the warning where they are too many."""
-    CONSOLE.print(escape(found.line), soft_wrap=True)
+    say(found.line)
     show_warning(found)
 
 
 def show_warning(found: Tally) -> None:
     """In bold, where so many rows are rejected that people should look at the data."""
     if found.warning:
-        CONSOLE.print(escape(found.warning), style="bold yellow", soft_wrap=True)
+        CONSOLE.print(printed_line(found.warning), style="bold yellow", soft_wrap=True)
 
 
 def show_notes(notes: Sequence[str]) -> None:
     """A line on each thing that people should know of."""
     for note in notes:
-        CONSOLE.print(note, soft_wrap=True)
+        say(note)
 
 
 def show_table(title: str, probes: Mapping[str, Probe]) -> None:
@@ -70,7 +64,7 @@ def show_table(title: str, probes: Mapping[str, Probe]) -> None:
     for name, probe in probes.items():
         for metric, reason in probe.report.undefined.items():
             if metric not in probe.report.metrics and (not name or metric in probe.shown):
-                CONSOLE.print(f"{full_name(name, metric)}: not defined here, {reason}", soft_wrap=True)
+                say(f"{full_name(name, metric)}: not defined here, {reason}")
 
 
 def _table_rows(name: str, probe: Probe) -> list[tuple[str, str]]:

@@ -29,7 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
-from lmgym.errors import InputError, RunStopped
+from lmgym.console import say
+from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.locks import FolderLock
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
@@ -101,7 +102,9 @@ class Run:
         except OSError as error:
             lock.release()
             cause = error.strerror or error
-            raise InputError(f"cannot write a run to {folder}: {cause}; free space, or name another folder") from error
+            raise InputError(
+                f"cannot write a run to {shown_path(folder)}: {cause}; free space, or name another folder"
+            ) from error
         run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
         run._lock, run._former = lock, former if resumed_at is None else {}
         return run
@@ -170,7 +173,7 @@ class Run:
             # run.json last: killed in here, the next run begins anew and keeps the rest
             for name, aside in reversed(self._former.items()):
                 aside.rename(self.folder / name)
-            print(f"refused before its first update: {self.folder} is as it was", file=sys.stderr, flush=True)
+            say(f"refused before its first update: {self.folder} is as it was", error=True)
         finally:
             self._close()
 
@@ -193,7 +196,7 @@ class Run:
             if error is None:
                 raise
             # a full disk ends the run and stops this note too: the first error is the one to show
-            print(f"warning: the outcome could not be written to {self.folder}: {trouble}", file=sys.stderr, flush=True)
+            say(f"warning: the outcome could not be written to {self.folder}: {trouble}", error=True)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -3,6 +3,7 @@
 A hub id may name a commit, branch or tag: `owner/name@REVISION`.
 """
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown, shown_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -20,19 +21,22 @@ PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 def resolve_source(name: str, role: str = "model") -> str:
     """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is no model folder."""
-    path = Path(name)
     name = str(name)
-    looks_local = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    looks_local = os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not looks_local:
         return name
-    path = path.expanduser()
-    if not path.is_dir():
-        found = "is a file" if path.exists() else "does not exist"
-        raise InputError(f"{role} {name} {found}; needed: a Hugging Face folder (with config.json) or a hub id")
+    path = Path(os.path.expanduser(name))
+    if not os.path.isdir(path):
+        found = "is a file" if os.path.exists(path) else "does not exist"
+        raise InputError(
+            f"{role} {shown_path(name)} {found}; needed: a Hugging Face folder (with config.json) or a hub id"
+        )
     if not (path / "config.json").is_file():
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
-        raise InputError(f"{role} {name} is no model folder: found {files}; needed: config.json and weights{hint}")
+        raise InputError(
+            f"{role} {shown_path(name)} is no model folder: found {files}; needed: config.json and weights{hint}"
+        )
     return str(path)
 
 
@@ -42,13 +46,13 @@ def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, An
     Raises InputError where code is to be trusted that is not pinned: of a folder, or of a hub id without a commit.
     """
     source = resolve_source(name)
-    local = Path(source).exists()
+    local = os.path.exists(source)
     source, _, revision = (source, "", "") if local else source.partition("@")
     if trust_remote_code and not COMMIT.fullmatch(revision):
-        found = "a folder" if local else f"revision {revision!r}" if revision else "no revision"
+        found = "a folder" if local else f"revision {shown(revision)}" if revision else "no revision"
         raise InputError(
             f"--trust_remote_code executes code that comes with the model: found {found}; needed: a hub id with the "
-            f"commit that you have read, {source if not local else 'owner/name'}@ and 40 hex digits"
+            f"commit that you have read, {shown_path(source) if not local else 'owner/name'}@ and 40 hex digits"
         )
     pinned: dict[str, Any] = {"revision": revision} if revision else {}
     if not local and not hub_has_address():
@@ -59,9 +63,9 @@ def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, An
 
 def no_folder(name: str) -> str:
     """What to add to a hub's refusal of a name that may have been meant for a folder; nothing for one that is there."""
-    if Path(name).exists():
+    if os.path.exists(name):
         return ""
-    return f"; and no folder {Path(name).absolute()} is here"
+    return f"; and no folder {shown_path(Path(name).absolute())} is here"
 
 
 def hub_has_address() -> bool:
@@ -81,11 +85,11 @@ def hub_has_address() -> bool:
 def refuse_pickles(name: str) -> None:
     """Raises InputError for a folder whose weights are pickles alone: loading a pickle executes it."""
     folder = Path(name)
-    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+    if not os.path.isdir(folder) or any(folder.glob("*.safetensors")):
         return
     found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if found:
         raise InputError(
-            f"{name} has its weights as {found[0]} only, a pickle, and loading that executes what it says; needed: "
-            "model.safetensors; where you trust it, write one with model.save_pretrained of transformers"
+            f"{shown_path(name)} has its weights as {found[0]} only, a pickle, and loading that executes what it says; "
+            "needed: model.safetensors; where you trust it, write one with model.save_pretrained of transformers"
         )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from lmgym.errors import InputError
+from lmgym.console import say
+from lmgym.errors import InputError, one_line, shown
 
 Tracking = Literal["auto", "wandb", "offline", "none"]
 
@@ -46,7 +47,7 @@ def start_tracker(tracking: Tracking, folder: Path, config: dict[str, Any], name
     """Starts the tracker that was asked for, says so in one line and guards the run against its failures."""
     adopt_original_token_names()
     choice = choose(tracking, os.environ)
-    print(choice, flush=True)
+    say(choice)
     tracker = Guarded()
     if choice.mode != "none":
         tracker.start(choice.mode, folder, config, name)
@@ -56,7 +57,7 @@ def start_tracker(tracking: Tracking, folder: Path, config: dict[str, Any], name
 def choose(tracking: str, environment: Mapping[str, str]) -> Choice:
     """What `tracking` means here. WANDB_MODE may take wandb offline or away; without a key nothing goes online."""
     if tracking not in get_args(Tracking):
-        raise InputError(f"tracking={tracking!r}; needed one of {', '.join(get_args(Tracking))}")
+        raise InputError(f"tracking={shown(tracking)}; needed one of {', '.join(get_args(Tracking))}")
     mode = environment.get("WANDB_MODE", "")
     if tracking == "none":
         return Choice("none", "as asked")
@@ -125,8 +126,8 @@ class Guarded:
 
     def _drop(self, doing: str, error: Exception) -> None:
         self._tracker = None
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        print(f"warning: wandb failed to {doing} ({reason}); the run goes on with metrics.jsonl only", flush=True)
+        reason = one_line(f"{type(error).__name__}: {error}", 300)
+        say(f"warning: wandb failed to {doing} ({reason}); the run goes on with metrics.jsonl only")
 
 
 class WandbTracker:
@@ -151,7 +152,7 @@ class WandbTracker:
         # wandb drops a line whose own step is behind; as a metric, a late probe is kept at its step
         self._run.define_metric("*", step_metric="step")
         if mode == "online":
-            print(f"tracking: {self._run.url}", flush=True)
+            say(f"tracking: {self._run.url}")
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Records the metrics with their step beside them."""

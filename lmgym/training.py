@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 
 from lmgym.batching import accumulation_steps
-from lmgym.bounds import bounds_of_stages, refuse_out_of_bounds
 from lmgym.config import ModelConfig, StageConfig
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
@@ -38,7 +37,6 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     Raises InputError before anything is loaded for what cannot be; the ranks come before TrainingArguments and before
     the model: ZeRO-3 shards at load.
     """
-    refuse_out_of_bounds(bounds_of_stages(model, config.optimizer, config.run))
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)

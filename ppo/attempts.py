@@ -10,7 +10,6 @@ Design decisions:
   always stalls costs (WHOLE_STALLS + 1) * timeout seconds at most, however many retries.
 """
 
-import math
 import numbers
 import queue
 import threading
@@ -23,10 +22,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
-from lmgym.errors import InputError, RunStopped
+from lmgym.bounds import MOST_SCORE, MOST_SECONDS
+from lmgym.errors import InputError, RunStopped, shown
 
 WHOLE_STALLS, LONE_STALLS = 2, 2
-LARGEST = torch.finfo(torch.float32).max
 LETTERS = 300  # of a message that is kept
 
 T = TypeVar("T")
@@ -57,8 +56,10 @@ class Patience:
     """of a batch, after its first attempt; fewer where it stalls"""
 
     def __post_init__(self) -> None:
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise InputError(f"reward timeout={self.timeout}; needed: seconds above 0, or None for no limit")
+        if self.timeout is not None and not 0 < self.timeout <= MOST_SECONDS:
+            raise InputError(
+                f"reward timeout={self.timeout}; needed: seconds above 0, at most {MOST_SECONDS:,}, or None"
+            )
         if self.retries < 0:
             raise InputError(f"reward retries={self.retries}; needed: 0 or more")
 
@@ -89,13 +90,13 @@ def ask(call: Call, count: int, read: Read[T], patience: Patience) -> list[Findi
 
 
 def read_number(value: Any) -> float:
-    """A finite number as float. Raises TypeError for what is none, ValueError for NaN, infinity, and beyond fp32."""
+    """A reward as float. Raises TypeError for what is no number, ValueError for NaN, infinity and beyond MOST_SCORE."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, numbers.Real):
-        raise TypeError(f"{value!r:.80} is {type(value).__name__}; needed: a number")
+        raise TypeError(f"{shown(value)} is {type(value).__name__}; needed: a number")
     number = float(value)
-    if not abs(number) <= LARGEST:
-        raise ValueError(f"{number} is no reward; needed: a finite number")
+    if not abs(number) <= MOST_SCORE:
+        raise ValueError(f"{number} is no reward; needed: a finite number, at most {MOST_SCORE:,.0f} in size")
     return number
 
 

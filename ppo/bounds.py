@@ -2,7 +2,20 @@
 
 from math import inf
 
-from lmgym.bounds import Bound, bounds_of_stages, refuse_out_of_bounds
+from lmgym.bounds import (
+    MOST_GB,
+    MOST_SCORE,
+    MOST_SECONDS,
+    MOST_STEPS,
+    MOST_TEMPERATURE,
+    MOST_TOGETHER,
+    MOST_TOKENS,
+    Bound,
+    bounds_of_stages,
+    count_bound,
+    held_out_bound,
+    refuse_out_of_bounds,
+)
 from lmgym.config import RunConfig
 from lmgym.errors import InputError
 from lmgym.training import refuse_fp16_without_gpu
@@ -12,9 +25,11 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 
 def refuse_impossible(config: PPOConfig, ranks: int) -> None:
     """Raises InputError, before anything is loaded, for numbers that do not go together."""
-    rollouts, batch, micro = config.rollout.num_rollouts, config.optimizer.global_batch, config.optimizer.micro_batch
-    if batch < 1 or micro < 1 or rollouts < 1:
-        raise InputError(f"num_rollouts={rollouts}, global_batch={batch}, micro_batch={micro}; needed: 1 or more each")
+    rollouts, batch = config.rollout.num_rollouts, config.optimizer.global_batch
+    shared = [*bounds_of_stages(config, config.policy), count_bound("num_rollouts", rollouts, MOST_TOGETHER)]
+    refuse_out_of_bounds(bound for bound in shared if bound.name in ("global_batch", "micro_batch", "num_rollouts"))
+    refuse_out_of_bounds({bound.name: bound for bound in (*shared, *_bounds(config))}.values())  # PPO's own hold
+    _ = config.sampling
     if batch % ranks:
         raise InputError(f"global_batch={batch} cannot be shared by {ranks} ranks; use {_near(batch, ranks)}")
     if rollouts % batch:
@@ -22,9 +37,6 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
             f"num_rollouts={rollouts} is not a multiple of global_batch={batch}; use {_near(rollouts, batch)}: every "
             "update of an iteration sees as many rollouts"
         )
-    refuse_out_of_bounds(_bounds(config))
-    refuse_out_of_bounds(bounds_of_stages(config.policy, config.optimizer, config.run))
-    _ = config.sampling
     if config.method.num_layers_unfrozen > 0 and config.policy.lora_rank:
         raise InputError(
             f"num_layers_unfrozen={config.method.num_layers_unfrozen} and lora_rank={config.policy.lora_rank}: each is "
@@ -43,7 +55,7 @@ def _bounds(config: PPOConfig) -> list[Bound]:
         *_of_rollouts(config.rollout),
         *_of_rewards(config.reward),
         *_of_the_method(config.method),
-        Bound("learning_rate", rate, 0 < rate < inf, "above 0"),
+        Bound("learning_rate", rate, 0 < rate <= 1, "above 0; at most 1"),
         Bound(
             "lora_dropout",
             dropout,
@@ -64,57 +76,120 @@ def _bounds(config: PPOConfig) -> list[Bound]:
 
 
 def _of_rollouts(r: RolloutConfig) -> list[Bound]:
-    held_out = 0 <= r.eval_size < 1 or (0 < r.eval_size < inf and r.eval_size == int(r.eval_size))
+    hot, tokens = 0 < r.temperature <= MOST_TEMPERATURE, 0 <= r.max_prompt <= MOST_TOKENS
     return [
-        Bound("temperature", r.temperature, r.temperature > 0, "above 0: a policy must explore"),
-        Bound("eval_size", r.eval_size, held_out, "a share below 1, or a whole number of prompts"),
-        Bound("max_prompt", r.max_prompt, r.max_prompt >= 0, "1 or more, or 0 for what the context leaves"),
-        Bound("batch_rows", r.batch_rows, r.batch_rows >= 1, "1 or more"),
-        Bound("cache_gb", r.cache_gb, r.cache_gb >= 0, "0 (keeps nothing) or more"),
+        Bound("temperature", r.temperature, hot, f"above 0: a policy must explore; at most {MOST_TEMPERATURE}"),
+        held_out_bound(r.eval_size, "prompts"),
+        Bound(
+            "max_prompt", r.max_prompt, tokens, f"1 or more, or 0 for what the context leaves; at most {MOST_TOKENS:,}"
+        ),
+        count_bound("batch_rows", r.batch_rows, MOST_TOGETHER),
+        Bound("cache_gb", r.cache_gb, 0 <= r.cache_gb <= MOST_GB, f"0 (keeps nothing) or more; at most {MOST_GB:,.0f}"),
     ]
 
 
 def _of_rewards(w: RewardConfig) -> list[Bound]:
-    penalty, least = w.missing_eos_penalty, w.max_failed_rewards
+    penalty, least, clip, most = w.missing_eos_penalty, w.max_failed_rewards, w.cliprange_reward, f"{MOST_SCORE:,.0f}"
     return [
-        Bound("scale", w.scale, 0 < w.scale < inf, "above 0"),
+        Bound("scale", w.scale, 0 < w.scale <= MOST_SCORE, f"above 0; at most {most}"),
         Bound(
             "cliprange_reward",
-            w.cliprange_reward,
-            w.cliprange_reward > 0,
-            "above 0, or no reward is left; 5 to 10 is usual, inf cuts none",
+            clip,
+            0 < clip <= MOST_SCORE or clip == inf,
+            f"above 0, or no reward is left; 5 to 10 is usual, inf cuts none; at most {most}, or inf",
         ),
-        Bound("missing_eos_penalty", penalty, 0 <= penalty < inf, "0 or more: it is taken off the score"),
+        Bound(
+            "missing_eos_penalty",
+            penalty,
+            0 <= penalty <= MOST_SCORE,
+            f"0 or more: it is taken off the score; at most {most}",
+        ),
         Bound("max_failed_rewards", least, 0 <= least <= 1, "0 to 1"),
-        Bound("reward_retries", w.reward_retries, w.reward_retries >= 0, "0 or more"),
-        Bound("reward_timeout", w.reward_timeout, 0 < w.reward_timeout < inf, "seconds above 0, and an end to them"),
+        Bound("reward_retries", w.reward_retries, 0 <= w.reward_retries <= 1000, "0 or more; at most 1,000"),
+        Bound(
+            "reward_timeout",
+            w.reward_timeout,
+            0 < w.reward_timeout <= MOST_SECONDS,
+            f"seconds above 0; at most {MOST_SECONDS:,}",
+        ),
     ]
 
 
 def _of_the_method(m: MethodConfig) -> list[Bound]:
-    layers, rate, least = m.num_layers_unfrozen, m.critic_learning_rate, m.min_reward
+    least = m.min_reward
     return [
-        Bound("ppo_epochs", m.ppo_epochs, m.ppo_epochs >= 1, "1 or more"),
+        count_bound("ppo_epochs", m.ppo_epochs, 1000),
         Bound("gamma", m.gamma, 0 <= m.gamma <= 1, "0 to 1"),
         Bound("lam", m.lam, 0 <= m.lam <= 1, "0 to 1"),
-        Bound("cliprange", m.cliprange, m.cliprange > 0, "above 0; .2 is usual"),
         Bound(
-            "cliprange_value", m.cliprange_value, m.cliprange_value > 0, "above 0; .2 is usual, inf lets values go free"
+            "cliprange",
+            m.cliprange,
+            0 < m.cliprange <= 1000 or m.cliprange == inf,
+            "above 0; .2 is usual, inf clips nothing; at most 1,000, or inf",
         ),
-        Bound("vf_coef", m.vf_coef, 0 <= m.vf_coef < inf, "0 or more: below 0 the critic would learn to be wrong"),
-        Bound("init_kl_coef", m.init_kl_coef, 0 <= m.init_kl_coef < inf, "0 or more"),
         Bound(
-            "target", m.target, m.target is None or 0 < m.target < inf, "above 0; leave it out for a fixed coefficient"
+            "cliprange_value",
+            m.cliprange_value,
+            0 < m.cliprange_value <= MOST_SCORE or m.cliprange_value == inf,
+            f"above 0; .2 is usual, inf lets values go free; at most {MOST_SCORE:,.0f}, or inf",
         ),
-        Bound("horizon", m.horizon, 0 < m.horizon < inf, "above 0; 10000 is usual"),
-        Bound("stop_kl", m.stop_kl, m.stop_kl >= 0, "above 0, or 0 to never end epochs early; .02 to .1 is usual"),
-        Bound("critic_learning_rate", rate, 0 <= rate < inf, "0 or more"),
-        Bound("critic_warmup", m.critic_warmup, m.critic_warmup >= 0, "iterations, or 0 for none"),
-        Bound("num_layers_unfrozen", layers, layers == -1 or layers > 0, "1 or more, or -1 to train all"),
-        Bound("max_kl", m.max_kl, m.max_kl >= 0, "above 0, or 0 to never stop for it"),
-        Bound("min_reward", least, least is None or least < inf, "a number, or none to never stop for it"),
+        Bound(
+            "vf_coef",
+            m.vf_coef,
+            0 <= m.vf_coef <= 1000,
+            "0 or more: below 0 the critic would learn to be wrong; at most 1,000",
+        ),
+        Bound(
+            "min_reward",
+            least,
+            least is None or -MOST_SCORE <= least <= MOST_SCORE,
+            f"a number, or none to never stop for it; at least -{MOST_SCORE:,.0f}, at most {MOST_SCORE:,.0f}",
+        ),
         Bound(
             "min_length", m.min_length, 0 <= m.min_length < 1, "a share of the first length below 1, or 0 for no bound"
+        ),
+        *_of_kl(m),
+        *_of_parts_that_learn(m),
+    ]
+
+
+def _of_kl(m: MethodConfig) -> list[Bound]:
+    """Of what is in nats, and of the coefficient's steps."""
+    nats = f"at most {MOST_SCORE:,.0f}"
+    return [
+        Bound("init_kl_coef", m.init_kl_coef, 0 <= m.init_kl_coef <= 1000, "0 or more; at most 1,000"),
+        Bound(
+            "target",
+            m.target,
+            m.target is None or 0 < m.target <= MOST_SCORE,
+            f"above 0; leave it out for a fixed coefficient; {nats}",
+        ),
+        Bound("horizon", m.horizon, 0 < m.horizon <= 1e12, "above 0; 10000 is usual; at most 1,000,000,000,000"),
+        Bound(
+            "stop_kl",
+            m.stop_kl,
+            0 <= m.stop_kl <= MOST_SCORE,
+            f"above 0, or 0 to never end epochs early; .02 to .1 is usual; {nats}",
+        ),
+        Bound("max_kl", m.max_kl, 0 <= m.max_kl <= MOST_SCORE, f"above 0, or 0 to never stop for it; {nats}"),
+    ]
+
+
+def _of_parts_that_learn(m: MethodConfig) -> list[Bound]:
+    layers, rate = m.num_layers_unfrozen, m.critic_learning_rate
+    return [
+        Bound("critic_learning_rate", rate, 0 <= rate <= 1, "0 or more; at most 1"),
+        Bound(
+            "critic_warmup",
+            m.critic_warmup,
+            0 <= m.critic_warmup <= MOST_STEPS,
+            f"iterations, or 0 for none; at most {MOST_STEPS:,}",
+        ),
+        Bound(
+            "num_layers_unfrozen",
+            layers,
+            layers == -1 or 1 <= layers <= 65_536,
+            "1 or more, or -1 to train all; at most 65,536",
         ),
     ]
 

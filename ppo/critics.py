@@ -1,5 +1,6 @@
 """Critics: a value head on the policy's trunk, or a model of its own; loading them, and saving them for another run."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ class ValueHead(nn.Module):
 
 def is_on_trunk(name: str) -> bool:
     """Whether a critic that settings name is a head on the policy's trunk: a new one, or that of a former run."""
-    return name == "head" or (Path(name) / VALUE_HEAD).is_file()
+    return name == "head" or os.path.isfile(Path(name) / VALUE_HEAD)
 
 
 def load_value_head(head: ValueHead, folder: str) -> None:

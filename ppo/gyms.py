@@ -6,13 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lmgym.bounds import MOST_SCORE
 from lmgym.engine import agreed, without_sharded_load
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.protocol import Environment, Judge, Task
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown
 from lmgym.generation import Generator
 from lmgym.named_scorers import load_scorers, read_names, read_world
 from lmgym.rejections import Rejection, Tally, tally
@@ -175,13 +176,18 @@ def read_weights(words: str | None, scorers: str) -> dict[str, float]:
             continue
         name, _, number = part.partition("=")
         try:
-            given[name.strip()] = float(number)
+            given[name.strip()] = weight = float(number)
         except ValueError:
             raise InputError(
-                f"--weights {words!r}: {number!r} is no number; needed: name=NUMBER behind commas"
+                f"--weights {shown(words)}: {shown(number)} is no number; needed: name=NUMBER behind commas"
             ) from None
+        if not abs(weight) <= MOST_SCORE:
+            raise InputError(
+                f"--weights {shown(words)}: {shown(number)} is no weight; needed: at most {MOST_SCORE:,.0f} in size"
+            )
     if unknown := given.keys() - set(names):
-        raise InputError(f"--weights names {', '.join(sorted(unknown))}; the scorers are {', '.join(names)}")
+        named = one_line(", ".join(sorted(unknown)))
+        raise InputError(f"--weights names {named}; the scorers are {', '.join(names)}")
     return {name: given.get(name, 1.0) for name in names}
 
 

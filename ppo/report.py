@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
+from lmgym.console import CONSOLE, say
 from lmgym.engine import engine_name, world_size
 from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.prompt_fitting import fit_prompts
-from lmgym.reporting import CONSOLE, show_rejections
+from lmgym.reporting import show_rejections
 from lmgym.run import Run
 from lmgym.saving import below
 from lmgym.truncation import left_out
@@ -38,17 +38,13 @@ LINE = {
 def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: int) -> None:
     """How it will run."""
     o, r = config.optimizer, config.rollout
-    CONSOLE.print(
+    say(
         f"{len(gym.tasks):,} tasks to train on, {len(gym.eval_tasks):,} to evaluate on; {iterations} iterations of "
-        f"{r.num_rollouts} episodes and {config.updates_an_iteration} updates of {o.global_batch}",
-        soft_wrap=True,
+        f"{r.num_rollouts} episodes and {config.updates_an_iteration} updates of {o.global_batch}"
     )
     if gym.rows:
         show_rejections(gym.tally)
-    CONSOLE.print(
-        f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}",
-        soft_wrap=True,
-    )
+    say(f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
 
 
 def show_tasks(gym: Gym, tokenizer, room: int) -> None:
@@ -58,7 +54,7 @@ def show_tasks(gym: Gym, tokenizer, room: int) -> None:
             [prompt] = fit_prompts(tokenizer, [seen.prompt], room)
             lost = left_out(prompt.dropped_turns, prompt.shortened)
             CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
-            CONSOLE.print(escape(prompt.text), soft_wrap=True)
+            CONSOLE.print(prompt.text, soft_wrap=True)
 
 
 def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
@@ -66,7 +62,7 @@ def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, f
     if not run.is_main:
         return
     shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
-    CONSOLE.print(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}", soft_wrap=True)
+    say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
 
 
 def show_samples(rows: Sequence[Mapping[str, Any]], update: int) -> None:
@@ -87,7 +83,7 @@ def show_samples(rows: Sequence[Mapping[str, Any]], update: int) -> None:
         heard = row.get("watched", {})
         opinions += [f"{heard[name]:.2f}" if name in heard else "" for name in watched]
         earned = "failed" if reward is None else f"{reward:.2f}"
-        table.add_row(escape(prompt), escape(row["reply"].strip()), str(row["tokens"]), earned, *opinions)
+        table.add_row(prompt, row["reply"].strip(), str(row["tokens"]), earned, *opinions)
     CONSOLE.print(table)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.markup import escape
 
 from lmgym.engine import (
     agreed,
@@ -255,7 +254,7 @@ def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode], run
     lost, asked = map(int, counts)
     stop_if_too_many_failed(lost, asked, config.reward.max_failed_rewards, trouble)
     if lost and run.is_main:
-        show_notes([escape(f"{lost} of {asked} rewards could not be had, and count nothing: {trouble}")])
+        show_notes([f"{lost} of {asked} rewards could not be had, and count nothing: {trouble}"])
 
 
 def figures(
@@ -293,7 +292,7 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
     if update == 0 and failed == asked:  # a function that always fails, or stalls, is not asked all of it again
         stop_if_too_many_failed(failed, asked, config.reward.max_failed_rewards, trouble)
     metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
-    show_notes([escape(note) for note in found.notes] if run.is_main else [])
+    show_notes(found.notes if run.is_main else [])
     if {"eval/gold", "eval/reward/mean"} <= metrics.keys():  # an evaluation may go without
         before = state.alarm.raised_at
         reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))

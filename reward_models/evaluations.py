@@ -4,6 +4,7 @@
 """
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from lmgym.column_kinds import ID, NUMBER, TEXT, Kind
 from lmgym.columns import Columns, read_columns, require_columns
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.rejections import NO_REPLY, NO_VALUE, UNFIT, Rejection, Tally, tally
 from lmgym.text import Conversation, Replies, from_transcript
 from lmgym.truncation import tokenize_replies
@@ -115,9 +116,9 @@ class EvaluationSet:
 
 def find_file(folder: str, name: str) -> Path | None:
     """`name` as .parquet or .jsonl in a folder. Raises InputError where there is no folder."""
-    if not Path(folder).expanduser().is_dir():
+    if not os.path.isdir(os.path.expanduser(folder)):
         raise InputError(
-            f"--probe_data {one_line(folder)} is no folder; needed: one with retry_eval.parquet and the like, or None"
+            f"--probe_data {shown_path(folder)} is no folder; needed: one with retry_eval.parquet and the like, or None"
         )
     paths = [Path(folder).expanduser() / f"{name}{suffix}" for suffix in (".parquet", ".jsonl")]
     return next((path for path in paths if path.is_file()), None)

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
+from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
 from lmgym.probes import Probe, join_reports
-from lmgym.reporting import CONSOLE, show_table, write_evaluation
+from lmgym.reporting import show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.saving import save_classifier
 from lmgym.truncation import left_out
@@ -32,7 +33,7 @@ READINGS = {
 
 def show_absent(folder: str, evaluation: Evaluation) -> None:
     """One line of an evaluation that cannot be made."""
-    CONSOLE.print(f"{folder} has no {evaluation.file}.parquet or .jsonl: not judged on it", soft_wrap=True)
+    say(f"{folder} has no {evaluation.file}.parquet or .jsonl: not judged on it")
 
 
 def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
@@ -44,13 +45,17 @@ def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
         cut = f", {lost}" if lost else ""
         if len(tails) == 1:  # nothing is shared
             title = f"{task.tails(example)[0]}, {len(prefix) + len(tails[0])} tokens{cut}"
-            CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix + tails[0])))}")
+            _show_text(title, tokenizer.decode(prefix + tails[0]))
             continue
         title = f"shared, {len(prefix)} tokens{cut}"
-        CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(prefix)))}")
+        _show_text(title, tokenizer.decode(prefix))
         for name, tail in zip(task.tails(example), tails, strict=True):
             title = f"{name}, {len(tail)} more = {len(prefix) + len(tail)} tokens"
-            CONSOLE.print(f"[bold]{title}:[/bold] {escape(repr(tokenizer.decode(tail)))}")
+            _show_text(title, tokenizer.decode(tail))
+
+
+def _show_text(title: str, text: str) -> None:
+    CONSOLE.print(Text.assemble((f"{title}: ", "bold"), repr(text)))
 
 
 def show_results(
@@ -58,7 +63,7 @@ def show_results(
 ) -> None:
     """The short table at a run's end."""
     show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", probes)
-    CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}", soft_wrap=True)
+    say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")
 
 
 def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run) -> None:

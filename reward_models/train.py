@@ -13,6 +13,7 @@ from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
+from reward_models.bounds import refuse_impossible
 from reward_models.config import RewardConfig
 from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
 from reward_models.pairwise import PairTask
@@ -30,6 +31,8 @@ def train(config: RewardConfig, task: Task) -> None:
     adopt_original_token_names()
 
     # 1. what can be refused before anything is loaded
+    refuse_impossible(config)
+
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.scorer, config.data.max_length)
 

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from transformers import TrainerCallback
 
+from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
 from lmgym.policies import save_policy
 from lmgym.probes import join_reports
-from lmgym.reporting import CONSOLE, show_table, write_evaluation
+from lmgym.reporting import show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.truncation import left_out
@@ -26,10 +27,9 @@ def show_rows(examples: list[Example], tokenizer) -> None:
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
         lost = left_out(example.replies.dropped_turns, example.replies.shortened)
-        CONSOLE.print(
-            f"[bold]{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:[/bold]"
-        )
-        CONSOLE.print(escape(marked(example, tokenizer)), soft_wrap=True)
+        title = f"{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:"
+        CONSOLE.print(Text(title, "bold"))
+        CONSOLE.print(marked(example, tokenizer), soft_wrap=True)
 
 
 def marked(example: Example, tokenizer) -> str:
@@ -80,7 +80,7 @@ def show_results(config: SftConfig, data: TaskData, probes: dict[str, Any], seco
     samples = probes.get("samples")
     if samples is not None and samples.rows:
         _show_samples(samples)
-    CONSOLE.print(f"{seconds:.0f} s of training and evaluation; the policy: {folder}", soft_wrap=True)
+    say(f"{seconds:.0f} s of training and evaluation; the policy: {folder}")
 
 
 def _show_samples(probe: SampleProbe) -> None:
@@ -92,7 +92,7 @@ def _show_samples(probe: SampleProbe) -> None:
     for row in probe.rows:
         prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
         scores = [f"{row['scores'][name]:.3f}" for name in probe.scorers]
-        table.add_row(escape(prompt), escape(row["reply"]), str(row["tokens"]), row["finish"], *scores)
+        table.add_row(prompt, row["reply"], str(row["tokens"]), row["finish"], *scores)
     CONSOLE.print(table)
 
 

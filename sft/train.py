@@ -21,6 +21,7 @@ from lmgym.task_data import TaskData
 from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
+from sft.bounds import refuse_impossible
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe, Prompt, SampleProbe
 from sft.report import KeepSamples, save_results, show_results, show_rows
@@ -32,6 +33,8 @@ def train(config: SftConfig, task: SftTask) -> None:
     adopt_original_token_names()
 
     # 1. what can be refused before anything is loaded
+    refuse_impossible(config)
+
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.policy, config.data.max_length)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmgym.bounds import Bound, refuse_out_of_bounds, seed_bound
+from lmgym.console import CleanConsole, say
 from lmgym.environments.ab_testing import (
     Ratio,
     assign_users,
@@ -18,6 +19,7 @@ from lmgym.environments.ab_testing import (
     figures,
     users_needed,
 )  # fmt: skip
+from lmgym.environments.app import refuse_days
 from lmgym.environments.behaviour import Behaviour, refuse_unwritable
 from lmgym.environments.streams import Ints
 from lmgym.environments.world import VERSION, World
@@ -27,6 +29,7 @@ from lmgym.generation import Sampling
 if TYPE_CHECKING:
     from lmgym.cli.arms import Arm
 
+MOST_USERS, MOST_PROCESSES = 10**7, 1024
 EFFECT = 0.05  # of the first policy's figure: the difference for which the table says how many users it takes
 
 
@@ -50,6 +53,18 @@ class Design:
             raise InputError(f"{self.users} users who meet every policy; needed: 2 or more")
         return [np.arange(self.users)] * policies
 
+    def refuse_out_of_bounds(self, processes: int) -> None:
+        """Raises InputError for numbers that are absurdly large, NaN, or no seeds."""
+        refuse_days(self.days)
+        few = 0 <= processes <= MOST_PROCESSES
+        refuse_out_of_bounds((
+            Bound("users", self.users, self.users <= MOST_USERS, f"at most {MOST_USERS:,}"),
+            seed_bound("seed", self.seed),
+            seed_bound("world_seed", self.world_seed),
+            Bound("processes", processes, few, f"0 (as many as are worth while) or more; at most {MOST_PROCESSES:,}"),
+        ))  # fmt: skip
+        self.sampling(0)
+
     def sampling(self, place: int) -> Sampling:
         """Of the policy at that place: the same words twice are the same policy with other luck."""
         return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
@@ -65,6 +80,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     """Deploys all, compares the first with each other one, prints the table and writes OUTPUT/ab.json."""
     if len(names) < 2:
         raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and what is compared with it")
+    design.refuse_out_of_bounds(processes)
     design.groups(len(names))
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
     for folder in folders:
@@ -74,11 +90,12 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     print_table(record)
-    print(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
+    say(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
 
 
 def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
     """Deploys one policy and writes its logs."""
+    design.refuse_out_of_bounds(processes)
     refuse_unwritable(Path(output), design.days)
     from lmgym.cli.arms import deploy_all
 
@@ -86,8 +103,8 @@ def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> No
     [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
     sizes = behaviour.write(output)
     for figure, ratio in figures(behaviour.lives).items():
-        print(f"{figure:20} {ratio.value:.3f}")
-    print(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
+        say(f"{figure:20} {ratio.value:.3f}")
+    say(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
 
 def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0) -> dict[str, Any]:
@@ -107,7 +124,7 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
         found.append(figures(behaviour.lives))
         arms.append(_arm(name, behaviour, found[-1], seconds))
         users, replies = arms[-1]["users"], arms[-1]["replies"]
-        print(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", file=sys.stderr, flush=True)
+        say(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", error=True)
     comparisons = [
         {"a": names[0], "b": name, "figures": _comparison(found[0], other, design.paired)}
         for name, other in zip(names[1:], found[1:], strict=True)
@@ -152,8 +169,6 @@ def _number(value: float) -> float | None:
 
 def print_table(record: dict[str, Any]) -> None:
     """Each figure of each policy with its interval, and how it differs from the first policy's."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     design, arms = record["design"], record["policies"]
@@ -168,10 +183,10 @@ def print_table(record: dict[str, Any]) -> None:
         for place, arm in enumerate(arms):
             cells = _cells(arm["figures"][figure], against[place][figure] if place else None)
             end = place == len(arms) - 1
-            table.add_row("" if place else figure, escape(arm["policy"]), *cells, end_section=end)
-    Console(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
-    print(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
-    print("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
+            table.add_row("" if place else figure, arm["policy"], *cells, end_section=end)
+    CleanConsole(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
+    say(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
+    say("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
 
 
 def _cells(figure: dict[str, float | None], against: dict[str, float | int | None] | None) -> list[str]:

@@ -16,6 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lmgym.bounds import refuse_out_of_bounds, seed_bound
+from lmgym.console import CleanConsole, say
+
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
 NEXT = """
@@ -42,12 +45,13 @@ def run_demo(
     """All steps, then what came of them; the code of the step that failed."""
     from lmgym.cli.ab import print_table
 
+    refuse_out_of_bounds([seed_bound("seed", seed)])
     began = time.perf_counter()
     folder = Path(output)
     done = Done(folder / "demo.json")
     for step in _steps(folder, seed, rows, steps, updates, users):
         if done.has(step):
-            print(f"{step.name}: done before", flush=True)
+            say(f"{step.name}: done before")
         elif code := _run(step):
             return code
         else:
@@ -57,8 +61,10 @@ def run_demo(
     _show_gains(folder / "ppo")
     record = json.loads((folder / "ab/ab.json").read_text())
     print_table(named(record, folder))
-    print(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
-    print(NEXT.format(bin=Path(sys.executable).parent, policy=folder / "ppo/model", scorer=folder / "scorer/model"))
+    say(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
+    names = {"bin": Path(sys.executable).parent, "policy": folder / "ppo/model", "scorer": folder / "scorer/model"}
+    for line in NEXT.format(**names).splitlines():
+        say(line)
     return 0
 
 
@@ -164,13 +170,12 @@ def _run(step: Step) -> int:
     words = list(step.words)
     if "--num_gpus" in words:  # a port is no part of what the command is
         words[1:1] = ["--master_port", str(free_port())]
-    print("$", shlex.join(words), flush=True)
+    say(f"$ {shlex.join(words)}")
     return subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
 def _compare(world: Path, scorer: Path) -> None:
     """The scorer beside its baselines and the oracle."""
-    from rich.console import Console
     from rich.table import Table
 
     from reward_models.baselines import baselines
@@ -187,12 +192,11 @@ def _compare(world: Path, scorer: Path) -> None:
         ("oracle: the utility's own features, fitted to the same traces", found["oracle"]),
     ):
         table.add_row(name, f"{value:.3f}")
-    Console(width=100).print(table)
+    CleanConsole(width=100).print(table)
 
 
 def _show_gains(ppo: Path) -> None:
     """What PPO made of its reward, and of the hidden utility, which it never saw."""
-    from rich.console import Console
     from rich.table import Table
 
     lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
@@ -207,14 +211,12 @@ def _show_gains(ppo: Path) -> None:
     ):
         table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
     table.add_row("KL to the policy before, nats a reply", "0", f"{after['policy/kl']:.3f}")
-    Console(width=100).print(table)
+    CleanConsole(width=100).print(table)
 
 
 def _show_scores(world: Path, model: Path, seed: int) -> None:
     """What the scorer says of four replies to one message, beside what they are worth."""
     import pyarrow.parquet as pq
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from lmgym.environments.world import World
@@ -225,9 +227,9 @@ def _show_scores(world: Path, model: Path, seed: int) -> None:
     conversations = [from_transcript(group["prompt"])] * len(group["replies"])
     scores = HFScorer.load(model).score(conversations, group["replies"]).tolist()
     worth = World(seed).utility(conversations, group["replies"]).tolist()
-    table = Table(title=escape(group["prompt"]), title_justify="left")
+    table = Table(title=group["prompt"], title_justify="left")
     for name in ("reply", "score", "hidden utility"):
         table.add_column(name, justify="left" if name == "reply" else "right")
     for score, value, reply in sorted(zip(scores, worth, group["replies"], strict=True), reverse=True):
-        table.add_row(escape(reply), f"{score:.3f}", f"{value:+.2f}")
-    Console(width=100).print(table)
+        table.add_row(reply, f"{score:.3f}", f"{value:+.2f}")
+    CleanConsole(width=100).print(table)

@@ -2,8 +2,10 @@
 
 import click
 
+from lmgym.cli.mistakes import OneLineMistakes
 
-@click.group()
+
+@click.group(cls=OneLineMistakes)
 def main() -> None:
     """lmgym: what belongs to no single stage. Experiments are files: deepspeed path/to/experiment.py --help"""
 
@@ -14,8 +16,12 @@ def main() -> None:
 def demo(output: str, seed: int) -> None:
     """World, policy, scorer, PPO, and an A/B test of all in the app; needs no network."""
     from lmgym.cli.demo import run_demo
+    from lmgym.launch import launch
 
-    raise SystemExit(run_demo(output, seed))
+    def run() -> None:
+        raise SystemExit(run_demo(output, seed))
+
+    launch(run)
 
 
 @main.command()
@@ -88,7 +94,7 @@ DAYS = "that each user lives from the first conversation on; 31 for retention on
 @click.option("--temperature", default=1.0, show_default=True, help="of the policies")
 @click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
 @click.option("--logs", is_flag=True, help="also write OUTPUT/logs/N: what users did under the Nth policy, to train on")
-@click.option("--processes", default=0, type=click.IntRange(0), help=PROCESSES)
+@click.option("--processes", default=0, help=PROCESSES)
 @click.option("--output", default="outputs/ab", show_default=True, help="folder of ab.json")
 def ab(
     policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, temperature: float,
@@ -109,7 +115,7 @@ def ab(
 @click.option("--world_seed", default=0, show_default=True, help="the world that the policy was made for")
 @click.option("--temperature", default=1.0, show_default=True, help="of the policy")
 @click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
-@click.option("--processes", default=0, type=click.IntRange(0), help=PROCESSES)
+@click.option("--processes", default=0, help=PROCESSES)
 @click.option("--output", required=True, help="folder of the Parquet files")
 def deploy(
     policy: str, users: int, days: int, seed: int, world_seed: int, temperature: float, max_new_tokens: int,

@@ -1,18 +1,19 @@
 """Policies by the words that name them: a folder, the world's bots, and the best of N of either by a scorer."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lmgym.environments.app import OneLine
 from lmgym.environments.world import World
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown
 from lmgym.generation import BestOfN, Generator, ScriptedGenerator
 from lmgym.named_scorers import hidden_utility
 from lmgym.scorers import HFScorer, RandomScorer, Scorer
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"
+MOST_REPLIES = 1024  # that one is chosen of
 BATCH_ROWS = 256  # replies that a small model makes together: four times LocalGenerator's own, which suits a large one
 
 
@@ -27,20 +28,31 @@ class Wording:
 
 def read_policy(text: str) -> Wording:
     """POLICY or POLICY@SCORER:N. Raises InputError for words that are neither."""
-    if text == BOTS or Path(text).is_dir():
+    if text == BOTS or os.path.isdir(text):
         return Wording(text)
     base, at, rest = text.rpartition("@")
     if not at:
-        raise InputError(f"policy {text!r} is no folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N")
+        raise InputError(
+            f"policy {shown(text)} is no folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N"
+        )
     scorer, colon, number = rest.rpartition(":")
     if not colon or not re.fullmatch("[0-9]+", number):
-        raise InputError(f"policy {text!r} ends in @{rest}; needed: @SCORER:N, as {base}@{GOLD}:4")
-    if int(number) < 1:
-        raise InputError(f"policy {text!r} is the best of {number} replies; needed: 1 or more")
-    if base != BOTS and not Path(base).is_dir():
-        raise InputError(f"policy {base!r} of {text!r} is no folder; needed: a Hugging Face folder, or {BOTS}")
-    if scorer not in (GOLD, RANDOM) and not Path(scorer).is_dir():
-        raise InputError(f"scorer {scorer!r} of {text!r} is no folder; needed: a scorer's folder, {GOLD} or {RANDOM}")
+        raise InputError(
+            f"policy {shown(text)} ends in @{one_line(rest)}; needed: @SCORER:N, as {one_line(base)}@{GOLD}:4"
+        )
+    if len(number) > 9 or not 1 <= int(number) <= MOST_REPLIES:
+        raise InputError(
+            f"policy {shown(text)} is the best of {one_line(number, 20)} replies; needed: 1 or more; at most "
+            f"{MOST_REPLIES:,}"
+        )
+    if base != BOTS and not os.path.isdir(base):
+        raise InputError(
+            f"policy {shown(base)} of {shown(text)} is no folder; needed: a Hugging Face folder, or {BOTS}"
+        )
+    if scorer not in (GOLD, RANDOM) and not os.path.isdir(scorer):
+        raise InputError(
+            f"scorer {shown(scorer)} of {shown(text)} is no folder; needed: a scorer's folder, {GOLD} or {RANDOM}"
+        )
     return Wording(base, scorer, int(number))
 
 

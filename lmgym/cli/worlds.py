@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lmgym.bounds import MOST_STEPS, MOST_TOKENS, count_bound, refuse_out_of_bounds, seed_bound
+from lmgym.console import say
 from lmgym.errors import InputError
 
 
@@ -11,8 +13,9 @@ def make_world(output: str, rows: int, seed: int) -> None:
     """Writes a world's tables and says how large each is."""
     from lmgym.environments.tables import write_world
 
+    refuse_out_of_bounds((count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed)))
     sizes = write_world(output, rows, seed)
-    print(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
+    say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
 
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
@@ -20,13 +23,15 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     from lmgym.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
+    limits = (count_bound("steps", steps, 10**6), count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed))
+    refuse_out_of_bounds(limits)
     path = Path(world) / "logs.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
     logs = pq.read_table(path, columns=["input_text", "output_text"]).slice(0, rows)
     chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
     accuracy = pretrain_small_model(output, chats, logs["output_text"].to_pylist(), steps=steps, seed=seed)
-    print(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
+    say(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
 
 
 def make_world_policy(
@@ -35,18 +40,25 @@ def make_world_policy(
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
     from lmgym.pretraining import make_untrained_policy
 
+    refuse_out_of_bounds((
+        count_bound("layers", layers, 1000),
+        count_bound("width", width, 65_536),
+        count_bound("pieces", pieces, MOST_TOKENS, "1 or more, or none for whole words"),
+        seed_bound("seed", seed),
+    ))  # fmt: skip
     path = Path(world) / "sft.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
     chats = pq.read_table(path, columns=["messages"])["messages"].to_pylist()
     messages = [message["content"] for chat in chats for message in chat]
     make_untrained_policy(output, messages, layers, width, pieces=pieces, seed=seed)
-    print(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
+    say(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")
 
 
 def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
     from reward_models.baselines import baselines
 
+    refuse_out_of_bounds([count_bound("rows", rows, MOST_STEPS, "1 or more, or none for all")])
     for name, rho in baselines(world, rows).items():
-        print(f"{name:14} {rho:.3f}")
+        say(f"{name:14} {rho:.3f}")

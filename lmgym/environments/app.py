@@ -20,12 +20,18 @@ from lmgym.environments.streams import Ints, Population, draw_population
 from lmgym.environments.users import Floats, Reaction
 from lmgym.environments.vocabulary import ADULT_TOPIC
 from lmgym.environments.world import Chat, World, open_chat, say
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown
 from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 
 DAYS, MOST_DAYS = 31, 100  # retention on day 30 needs the first; a conversation's id has room for the second
 REPLY = Sampling(max_new_tokens=48)
+
+
+def refuse_days(days: int) -> None:
+    """Raises InputError for a number of days that users do not live."""
+    if not 1 <= days <= MOST_DAYS:
+        raise InputError(f"{shown(days)} days; needed: 1 to {MOST_DAYS} (31 for retention on day 30)")
 
 
 def deploy(
@@ -39,8 +45,7 @@ def deploy(
     raises goes through.
     """
     numbers = _numbers(users)
-    if not 1 <= days <= MOST_DAYS:
-        raise InputError(f"{days} days; needed: 1 to {MOST_DAYS} (31 for retention on day 30)")
+    refuse_days(days)
     world = world or World(0)
     population = draw_population(world, numbers, seed)
     talk = _Conversations(world, population, policy, sampling)

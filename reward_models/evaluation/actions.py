@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import os
 import shlex
 from ast import literal_eval
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.bounds import MOST_SCORE
+from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.generation import Progress
 from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.explaining import explain
@@ -19,6 +21,8 @@ from reward_models.evaluation.records import load as read_session
 from reward_models.evaluation.session import ChatSession, checked_count, readable
 
 VIEWS = ("scores", "ranks", "z")
+LONGEST_SETTINGS = 10_000  # characters behind %set and %blend
+ECHOED = 500  # characters of a turn that a command repeats
 
 
 @dataclass
@@ -51,7 +55,7 @@ def set_sampling(talk: Talk, words: str, progress: Progress | None) -> Shown:
     changed = {}
     for name, value in assignments(words, "%set temperature=0.9 top_p=.7"):
         if name not in known:
-            raise InputError(f"there is no setting {name}; did you mean {near(name, known)}?")
+            raise InputError(f"there is no setting {one_line(name)}; did you mean {near(name[:80], known)}?")
         changed[name] = _as_setting(name, value, getattr(talk.session.sampling, name))
     talk.session.sampling = replace(talk.session.sampling, **changed)
     return Shown(_sampling_words(talk.session))
@@ -67,11 +71,11 @@ def _as_setting(name: str, word: str, now: Any) -> Any:
         value = None
     if isinstance(now, bool) and value in (0, 1):
         return bool(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
         return type(now)(value)
     if isinstance(value, float) and isinstance(now, float):
         return value
-    raise InputError(f"{name}={word}: needed {type(now).__name__}")
+    raise InputError(f"{name}={one_line(word)}: needed {type(now).__name__}")
 
 
 def _unescaped(text: str, found: str) -> str:
@@ -79,7 +83,7 @@ def _unescaped(text: str, found: str) -> str:
     try:
         return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError:
-        raise InputError(f"{found}: needed escapes such as \\n, or \\\\ for a backslash") from None
+        raise InputError(f"{one_line(found)}: needed escapes such as \\n, or \\\\ for a backslash") from None
 
 
 def _sampling_words(session: ChatSession) -> str:
@@ -119,7 +123,7 @@ def edit(talk: Talk, words: str, progress: Progress | None) -> Shown:
     text = rest if turn is not None else words
     if not text:
         old = talk.session.last if turn is None else talk.session.turn(turn)
-        raise InputError(f"%edit {old.id} NEW TEXT; turn {old.id} is: {old.user}")
+        raise InputError(f"%edit {old.id} NEW TEXT; turn {old.id} is: {one_line(old.user, ECHOED)}")
     return Shown(exchange=talk.session.edit(text, turn, progress), is_turn=True)
 
 
@@ -132,10 +136,10 @@ def where(session: ChatSession) -> str:
     """The path of turns, and what was said last."""
     path = " > ".join(str(exchange.id) for exchange in session.history) or "the beginning"
     if session.head is None:
-        said = [f"{turn.speaker}: {turn.text}" for turn in session.opening]
+        said = [f"{turn.speaker}: {one_line(turn.text, ECHOED)}" for turn in session.opening]
     else:
-        reply = "(not decided)" if session.last.is_open else session.last.reply
-        said = [f"you: {session.last.user}", f"bot: {reply}"]
+        reply = "(not decided)" if session.last.is_open else one_line(session.last.reply or "", ECHOED)
+        said = [f"you: {one_line(session.last.user, ECHOED)}", f"bot: {reply}"]
     return "\n".join([f"turns {path}", *said])
 
 
@@ -164,7 +168,7 @@ def tie(talk: Talk, words: str, progress: Progress | None) -> Shown:
 
 def blind(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if words not in ("on", "off", ""):
-        raise InputError(f"%blind {words}: needed on or off")
+        raise InputError(f"%blind {one_line(words)}: needed on or off")
     was_open = talk.session.head is not None and talk.session.last.is_open
     if words:
         talk.session.set_blind(words == "on")
@@ -197,7 +201,7 @@ def why(talk: Talk, words: str, progress: Progress | None) -> Shown:
 
 def table(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if words and words not in VIEWS:
-        raise InputError(f"%table {words}: needed {', '.join(VIEWS)}")
+        raise InputError(f"%table {one_line(words)}: needed {', '.join(VIEWS)}")
     talk.view = words or talk.view
     return Shown(exchange=talk.session.last if talk.session.head is not None else None, text=f"view: {talk.view}")
 
@@ -219,17 +223,19 @@ def agree(talk: Talk, words: str, progress: Progress | None) -> Shown:
 def persona(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if words:
         talk.session.persona = "" if words in ('""', "''") else readable(words)
-    return Shown(f"persona: {talk.session.persona or '(none)'}")
+    return Shown(f"persona: {one_line(talk.session.persona, ECHOED) or '(none)'}")
 
 
 def save(talk: Talk, words: str, progress: Progress | None) -> Shown:
     path = Path(one_path(words) or talk.session.path)
-    if path.is_file() and not _holds(path, talk.session.conversation_id):
-        raise InputError(f"{path} is there and holds something else: nothing is overwritten; give another name")
+    if os.path.isfile(path) and not _holds(path, talk.session.conversation_id):
+        raise InputError(
+            f"{shown_path(path)} is there and holds something else: nothing is overwritten; give another name"
+        )
     try:
         talk.session.save(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
     return Shown(f"saved: {path}")
 
 
@@ -267,7 +273,8 @@ def status(talk: Talk, words: str, progress: Progress | None) -> Shown:
         where(session),
         f"{len(session.exchanges)} turns in all, {decided} decided by you; kept in {session.path}",
         f"{session.selects} selects the best of {session.best_of}; scorers: {', '.join(session.judges)}",
-        f"blind {'on' if session.blind else 'off'}; view {talk.view}; persona: {session.persona or '(none)'}",
+        f"blind {'on' if session.blind else 'off'}; view {talk.view}",
+        f"persona: {one_line(session.persona, ECHOED) or '(none)'}",
         _sampling_words(session),
     ]
     lines += [f"{name}: {json.dumps(value)}" for name, value in session.about.get("models", {}).items()]
@@ -279,28 +286,28 @@ def whole(word: str, example: str) -> int:
     try:
         return int(word)
     except ValueError:
-        raise InputError(f"found {word!r}; needed a whole number: {example}") from None
+        raise InputError(f"found {shown(word)}; needed a whole number: {example}") from None
 
 
 def number(word: str, example: str) -> float:
-    """A finite number. Raises InputError with the example for anything else."""
+    """A finite number of a size that makes sense. Raises InputError with the example for anything else."""
     try:
         value = float(word)
     except ValueError:
         value = float("nan")
-    if value != value or value in (float("inf"), float("-inf")):
-        raise InputError(f"found {word!r}; needed a number: {example}")
+    if not abs(value) <= MOST_SCORE:
+        raise InputError(f"found {shown(word)}; needed a number, at most {MOST_SCORE:,.0f} in size: {example}")
     return value
 
 
 def assignments(words: str, example: str) -> list[tuple[str, str]]:
     """name=value pairs. Raises InputError with the example for anything else."""
-    try:
-        pairs = [word.partition("=") for word in shlex.split(words)]
+    try:  # shlex takes a minute for a megabyte
+        pairs = [word.partition("=") for word in shlex.split(words)] if len(words) < LONGEST_SETTINGS else []
     except ValueError:
         pairs = []
     if not pairs or not all(name and equals for name, equals, _ in pairs):
-        raise InputError(f"found {words!r}; needed name=value: {example}")
+        raise InputError(f"found {shown(words)}; needed name=value: {example}")
     return [(name, value) for name, _, value in pairs]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.generation import Progress, Sampling
 from reward_models.evaluation import actions
 from reward_models.evaluation.actions import VIEWS, Shown, Talk, near
@@ -67,13 +67,15 @@ def respond(talk: Talk, line: str, progress: Progress | None = None) -> Shown:
     except InputError as error:
         return Shown(f"error: {error}", ok=False)
     except Exception as error:  # a defect of ours or of an experiment: the session outlives it
-        return Shown(f"error: {type(error).__name__}: {error}; the session goes on", ok=False)
+        said = one_line(f"{type(error).__name__}: {error}", 1000)
+        return Shown(f"error: {said}; the session goes on", ok=False)
 
 
 def _run(talk: Talk, line: str, progress: Progress | None) -> Shown:
     name, words = split(line)
     if name not in COMMANDS:
-        raise InputError(f"there is no command %{name}; did you mean %{near(name, list(COMMANDS))}? %help lists them")
+        meant = near(name[:80], list(COMMANDS))
+        raise InputError(f"there is no command %{one_line(name, 80)}; did you mean %{meant}? %help lists them")
     return COMMANDS[name].run(talk, words, progress)
 
 

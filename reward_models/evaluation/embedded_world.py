@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmgym.console import say
 from lmgym.environments.bots import BOTS, speak
 from lmgym.environments.vocabulary import Persona
 from lmgym.environments.world import World
@@ -84,11 +85,10 @@ def demo_scorer():
     folder = DEMO / "scorer" / "model"
     if not (folder / "config.json").is_file():
         command = [str(Path(sys.executable).parent / "lmgym"), "demo", "--output", str(DEMO)]
-        print(
+        say(
             f"There is no scorer in {folder} yet. Making it now, once, with `{shlex.join(command)}`: about 4 minutes "
             "on 2 cores. (random_baseline starts at once.)",
-            file=sys.stderr,
-            flush=True,
+            error=True,
         )
         try:
             code = subprocess.run(command, check=False, stdout=sys.stderr, stdin=subprocess.DEVNULL).returncode

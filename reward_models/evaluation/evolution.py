@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from lmgym.errors import InputError
+from lmgym.bounds import MOST_STEPS, count_bound, refuse_out_of_bounds
+from lmgym.console import bear_any_text, say
 from lmgym.text import Conversation, from_transcript
-from reward_models.evaluation.cleaning import bear_any_text, clean_line
 from reward_models.evaluation.judging import Judge, ask
 from reward_models.evaluation.loading import Experiment
 
@@ -58,8 +58,7 @@ def walk(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> 
 
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
     """Prints every step of the first conversations. Raises InputError where there is none to walk."""
-    if most < 1:
-        raise InputError(f"conversations={most}: needed 1 or more")
+    refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
     bear_any_text(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
@@ -68,14 +67,15 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
     for step in walk(judges, conversations[:most]):
         if step.conversation != last:
             last = step.conversation
-            print(f"\nconversation {last}", file=out)
+            say(file=out)
+            say(f"conversation {last}", file=out)
             first = conversations[last - 1].turns[0]
             if step.turn > 2:
-                print(f"  {first.speaker:4} {clean_line(first.text)}", file=out)
-        print(f"  bot  {clean_line(step.reply)}", file=out)
-        print(f"  user {clean_line(step.line)}", file=out)
+                say(f"  {first.speaker:4} {first.text}", file=out)
+        say(f"  bot  {step.reply}", file=out)
+        say(f"  user {step.line}", file=out)
         for name in step.scores:
-            print(f"       {name}: {_change(step, name)}", file=out, flush=True)
+            say(f"       {name}: {_change(step, name)}", file=out)
 
 
 def _read(dataset: str) -> list[Conversation]:
@@ -85,12 +85,12 @@ def _read(dataset: str) -> list[Conversation]:
     conversations, rejections = read_chats(dataset)
     if rejections:
         found = tally(rejections, len(conversations) + len(rejections))
-        print(clean_line(f"note: {found.line}; the first: {found.first}"), file=sys.stderr)
+        say(f"note: {found.line}; the first: {found.first}", error=True)
     return conversations
 
 
 def _change(step: Step, name: str) -> str:
     score, baseline = step.scores[name], step.baselines[name]
     if score is None or baseline is None:
-        return f"failed: {clean_line(step.failed.get(name, ''))}"
+        return f"failed: {step.failed.get(name, '')}"
     return f"{score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"

@@ -1,7 +1,9 @@
 """One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file."""
 
+import json
 import math
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import NoneType
 from typing import Any
 
@@ -97,7 +99,7 @@ class Exchange:
         """
         import pandas as pd
 
-        from reward_models.evaluation.cleaning import clean
+        from lmgym.console import clean
 
         rows: dict[str, list] = {"text": [clean(c.text) for c in self.candidates]}
         if not self.is_open:
@@ -114,13 +116,24 @@ class Exchange:
         return f"<turn {self.id}: {self.user!r} -> {said}; {len(self.candidates)} candidates, see .df>"
 
 
-def to_record(exchange: Exchange) -> dict[str, Any]:
-    """As a line of a session's file says it. While open it has no scores there either: a file can be read beside."""
+def to_record(exchange: Exchange, before: Conversation) -> dict[str, Any]:
+    """As a line of a session's file says it. While open it has no scores there either: a file can be read beside.
+
+    `before` is what the tree of turns says was said before it: of the prompt the line has only what is new, the user's
+    line and, where it is another than before, the persona, with a digest of the rest, since lines may break; all of it
+    where the tree does not say it.
+    """
     hidden: dict[str, Any] = {"scores": {}} if exchange.is_open else {}
+    prompt: dict[str, Any] = {}
+    if exchange.prompt.turns != (*before.turns, Turn("user", exchange.user)):
+        prompt = {"prompt": messages(exchange.prompt)}
+    else:
+        persona = exchange.prompt.persona
+        prompt = {"before": digest(before)} | ({"persona": persona} if persona != before.persona else {})
     return {
         "turn": exchange.id,
         "parent": exchange.parent,
-        "prompt": messages(exchange.prompt),
+        **prompt,
         "user": exchange.user,
         "reply": exchange.reply,
         "candidates": [{**vars(candidate), **hidden} for candidate in exchange.candidates],
@@ -138,7 +151,7 @@ def to_record(exchange: Exchange) -> dict[str, Any]:
 
 
 FIELDS: dict[str, tuple[type, ...]] = {
-    "turn": (int,), "parent": (int, NoneType), "prompt": (list,), "candidates": (list,), "seed": (int,),
+    "turn": (int,), "parent": (int, NoneType), "candidates": (list,), "seed": (int,),
     "sampling": (dict,), "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
     "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "dropped_turns": (int,),
     "failed": (dict,),
@@ -148,14 +161,29 @@ CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def from_record(row: dict[str, Any]) -> Exchange:
-    """What `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+def from_record(row: dict[str, Any], before: Conversation) -> Exchange:
+    """What `to_record` wrote, now or in former versions, which wrote the whole prompt each time; `before` as there.
+
+    Raises KeyError, TypeError or ValueError for anything else.
+    """
     fields = _typed(row, FIELDS)
     candidates = [Candidate(**_typed(candidate, CANDIDATE_FIELDS)) for candidate in fields["candidates"]]
-    fields |= {"id": fields.pop("turn"), "prompt": from_messages(fields["prompt"]), "candidates": candidates}
+    fields |= {"id": fields.pop("turn"), "prompt": _prompt(row, before), "candidates": candidates}
     exchange = Exchange(**fields)
     _refuse_nonsense(exchange)
     return exchange
+
+
+def digest(said: Conversation) -> str:
+    """Sixteen letters that tell whether two conversations are the same."""
+    return blake2b(json.dumps(messages(said)).encode(), digest_size=8).hexdigest()
+
+
+def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:
+    if "prompt" in row:
+        return from_messages(_typed(row, {"prompt": (list,)})["prompt"])
+    said = _typed({"persona": before.persona, **row}, {"user": (str,), "persona": (str,)})
+    return Conversation((*before.turns, Turn("user", said["user"])), said["persona"])
 
 
 def _typed(row: dict[str, Any], types: dict[str, tuple[type, ...]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ may have `SAMPLING`, `PERSONA`, `FIRST_MESSAGE`, `get_conversations() -> list[Co
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -17,9 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown, shown_path
 from reward_models.evaluation.actions import near
-from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.judging import Judge
 
 FOLDER = Path(__file__).parent / "experiments"
@@ -43,7 +43,7 @@ class Experiment:
             raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
         for name, judge in judges.items():
             if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
-                raise InputError(f"scorer {name!r} of {self.name}: needed a name of letters, digits and _ . : -")
+                raise InputError(f"scorer {shown(name)} of {self.name}: needed a name of letters, digits and _ . : -")
             self._refuse_without("score", judge, f"scorer {name}")
         return judges
 
@@ -82,12 +82,14 @@ def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence
     if not name:
         raise InputError(f"--experiment_name is missing; there are {', '.join(names())}, or give a path to a file.py")
     if name.endswith(".py") or "/" in name:
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise InputError(f"there is no experiment file {name}; by name there are {', '.join(names())}")
+        path = Path(os.path.expanduser(name))
+        if not os.path.isfile(path):
+            raise InputError(f"there is no experiment file {shown_path(name)}; by name there are {', '.join(names())}")
         module = _guarded(str(path), lambda: _import_file(path))
     elif not NAME.fullmatch(name) or name not in names():
-        raise InputError(f"there is no experiment {name!r}; there are {', '.join(names())}, or give path/to/file.py")
+        raise InputError(
+            f"there is no experiment {shown(name)}; there are {', '.join(names())}, or give path/to/file.py"
+        )
     else:
         module = _guarded(name, lambda: importlib.import_module(f"reward_models.evaluation.experiments.{name}"))
     for function in ("get_base_model", "get_reward_models"):
@@ -114,12 +116,12 @@ def _configured(module: ModuleType, flags: Sequence[str], known: Sequence[str]) 
     for flag in flags:
         name = flag[2:].partition("=")[0].replace("-", "_")
         if flag.startswith("--") and name not in own:
-            meant = near(name, [*known, *own])
+            meant = near(name[:80], [*known, *own])
             also = f"; {Path(str(module.__file__)).stem} takes --{', --'.join(own)} too" if own else ""
-            raise InputError(f"unknown flag --{name}; did you mean --{meant}? (--help lists them{also})")
+            raise InputError(f"unknown flag --{one_line(name, 80)}; did you mean --{meant}? (--help lists them{also})")
     if config is None:
         if flags:
-            raise InputError(f"unexpected argument {flags[0]!r}; flags look like --name value, --help lists them")
+            raise InputError(f"unexpected argument {shown(flags[0])}; flags look like --name value, --help lists them")
         return ()
     from lmgym.override import override
 
@@ -135,7 +137,8 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise InputError(clean(f"{what} failed: {type(error).__name__}: {error}{place}")) from error
+        said = one_line(f"{type(error).__name__}: {error}", 1000)
+        raise InputError(f"{what} failed: {said}{place}") from error
 
 
 def refuse_unknown_scorer(select: str | None, judges: dict[str, Judge]) -> str:
@@ -144,7 +147,7 @@ def refuse_unknown_scorer(select: str | None, judges: dict[str, Judge]) -> str:
     if not select:
         raise InputError(f"--select_model is missing; {there_are}")
     if select not in judges:
-        raise InputError(f"there is no model {select!r} in this experiment; {there_are}")
+        raise InputError(f"there is no model {shown(select)} in this experiment; {there_are}")
     return select
 
 

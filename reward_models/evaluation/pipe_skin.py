@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
+from lmgym.console import say
 from reward_models.evaluation.actions import Talk
-from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.commands import LEAVE, respond
 from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.judging import ranks
@@ -31,9 +31,9 @@ def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) 
         if as_json and shown.is_turn and shown.exchange is not None:
             print(json_line(as_object(shown.exchange)), file=out, flush=True)
         notes = shown.exchange.notes if as_json and shown.exchange is not None else []
-        for words in [*(f"note: {note}" for note in notes), shown.text]:
+        for words in [*(f"note: {note}" for note in notes), *(shown.text.split("\n") if shown.ok else [shown.text])]:
             if words:
-                print(clean(words), file=sys.stderr, flush=True)
+                say(words, error=True)
 
 
 def as_object(exchange: Exchange) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A session's file: a line a turn, appended and synced, so that a kill loses at most the open turn.
 
 Lines are JSON objects: {"kind": "session"} first, then {"kind": "turn"} after every change of a turn (the last of an
-id holds), {"kind": "head"} where the person went back, and {"kind": "failure"}.
+id holds), {"kind": "head"} where the person went back, and {"kind": "failure"}. A turn's line has what is new in it:
+its prompt is that of its parent with the reply, and the user's line behind. Files are their owner's alone to read.
 """
 
 import json
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.text import Conversation, from_messages, messages
-from reward_models.evaluation.exchanges import Exchange, from_record
+from reward_models.evaluation.exchanges import Exchange, digest, from_record
 
 
 @dataclass
@@ -25,14 +26,29 @@ class Loaded:
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     head: int | None = None
     broken: list[int] = field(default_factory=list)
+    orphans: list[int] = field(default_factory=list)
+    """turns that follow one whose line could not be read: what was said before them is not known"""
+
+    def before(self, parent: int | None) -> Conversation:
+        """What was said before a turn that follows another, or none. Raises ValueError where that one is open."""
+        if parent is None:
+            return Conversation(self.opening.turns)
+        return said_until(self.exchanges[parent])
+
+
+def said_until(exchange: Exchange) -> Conversation:
+    """What a turn that follows finds said. Raises ValueError for an exchange that is open."""
+    if exchange.reply is None:
+        raise ValueError("a turn follows one that is not decided")
+    return exchange.conversation
 
 
 def append(path: Path, *rows: dict[str, Any]) -> None:
     """Writes lines to the end of the file in one call of the system, and syncs them to the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     is_new = not path.exists()
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
@@ -68,7 +84,7 @@ def load(path: Path) -> Loaded:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise InputError(f"no session loads from {path}: {error.strerror}{_near(path)}") from None
+        raise InputError(f"no session loads from {shown_path(path)}: {error.strerror}{_near(path)}") from None
     loaded = Loaded()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -78,7 +94,9 @@ def load(path: Path) -> Loaded:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             loaded.broken.append(number)
     if loaded.conversation is None:
-        raise InputError(f"{path} is no session: no line of it begins one; sessions/ holds those that were kept")
+        raise InputError(
+            f"{shown_path(path)} is no session: no line of it begins one; sessions/ holds those that were kept"
+        )
     return loaded
 
 
@@ -86,9 +104,13 @@ def _take(loaded: Loaded, row: dict[str, Any]) -> None:
     if row["kind"] == "session":
         loaded.conversation, loaded.opening = str(row["conversation"]), from_messages(row["opening"])
     elif row["kind"] == "turn":
-        exchange = from_record(row)
-        if exchange.parent not in loaded.exchanges:
-            exchange.parent = None  # its line was broken; the prompt has all that was said before
+        parent = row["parent"] if row["parent"] in loaded.exchanges else None  # its line may be broken
+        before = loaded.before(parent)
+        exchange = from_record(row, before)
+        exchange.parent = parent
+        changed = "prompt" not in row and row["before"] != digest(before)
+        if changed and exchange.id not in loaded.orphans:
+            loaded.orphans.append(exchange.id)
         loaded.exchanges[exchange.id] = exchange
         loaded.head = exchange.id
     elif row["kind"] == "head":
@@ -98,8 +120,8 @@ def _take(loaded: Loaded, row: dict[str, Any]) -> None:
 
 
 def _near(path: Path) -> str:
-    found = sorted(path.parent.glob("*.jsonl"))[-3:] if path.parent.is_dir() else []
-    return "; there are " + ", ".join(map(str, found)) if found else ""
+    found = sorted(path.parent.glob("*.jsonl"))[-3:] if os.path.isdir(path.parent) else []
+    return "; there are " + one_line(", ".join(map(str, found)), 600) if found else ""
 
 
 @dataclass
@@ -151,5 +173,5 @@ def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) ->
     try:
         write_whole(path, rows)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
     return counts

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lmgym.console import CleanConsole, clean, clean_line, printed_line
 from reward_models.evaluation.actions import Shown, Talk
-from reward_models.evaluation.cleaning import clean, clean_line
 from reward_models.evaluation.exchanges import Candidate, Exchange
 from reward_models.evaluation.judging import ranks, standardise
 
@@ -20,28 +19,28 @@ LEAST_REPLY, SQUEEZED_REPLY, MOST_SHOWN, LONGEST_NAME = 24, 8, 2000, 16
 letters of a scorer's name"""
 
 
-def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+def make_console(file: IO[str] | None = None, width: int | None = None) -> CleanConsole:
     """A console that is coloured on a terminal, and sends no escape sequence with NO_COLOR, TERM=dumb or elsewhere."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("", "dumb", "unknown")
-    return Console(
-        file=file, width=width, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False
-    )
+    return CleanConsole(width, file, None if plain else "auto")
 
 
-def show(console: Console, talk: Talk, shown: Shown) -> None:
+def show(console: CleanConsole, talk: Talk, shown: Shown) -> None:
     """What came of a line: the table, its notes, the reply, and words."""
     if shown.exchange is not None:
         exchange = shown.exchange
         table, absent = table_of(exchange, talk.view, console.width, talk.session.weights)
         console.print(table)
         for note in [*exchange.notes, *_what_is_left_out(exchange, absent)]:
-            console.print(Text(f"note: {clean_line(_cropped(note))}", "yellow"))
+            console.print(Text(printed_line(f"note: {note}"), "yellow"))
         if exchange.is_open:
             console.print(Text("%pick N, %write TEXT, %tie or %reject: then it goes on"))
         else:
             console.print(reply_line(exchange))
-    if shown.text:
-        console.print(Text(clean(shown.text)) if shown.ok else Text(_cropped(shown.text), "red"))
+    if shown.text and not shown.ok:
+        console.print(Text(printed_line(shown.text), "red"))
+    elif shown.text:
+        console.print(Text("\n".join(map(printed_line, shown.text.split("\n")))))
 
 
 def _what_is_left_out(exchange: Exchange, absent: Sequence[str]) -> list[str]:

@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown
 from lmgym.generation import Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn, messages
-from reward_models.evaluation.cleaning import clean
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
 from reward_models.evaluation.fitting import reply_within
 from reward_models.evaluation.judging import Judge, ask, choose, described
-from reward_models.evaluation.records import append, load, write_whole
+from reward_models.evaluation.records import append, load, said_until, write_whole
 
 MOST_REPLIES = 1024
 
@@ -30,7 +29,7 @@ MOST_REPLIES = 1024
 def checked_count(n: int, name: str = "best_of") -> int:
     """A number of replies. Raises InputError for one that is none or absurd."""
     if not 1 <= n <= MOST_REPLIES:
-        raise InputError(f"{name}={n}: needed 1 to {MOST_REPLIES:,} replies")
+        raise InputError(f"{name}={shown(n)}: needed 1 to {MOST_REPLIES:,} replies")
     return n
 
 
@@ -143,7 +142,8 @@ class ChatSession:
     def turn(self, number: int) -> Exchange:
         """The exchange of that number. Raises InputError where there is none."""
         if number not in self.exchanges:
-            raise InputError(f"there is no turn {number}; turns: {', '.join(map(str, self.exchanges)) or 'none yet'}")
+            turns = one_line(", ".join(map(str, self.exchanges))) or "none yet"
+            raise InputError(f"there is no turn {shown(number)}; turns: {turns}")
         return self.exchanges[number]
 
     # --- what the person decides
@@ -173,7 +173,7 @@ class ChatSession:
     def place(self, number: int) -> int:
         """The index of a candidate of the turn at hand. Raises InputError where there is none."""
         if not 1 <= number <= len(self.last.candidates):
-            raise InputError(f"there is no reply {number}; needed: 1 to {len(self.last.candidates)}")
+            raise InputError(f"there is no reply {shown(number)}; needed: 1 to {len(self.last.candidates)}")
         return number - 1
 
     def _decide(self, pick: int | str, edited_text: str | None = None, tied: Sequence[int] = ()) -> Exchange:
@@ -194,7 +194,7 @@ class ChatSession:
         unknown = [name for name in weights if name not in self.judges]
         if unknown or not weights:
             named = ", ".join(unknown) or "(none named)"
-            raise InputError(f"there is no scorer {named}; there are {', '.join(self.judges) or 'none'}")
+            raise InputError(f"there is no scorer {one_line(named)}; there are {', '.join(self.judges) or 'none'}")
         self.weights = {name: float(weight) for name, weight in weights.items()}
 
     def set_blind(self, on: bool) -> None:
@@ -229,8 +229,10 @@ class ChatSession:
             if exchange.is_open and not exchange.names:  # the file has no scores of a choice that was open
                 self._judge(exchange, hides=True)
         problem = self._go(self.head)
-        broken = f"line(s) {', '.join(map(str, loaded.broken))} could not be read" if loaded.broken else ""
-        return [note for note in (broken, problem) if note]
+        lines, orphans = (", ".join(map(str, numbers)) for numbers in (loaded.broken, loaded.orphans))
+        broken = f"line(s) {lines} could not be read" if lines else ""
+        turns = f"turn(s) {orphans}: what was said before is not known" if orphans else ""
+        return [note for note in (broken, turns, problem) if note]
 
     # --- within
 
@@ -258,7 +260,7 @@ class ChatSession:
             self._append(self._row("failure", user=prompt.turns[-1].text, error=f"{type(error).__name__}: {error}"))
             if isinstance(error, InputError):
                 raise
-            why = clean(f"{type(error).__name__}: {error}")  # IPython shows it as it is where Python code asked
+            why = one_line(f"{type(error).__name__}: {error}", 1000)
             raise InputError(f"no reply: {why}; nothing was added, try again") from error
         if dropped:
             notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
@@ -294,7 +296,7 @@ class ChatSession:
 
     def _keep(self, exchange: Exchange) -> Exchange:
         """Writes the exchange to the disk, then takes it over: an interrupt between the two loses nothing."""
-        if problem := self._append(self._row("turn", **to_record(exchange))):
+        if problem := self._append(self._turn_row(exchange)):
             exchange.notes.append(problem)
         self.exchanges[exchange.id] = exchange
         self.head = exchange.id
@@ -322,8 +324,13 @@ class ChatSession:
     def _whole(self) -> list[dict[str, Any]]:
         opening = messages(Conversation(self.opening, self.persona))
         header = {"kind": "session", "conversation": self.conversation_id, "opening": opening, **self.about}
-        turns = [self._row("turn", **to_record(exchange)) for exchange in self.exchanges.values()]
+        turns = [self._turn_row(exchange) for exchange in self.exchanges.values()]
         return [header, *turns, *([self._row("head", turn=self.head)] if turns else [])]
+
+    def _turn_row(self, exchange: Exchange) -> dict[str, Any]:
+        parent = None if exchange.parent is None else self.exchanges[exchange.parent]
+        before = Conversation(self.opening) if parent is None else said_until(parent)
+        return self._row("turn", **to_record(exchange, before))
 
     def _row(self, kind: str, **fields: Any) -> dict[str, Any]:
         models = {"models": self.about["models"]} if kind == "turn" and "models" in self.about else {}

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 
+from lmgym.console import bear_any_text, printed_line, say
 from lmgym.errors import InputError
 from lmgym.generation import Sampling
 from reward_models.evaluation.actions import Talk
-from reward_models.evaluation.cleaning import bear_any_text, clean_line
 from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer
 from reward_models.evaluation.session import ChatSession, checked_count
 
@@ -43,9 +43,9 @@ def _answer(question: str, given: str | None, default: str, asks: bool) -> str:
     if given is not None or not asks:
         return default if given is None else given
     try:
-        return input(f"{question}{f' [{clean_line(default)}]' if default else ''}: ").strip() or default
+        return input(f"{question}{f' [{printed_line(default)}]' if default else ''}: ").strip() or default
     except (EOFError, KeyboardInterrupt):
-        print()
+        say()
         raise InputError("left before the session began") from None
 
 

@@ -5,8 +5,8 @@ import sys
 
 from rich.text import Text
 
+from lmgym.console import clean, printed_line, say
 from reward_models.evaluation.actions import Talk
-from reward_models.evaluation.cleaning import clean, clean_line
 from reward_models.evaluation.commands import LEAVE, complete, respond
 from reward_models.evaluation.progress import progress_on
 from reward_models.evaluation.screen import make_console, show
@@ -26,10 +26,11 @@ def converse(talk: Talk) -> None:
         try:
             line = input("\nYou: ")
         except KeyboardInterrupt:
-            print("\n(exit or quit leaves)")
+            say()
+            say("(exit or quit leaves)")
             continue
         except EOFError:
-            print()
+            say()
             return
         if line.strip() in LEAVE:
             return
@@ -52,7 +53,7 @@ def greet(console, talk: Talk) -> None:
     session = talk.session
     console.print(Text(GREETING))
     console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects."))
-    console.print(Text(f"Kept in {clean_line(str(session.path))}"))
+    console.print(Text(printed_line(f"Kept in {session.path}")))
     for turn in session.opening:
         console.print(Text(f"Bot: {clean(turn.text)}"))
 

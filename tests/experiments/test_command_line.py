@@ -119,7 +119,7 @@ REFUSED = {
         {"global_batch": 10, "micro_batch": 4},
         r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
     ),
-    "a batch of none": ({"micro_batch": 0}, r"found global_batch=4 and micro_batch=0; both need at least 1"),
+    "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 or more"),
     "no epochs": ({"epochs": 0.0}, r"epochs=0.0; needed: above 0"),
     "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 or more, or -1"),
     "a warm-up below none": ({"warmup": -3.0}, r"warmup=-3.0; needed: a share of all updates below 1"),

@@ -145,7 +145,7 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (--help lists them; hh takes --model, "),
     (("convo_evolution", "--experiment_name", "nope"), "there are gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
-    (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0: needed 1 or more"),
+    (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0; needed: 1 or more"),
     ((*OWN, "./no_bot.py"), "no_bot is NoneType; needed: something with reply"),
     ((*OWN, "./no_scorer.py"), "scorer a of no_scorer is float; needed"),
     ((*OWN, "./no_name.py"), "scorer 1 of no_name: needed a name"),
@@ -186,7 +186,7 @@ def test_a_broken_experiment_is_told_by_its_line_and_drives_no_terminal(home: Pa
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, [*TALK[:2], "broken.py", "--select_model", "lots"])
     assert done.exit_code == 2
-    assert re.search(r"broken.py failed: ImportError: no ␛\[31mmodule .*broken.py, line 2", done.stderr)
+    assert re.search(r"broken.py failed: ImportError: no \\x1b\[31mmodule .*broken.py, line 2", done.stderr)
 
 
 def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal(home: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_generator_that_raises_leaves_the_session_and_its_file_as_they_were(ma
         raise ConnectionError("the server is gone\x1b[2J")
 
     works, generator.reply = generator.reply, dies
-    with pytest.raises(InputError, match="the server is gone␛"):
+    with pytest.raises(InputError, match=r"the server is gone\\x1b"):
         session.say("two")
     assert len(session.history) == 1
     generator.reply = works

@@ -235,3 +235,30 @@ def test_the_readmes_tree_names_every_file_that_there_is_and_no_other() -> None:
     for path in tree:
         assert (ROOT / path).exists() or list(ROOT.glob(path)), f"README names {path}, which does not exist"
     assert any(path.rstrip("/") == "tests" or path.startswith("tests/") for path in tree)
+
+
+PRINTERS = {
+    ("lmgym/console.py", "print"),  # the one place
+    ("reward_models/evaluation/pipe_skin.py", "print"),  # JSON for programs, in ASCII
+}
+
+
+def printing(tree: ast.AST) -> set[str]:
+    """Ways of text to a terminal that a module takes by itself."""
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    direct = {"print", "pprint", "Console", "rich.print", "sys.stdout.write", "sys.stderr.write"}
+    return {name for name in calls if name in direct or name.endswith((".Console", ".print_exc", "click.echo"))}
+
+
+def test_text_reaches_a_terminal_through_one_module_only() -> None:
+    found = set()
+    for path in [*files_in(*PACKAGES), ROOT / "eval_rewards_api.py"]:
+        found |= {(str(path.relative_to(ROOT)), name) for name in printing(parse(path))}
+    assert found == PRINTERS
+
+
+def test_the_finder_of_prints_sees_every_kind() -> None:
+    code = "print(1)\nrich.console.Console()\nsys.stderr.write('')\nx.print()\nclick.echo('')\ntraceback.print_exc()"
+    assert printing(ast.parse(code)) == {
+        "print", "rich.console.Console", "sys.stderr.write", "click.echo", "traceback.print_exc",
+    }  # fmt: skip

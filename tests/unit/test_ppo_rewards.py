@@ -169,6 +169,8 @@ def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
         (INF, "inf"),
         (-INF, "-inf"),
         (1e39, "finite"),
+        (1e38, "at most 1,000,000 in size"),
+        (-1_000_001, "-1000001.0 is no reward"),
         (10**400, "too large"),
         (None, "NoneType"),
         ("1", "str"),

@@ -198,7 +198,7 @@ def test_a_biased_sampler_is_warned_of() -> None:
     [
         ({}, {}, {"global_batch": 63}, "63 cannot be shared by 2 ranks; use 62 or 64"),
         ({"num_rollouts": 100}, {}, {}, "num_rollouts=100 is not a multiple of global_batch=64; use 64 or 128"),
-        ({"num_rollouts": 0}, {}, {}, "needed: 1 or more each"),
+        ({"num_rollouts": 0}, {}, {}, "num_rollouts=0; needed: 1 or more"),
         ({"temperature": 0.0}, {}, {}, "temperature=0.0; needed: above 0"),
         ({}, {"ppo_epochs": 0}, {}, "ppo_epochs=0"),
         ({}, {"gamma": 1.1}, {}, "gamma=1.1; needed: 0 to 1"),

@@ -1,72 +1,24 @@
 """What is shown: nothing that drives a terminal, every scorer's column, and what a narrow screen leaves out."""
 
 import io
-import random
 import re
 import threading
-import unicodedata
 from dataclasses import replace
 
 import pytest
+from attacks import ATTACKS, drives
 from patience import wait_until
 from rich.cells import cell_len
 
+from lmgym.console import CleanConsole, bear_any_text
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import progress, screen
 from reward_models.evaluation.actions import Shown, Talk
-from reward_models.evaluation.cleaning import bear_any_text, clean, clean_line
 from reward_models.evaluation.exchanges import Candidate, Exchange
 from reward_models.evaluation.judging import ranks
 from reward_models.evaluation.pipe_skin import as_object, json_line
 from reward_models.evaluation.progress import ProgressLine, progress_on
 from reward_models.evaluation.screen import make_console, show
-
-ATTACKS = {
-    "colour": "\x1b[31mred\x1b[0m",
-    "title": "\x1b]0;owned\x07",
-    "link": "\x1b]8;;http://x\x1b\\here\x1b]8;;\x1b\\",
-    "clipboard": "\x1b]52;c;YWJj\x07",
-    "c1": "\x9b31m\x9d0;owned\x9c",
-    "bidi": "abc\u202edef\u2066ghi\u200fjkl\u061c",
-    "over": "good\r\x08\x08bad",
-    "lines": "a\u2028b\u2029c\x0bd\x0ce\x85f",
-    "nul and del": "a\x00b\x7fc",
-    "tags": "a\U000e0041b\ufeffc\u00ad",
-    "halves": "a\ud800b\udc9bc",
-}
-
-
-def drives(text: str) -> list[str]:
-    """Characters that a terminal may act upon."""
-    return [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\u200c\u200d"]
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_no_control_escape_or_bidi_character_comes_through(name: str) -> None:
-    assert drives(ATTACKS[name]), "the attack is one"
-    assert drives(clean(ATTACKS[name])) == []
-    assert "\n" not in clean_line(ATTACKS[name] + "\n")
-
-
-def test_bytes_at_random_come_out_without_a_control_byte_and_alike_in_chunks() -> None:
-    rng = random.Random(0)
-    for _ in range(400):
-        data = bytes(rng.choices(range(256), k=60)) + rng.choice(list(ATTACKS.values())).encode("utf-8", "replace")
-        for text in (data.decode("utf-8", "surrogateescape"), data.decode("latin-1"), data.decode("utf-16", "replace")):
-            found = clean(text)
-            assert drives(found) == []
-            cut = rng.randrange(len(text) + 1)
-            assert clean(text[:cut]) + clean(text[cut:]) == found
-            sent = found.encode()  # no half of a character is left
-            assert not [byte for byte in sent if (byte < 0x20 and byte != 0x0A) or byte == 0x7F]
-
-
-def test_ordinary_text_of_any_script_stays_as_it_is() -> None:
-    for text in ("plain", "two\nlines", "¿qué?", "日本語", "नमस्ते", "שלום", "👩\u200d👧 می\u200cخواهم", "a…b—c"):
-        assert clean(text) == text
-
-
-# --- the table
 
 
 def exchange_of(*texts: str, names=("rm_a", "rm_b"), selected: int | None = 0, **settings) -> Exchange:
@@ -84,9 +36,7 @@ def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bo
     out = io.StringIO()
     console = make_console(out, width)
     if colour:
-        from rich.console import Console
-
-        console = Console(file=out, width=width, color_system="standard", force_terminal=True, highlight=False)
+        console = CleanConsole(width, out, "standard", force_terminal=True)
     show(console, Talk(session(), view), Shown(exchange=exchange))
     return out.getvalue()
 
@@ -192,7 +142,7 @@ def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
     out = io.StringIO()
     show(make_console(out, 80), Talk(FakeSession()), Shown("error: " + "x\n" * 50_000, ok=False))
     assert len(out.getvalue()) < 5000
-    assert "characters more" in out.getvalue()
+    assert "(100,006 characters)" in out.getvalue()
 
 
 def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:

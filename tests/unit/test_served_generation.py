@@ -123,7 +123,7 @@ def test_greedy_replies_are_asked_for_once(serve) -> None:
 def test_seeds_stay_within_31_bits(serve) -> None:
     server = serve("good")
     ServedGenerator(server.url, "tiny", n_in_one_request=False).reply([HELLO], 3, Sampling(seed=2**40 - 1))
-    ServedGenerator(server.url, "tiny").reply([HELLO], 3, Sampling(seed=-1))
+    ServedGenerator(server.url, "tiny").reply([HELLO], 3, Sampling(seed=2**64 - 1))
     assert all(0 <= seed < 2**31 for seed in server.seeds)
     assert server.seeds[-1] == 2**31 - 1
 

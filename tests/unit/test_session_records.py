@@ -14,7 +14,7 @@ from reward_models.evaluation.records import append, export_preferences, load, p
 from reward_models.evaluation.session import ChatSession
 
 FIELDS = {
-    "prompt", "candidates", "selected", "selected_by", "human_pick", "edited_text", "scores_visible", "models", "seed",
+    "before", "candidates", "selected", "selected_by", "human_pick", "edited_text", "scores_visible", "models", "seed",
     "sampling", "user", "reply", "turn", "parent",
 }  # fmt: skip
 
@@ -48,11 +48,8 @@ def test_a_turn_is_a_line_with_all_that_decided_it(make) -> None:
     assert set(first) >= FIELDS
     assert (first["human_pick"], second["human_pick"]) == (None, 1)
     assert second["turn"] == first["turn"] == 1
-    assert first["prompt"] == [
-        {"role": "system", "content": "A bot."},
-        {"role": "assistant", "content": "hi"},
-        {"role": "user", "content": "hello"},
-    ]
+    assert (first["persona"], first["user"]) == ("A bot.", "hello")
+    assert header["opening"] == [{"role": "system", "content": "A bot."}, {"role": "assistant", "content": "hi"}]
     assert first["candidates"][0].keys() == {"text", "tokens", "finish_reason", "seed", "scores"}
 
 
@@ -125,16 +122,16 @@ def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_follo
         old.say(line)
     lines = old.path.read_bytes().split(b"\n")
     old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-    assert new.restore(old.path) == ["line(s) 3 could not be read"]
+    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 3: what was said before is not known"]
     assert [e.user for e in new.history] == ["three"]
-    assert [t.text for t in new.last.prompt.turns[1::2]] == ["one", "two", "three"], "the prompt has them"
     assert [t.text for t in new.opening] == ["hi"]
     assert new.say("four").parent == 3
     assert load(new.path).broken == []
 
 
 @pytest.mark.parametrize("wrong", [
-    {"turn": float("inf")}, {"turn": 0}, {"turn": True}, {"parent": 2}, {"prompt": 5}, {"prompt": []},
+    {"turn": float("inf")}, {"turn": 0}, {"turn": True}, {"parent": 2}, {"user": 5}, {"persona": 5}, {"parent": []},
+    {"prompt": 5}, {"prompt": []},
     {"prompt": [{"role": "assistant", "content": "hm"}]}, {"candidates": []}, {"candidates": [5]}, {"human_pick": True},
     {"human_pick": "\x1b[31m"}, {"selected": 9}, {"selected": "0"}, {"tied": [7]}, {"seed": "0"}, {"failed": []},
     {"selected_by": ["a"]}, {"text": 5}, {"tokens": "\x1b[31m"}, {"finish_reason": None}, {"scores": [1.0]},

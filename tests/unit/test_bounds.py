@@ -1,0 +1,180 @@
+"""Every number of every config is finite and has an upper limit, and what a message says of a bound is true."""
+
+import importlib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import pytest
+
+import ppo.bounds
+import reward_models.bounds
+import sft.bounds
+from lmgym.config import ModelConfig
+from lmgym.errors import InputError, shown
+from lmgym.generation import Sampling
+from lmgym.override import override
+from ppo.config import PPOConfig
+from ppo.train import train as train_ppo
+from reward_models.config import RewardConfig
+from reward_models.train import train_pairwise
+from sft.config import SftConfig
+from sft.tasks import CHAT
+from sft.train import train as train_sft
+
+ROOT = Path(__file__).parents[2]
+NO_MODEL = ModelConfig("./nowhere")
+STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
+    "sft": (SftConfig("x", NO_MODEL), sft.bounds.refuse_impossible, lambda config: train_sft(config, CHAT)),
+    "reward_models": (RewardConfig("x", NO_MODEL), reward_models.bounds.refuse_impossible, train_pairwise),
+    "ppo": (
+        PPOConfig("x", NO_MODEL),
+        lambda config: ppo.bounds.refuse_impossible(config, 1),
+        lambda config: train_ppo(config, pytest.fail),
+    ),
+}
+# what may be inf, and says so: nothing is clipped then
+INFINITE = {"cliprange", "cliprange_reward", "cliprange_value"}
+# stages that fix a shared setting
+FIXED = {("ppo", "data_workers"), ("ppo", "log_updates"), ("ppo", "lora_dropout")}
+
+
+class Number(NamedTuple):
+    """A field of a stage's config that is a number, or None."""
+
+    stage: str
+    group: str
+    name: str
+    whole: bool
+
+    def __str__(self) -> str:
+        return f"{self.stage}-{self.name}"
+
+    def config(self, value: object) -> Any:
+        config = STAGES[self.stage][0]
+        change: dict[str, Any] = {self.name: value}
+        return replace(
+            config, **({self.group: replace(getattr(config, self.group), **change)} if self.group else change)
+        )
+
+    def refusal(self, value: object) -> str:
+        """Why this field cannot have the value; nothing where it can, or where only others do not go with it."""
+        try:
+            STAGES[self.stage][1](self.config(value))
+        except InputError as error:
+            return str(error) if str(error).startswith(f"{self.name}={shown(value)}; needed: ") else ""
+        return ""
+
+
+def numbers() -> list[Number]:
+    found = []
+    for stage, (config, _, _) in STAGES.items():
+        groups = {"": config} | {f.name: g for f in fields(config) if is_dataclass(g := getattr(config, f.name))}
+        for group, settings in groups.items():
+            for name, hint in get_type_hints(type(settings)).items():
+                kinds = set(get_args(hint) or (hint,)) - {NoneType}
+                if kinds in ({int}, {float}):
+                    found.append(Number(stage, group, name, kinds == {int}))
+    return found
+
+
+def test_the_finder_of_numbers_sees_whole_ones_others_and_those_that_may_be_left_out() -> None:
+    found = {(n.stage, n.group, n.name, n.whole) for n in numbers()}
+    assert {
+        ("sft", "optimizer", "seed", True), ("sft", "samples", "top_p", False), ("sft", "run", "memory_gb", False),
+        ("reward_models", "", "centering", False), ("reward_models", "data", "rows_per_user", True),
+        ("ppo", "method", "target", False),
+    } <= found  # fmt: skip
+    assert not {name for _, _, name, _ in found} & {"packed", "dry_run", "model"}
+    assert len(found) > 80
+
+
+@pytest.mark.parametrize("number", numbers(), ids=str)
+def test_no_number_is_nan_infinite_or_absurdly_large(number: Number) -> None:
+    for value in (math.nan, -math.inf, 10**30, -(10**30), 1e30):
+        assert number.refusal(value), value
+    assert bool(number.refusal(math.inf)) == (number.name not in INFINITE)
+    assert not number.refusal(
+        getattr(STAGES[number.stage][0], number.group, STAGES[number.stage][0]).__dict__[number.name]
+    )
+
+
+@pytest.mark.parametrize("number", [n for n in numbers() if (n.stage, n.name) not in FIXED], ids=str)
+def test_a_message_says_of_a_bound_what_is_true(number: Number) -> None:
+    words = number.refusal(math.nan).partition("; needed: ")[2]
+    if at_most := re.search(r"at most ([\d,]+)", words):
+        most = int(at_most[1].replace(",", ""))
+        assert not number.refusal(most)
+        assert number.refusal(most + 1)
+    else:
+        assert re.search(r"below 1|0 to \d+$|2\^64", words), "each has an upper limit"
+    zero = re.match("0 |a share|a number, or none|seconds, or 0", words) or re.search("(or|,) 0 ", words)
+    assert bool(number.refusal(0)) == (not zero), words
+    if words.startswith("1 or more"):
+        assert not number.refusal(1)
+    assert bool(number.refusal(-1)) == (not re.search("or -1 |at least -", words))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_number_is_refused_before_anything_is_loaded(stage: str) -> None:
+    for number in [n for n in numbers() if n.stage == stage]:
+        with pytest.raises(InputError, match=f"^{number.name}=nan; needed: "):
+            STAGES[stage][2](number.config(math.nan))
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        STAGES[stage][2](STAGES[stage][0])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", ["", ".", "..", "../..", "a/b", "/tmp/a", "a b", "a\x1b", "é", "x" * 201, "a\n"])
+def test_an_experiments_name_is_no_path(stage: str, name: str) -> None:
+    config, refuse, _ = STAGES[stage]
+    with pytest.raises(InputError, match=r"^name=.*: it names a folder$") as refused:
+        refuse(replace(config, name=name))
+    assert str(refused.value).isprintable()
+    for fine in ("a", "v1.2", "_x-Y", "..a"):
+        refuse(replace(config, name=fine))
+
+
+@pytest.mark.parametrize("flag", ["--lora_rank", "--learning_rate", "--seed", "--sample_prompts"])
+def test_a_flag_of_any_number_of_digits_ends_in_one_line(flag: str, capsys) -> None:
+    for digits in ("9" * 20, "9" * 10_000, "-" + "9" * 400):
+        try:
+            sft.bounds.refuse_impossible(override(SftConfig("x"), [flag, digits]))
+        except InputError as error:
+            said = str(error)
+        except SystemExit:
+            said = capsys.readouterr().err.rstrip("\n")
+        else:
+            pytest.fail(f"{flag} {digits[:20]} was taken")
+        assert said.isprintable()
+        assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_new_tokens": 2**31}, {"temperature": math.nan}, {"temperature": 101}, {"top_p": 1000},
+        {"top_p": math.nan},
+        {"top_k": 10**30}, {"repetition_penalty": math.inf}, {"seed": -1}, {"seed": 2**64}, {"seed": (0, 2**64)},
+    ],
+)  # fmt: skip
+def test_sampling_is_bounded_whoever_asks_for_it(changes: dict) -> None:
+    [name] = changes
+    with pytest.raises(InputError, match=f"^{name}="):
+        replace(Sampling(), **changes)
+    Sampling(1 << 20, 100, 1 << 24, 1, 100, seed=(0, 2**64 - 1))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for stage in STAGES for path in (ROOT / stage / "experiments").glob("[a-z]*.py")),
+    ids=lambda path: path.stem,
+)
+def test_every_experiment_is_within_its_bounds(path: Path) -> None:
+    stage = path.parts[-3]
+    config = importlib.import_module(f"{stage}.experiments.{path.stem}").CONFIG
+    STAGES[stage][1](config)

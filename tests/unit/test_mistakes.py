@@ -1,0 +1,71 @@
+"""Mistakes on the command lines that click reads: one printable line on stderr, and exit code 2."""
+
+from pathlib import Path
+
+import click
+import pytest
+from attacks import drives
+from click.testing import CliRunner
+
+import eval_rewards_api
+from lmgym.cli import main as lmgym
+
+COMMANDS = [("lmgym", command) for command in lmgym.main.commands.values()] + [
+    ("eval", command) for command in eval_rewards_api.main.commands.values()
+]
+NEEDED = {
+    "world": ["--output", "x"], "world-model": ["--world", "x", "--output", "y"], "deploy": ["bots", "--output", "x"],
+    "world-policy": ["--world", "x", "--output", "y"], "baselines": ["--world", "x"], "ab": ["bots", "bots"],
+    "talk_to_models": ["--experiment_name", "random_baseline", "--select_model", "random_a"],
+    "convo_evolution": ["--experiment_name", "random_baseline"],
+}  # fmt: skip
+NUMBERS = [
+    (which, command.name, option.opts[0], option.type is click.FLOAT)
+    for which, command in COMMANDS
+    for option in command.params
+    if option.type in (click.INT, click.FLOAT)
+]
+
+
+def ends(which: str, *words: str) -> str:
+    """What a command that is wrong says, in one line, before it writes anything."""
+    group = lmgym.main if which == "lmgym" else eval_rewards_api.main
+    with CliRunner().isolated_filesystem():
+        done = CliRunner().invoke(group, words)
+        assert list(Path().iterdir()) == []
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert drives(done.stderr) == []
+    assert len(done.stderr) < 1000
+    return done.stderr
+
+
+def test_the_finder_of_numbers_sees_every_command_that_has_some() -> None:
+    assert {name for _, name, _, _ in NUMBERS} == {*NEEDED, "demo"}
+    assert ("lmgym", "ab", "--temperature", True) in NUMBERS
+
+
+@pytest.mark.parametrize(("which", "command", "option", "fraction"), NUMBERS)
+def test_no_number_of_a_command_is_absurdly_large_below_its_bound_or_nan(
+    which: str, command: str, option: str, fraction: bool
+) -> None:
+    for value in ("1" + "0" * 30, "-7", *(("nan", "inf", "-inf") if fraction else ())):
+        said = ends(which, command, *NEEDED.get(command, []), option, value)
+        assert "; needed: " in said or ": needed" in said
+    assert "Invalid value for" in ends(which, command, *NEEDED.get(command, []), option, "many\x1b[31m\n" + "x" * 10**5)
+
+
+@pytest.mark.parametrize("which", ["lmgym", "eval"])
+def test_unknown_commands_and_flags_and_missing_ones_are_one_line(which: str) -> None:
+    assert "No such command 'wrld'" in ends(which, "wrld")
+    assert "--help lists what there is" in ends(which, "x\x1b[31m\n" * 1000)
+    assert "option" in ends(which, "--bogus")
+    command = "world" if which == "lmgym" else "convo_evolution"
+    assert "--bogus" in ends(which, command, *NEEDED[command], "--bogus")
+
+
+def test_a_group_alone_still_shows_its_help() -> None:
+    done = CliRunner().invoke(lmgym.main, [])
+    assert "Commands:" in done.output
+    assert "error" not in done.output
