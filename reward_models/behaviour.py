@@ -142,6 +142,8 @@ def _with_utility(rows: LogRows, config: RewardConfig) -> LogRows:
 class LabelProbe:
     """How the model does on the labels of held-out users."""
 
+    loss = "loss"
+
     def __init__(self, rows: LogRows, task: BehaviourTask, model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
         self.rows, self.task = rows, task
         self.forwards = Forwards(rows.tokens, model, pad_id, batch_tokens)

@@ -58,7 +58,7 @@ def train(config: RewardConfig, task: Task) -> None:
         keeper.beat("saving the model")
         save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
-            show_results(config, data, trainer.probes, time.perf_counter() - began, run.folder)
+            show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()
 
 

@@ -26,6 +26,7 @@ MOST_NATS = 700.0  # whose exponential a float still holds
 class HeldOutProbe:
     """How well the model predicts the outputs of held-out conversations: sums over all ranks, each row once."""
 
+    loss = "loss"
     shown: Mapping[str, str] = {
         "perplexity": "perplexity of an output token",
         "token_accuracy": "likeliest token right",
@@ -82,6 +83,8 @@ class Prompt:
 
 class SampleProbe:
     """What the model answers to fixed prompts, with what scorers say of it; by rank 0, at the same noise each time."""
+
+    loss = ""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ def train(config: SftConfig, task: SftTask) -> None:
         keeper.beat("saving the model")
         folder = save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
-            show_results(config, data, trainer.probes, time.perf_counter() - began, folder)
+            show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()
 
 

@@ -21,7 +21,6 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
 from ppo.gyms import Gym, read_weights
-from ppo.learner import learning_rate
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import count_iterations, make_engine
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
@@ -309,14 +308,6 @@ def test_weights_of_scorers_are_read_and_refused() -> None:
         read_weights("a=much", "a=x")
     with pytest.raises(InputError, match="names c; the scorers are a, b"):
         read_weights("c=1", "a=x,b=y")
-
-
-def test_the_rate_warms_up_and_comes_down() -> None:
-    rate = learning_rate(1.0, "linear", 2, 6)
-    assert [rate(i) for i in range(6)] == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-    rate = learning_rate(1.0, "cosine", 0.0, 4)
-    assert [rate(i) for i in range(4)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
-    assert learning_rate(2.0, "constant_with_warmup", 0.5, 4)(3) == 2.0
 
 
 @pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])
