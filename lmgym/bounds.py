@@ -44,6 +44,7 @@ def bounds_of_stages(model: ModelConfig, optimizer: OptimizerConfig, run: RunCon
         ),
         Bound("max_grad_norm", o.max_grad_norm, o.max_grad_norm > 0, "above 0; 1e9 leaves gradients as they are"),
         Bound("seed", o.seed, 0 <= o.seed < 2**32, f"0 to {2**32 - 1}"),
+        Bound("split_seed", o.split_seed, 0 <= o.split_seed < 2**32, f"0 to {2**32 - 1}"),
         Bound("log_updates", r.log_updates, r.log_updates >= 1, "1 or more"),
         Bound("eval_updates", r.eval_updates, r.eval_updates >= 0, "1 or more, or 0 for five evaluations in a run"),
         Bound("data_workers", r.data_workers, r.data_workers >= 0, "0 or more"),

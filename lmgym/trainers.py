@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.engine import end_fetches, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
@@ -240,7 +240,9 @@ class ObjectiveTrainer(Trainer):
     def _measured(self, name: str, probe: Probe, model) -> dict[str, float]:
         if self.keeper:
             self.keeper.beat(f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}")
-        return _named(name, probe.measure(model, self.args.device))
+        metrics = _named(name, probe.measure(model, self.args.device))
+        end_fetches(model)  # the next probe, or who saves, gathers the weights
+        return metrics
 
     def whole_state(self) -> dict[str, torch.Tensor]:
         """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""

@@ -144,7 +144,7 @@ def test_a_run_leaves_its_figures_its_reasons_and_what_the_score_means(joint, wo
     card = (folder / "model/README.md").read_text()
     assert "the mean of the labels' probabilities" in card
     assert "`num_labels=6`" in card
-    assert f"| auc | {evaluation['metrics']['auc']:.4f} |" in card
+    assert f"| auc | {evaluation['before']['auc']:.4f} | {evaluation['metrics']['auc']:.4f} |" in card
     record = json.loads((folder / "run.json").read_text())
     assert (record["data"]["train_rows"], record["data"]["eval_rows"], record["outcome"]) == (23, 60, "finished")
     assert_scorer_gives_the_scores_of_the_run(folder, world)

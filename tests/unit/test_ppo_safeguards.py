@@ -16,6 +16,7 @@ from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
 from lmgym.override import override
 from lmgym.text import Conversation, Turn
+from ppo.attempts import WHOLE_STALLS
 from ppo.bounds import refuse_impossible
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
@@ -339,3 +340,7 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
         shared = {id(p) for p in actor.parameters()} & {id(p) for p in reference.model.parameters()}
         frozen = frozen_modules(actor.causal, 1) if changes else []
         assert shared == {id(p) for module in frozen for p in module.parameters()}
+
+
+def test_rewards_that_always_stall_are_given_up_before_the_run_counts_as_stalled() -> None:
+    assert RewardConfig().reward_timeout * (WHOLE_STALLS + 1) < RunConfig().stall_timeout
