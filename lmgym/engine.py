@@ -254,13 +254,13 @@ def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return whole
 
 
-def end_fetches(model: torch.nn.Module) -> None:
+def end_fetches(model: Any) -> None:
     """Ends what ZeRO-3 fetches ahead, to be called after forwards that no backward follows. Collective.
 
     The next weights are on their way for that backward, and whole weights cannot be gathered meanwhile
     (deepspeed 0.19.8: "Cannot partition a param in flight").
     """
-    stage: Any = getattr(model, "zero_optimization_stage", None)  # of DeepSpeed's engine
+    stage = getattr(model, "zero_optimization_stage", None)  # of DeepSpeed's engine
     if stage is not None and stage() == 3:
         model.empty_partition_cache()
 

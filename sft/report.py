@@ -85,7 +85,7 @@ def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, fol
 
 
 def _show_samples(probe: SampleProbe) -> None:
-    table = Table(title="answers to the fixed prompts", title_justify="left")
+    table = Table(title=f"answers to the fixed prompts: {probe.settings}", title_justify="left")
     for name in ("prompt", "reply"):
         table.add_column(name, overflow="fold")
     for name in ("tokens", "end", *probe.scorers):
@@ -105,7 +105,9 @@ def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
     folder = save_policy(model, state, run.folder, tokenizer, config.merge_adapter)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    card = model_card(config, task, report.metrics, trainer.before, folder.name)
+    samples = trainer.probes.get("samples")
+    drawn = f"\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}.\n" if samples else ""
+    card = model_card(config, task, report.metrics, trainer.before, folder.name) + drawn
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_evaluation(report, trainer.before, run)
     with (run.folder / "held_out.jsonl").open("w", encoding="utf-8") as lines:

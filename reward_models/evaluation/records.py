@@ -78,7 +78,9 @@ def load(path: Path) -> Loaded:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             loaded.broken.append(number)
     if loaded.conversation is None:
-        raise InputError(f"{path} is no session: no line of it begins one; sessions/ holds those that were kept")
+        raise InputError(
+            f"{path} is no session: no line of it begins one; outputs/sessions/ holds those that were kept"
+        )
     return loaded
 
 

@@ -117,3 +117,10 @@ def test_the_figures_before_step_1_are_of_the_model_that_was_named(policy) -> No
     before = json.loads((folder / "evaluation.json").read_text())["before"]
     assert found == pytest.approx({name: before[name] for name in found}, rel=1e-4)
     assert len(read_lines(folder / "samples/000000.jsonl")) == 2
+
+
+def test_samples_are_shown_with_how_they_were_drawn(policy) -> None:
+    folder, printed = policy
+    assert "samples: temperature 1 (defaults)" in printed
+    assert "answers to the fixed prompts: temperature 1 (defaults)" in printed
+    assert "were drawn at temperature 1 (defaults)" in (folder / "model/README.md").read_text()
