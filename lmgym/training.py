@@ -66,7 +66,8 @@ def within_context(max_length: int, model: ModelConfig) -> int:
     """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less."""
     limit = context_length(load_config(model.model, model.trust_remote_code))
     if max_length > limit and rank() == 0:
-        show_notes([f"--max_length {max_length} exceeds what {model.model} reads: rows are cut to its {limit} tokens"])
+        what = f"--max_length {max_length} exceeds what {model.model} reads"
+        show_notes([f"{what}: rows are truncated to its {limit} tokens"])
     return min(max_length, limit)
 
 

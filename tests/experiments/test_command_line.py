@@ -150,13 +150,13 @@ def test_what_cannot_work_is_refused_before_training(case: str, config: RewardCo
     assert not Path(config.output).exists()
 
 
-def test_rows_are_cut_to_what_the_model_reads_and_one_line_says_so(config: RewardConfig, capsys) -> None:
+def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config: RewardConfig, capsys) -> None:
     from reward_models.train import train_pairwise
 
     train_pairwise(change(config, max_length=512, dry_run=True))
     said = words(capsys.readouterr().out)
-    assert f"--max_length 512 exceeds what {config.scorer.model} reads: rows are cut to its 256 tokens" in said
-    assert "cut on the left to 256 tokens" in said
+    assert f"--max_length 512 exceeds what {config.scorer.model} reads: rows are truncated to its 256 tokens" in said
+    assert "truncated to 256 tokens" in said
     train_pairwise(change(config, max_length=256, dry_run=True))
     assert "exceeds" not in capsys.readouterr().out
 
