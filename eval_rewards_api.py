@@ -29,6 +29,7 @@ def main() -> None:
 @click.option("--ranked", is_flag=True, help="show ranks rather than scores")
 @click.option("--prompt", help="who the bot is; asked for at a terminal")
 @click.option("--first_message", help="what the bot says first; asked for at a terminal")
+@click.option("--sessions", default="outputs/sessions", show_default=True, help="folder of the session's file")
 @click.option("--json", "as_json", is_flag=True, help="one object a line and turn; turns are lines of standard input")
 @click.pass_context
 def talk_to_models(context: click.Context, as_json: bool, **settings) -> None:

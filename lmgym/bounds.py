@@ -117,6 +117,7 @@ def _of_the_optimizer(config: StageConfig) -> list[Bound]:
             "above 0; 1e9 leaves gradients as they are; at most 1,000,000,000",
         ),
         seed_bound("seed", o.seed),
+        seed_bound("split_seed", o.split_seed),
     ]
 
 

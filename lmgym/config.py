@@ -53,7 +53,9 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
     """gradients are scaled down to this norm"""
     seed: int = 0
-    """of the split, the order and a new head"""
+    """of the order of rows, a new head, dropout and sampling"""
+    split_seed: int = 0
+    """of which rows are held out, and which are used where a limit leaves some out: the same for every seed"""
 
 
 @dataclass(frozen=True)

@@ -256,6 +256,17 @@ def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return whole
 
 
+def end_fetches(model: Any) -> None:
+    """Ends what ZeRO-3 fetches ahead, to be called after forwards that no backward follows. Collective.
+
+    The next weights are on their way for that backward, and whole weights cannot be gathered meanwhile
+    (deepspeed 0.19.8: "Cannot partition a param in flight").
+    """
+    stage = getattr(model, "zero_optimization_stage", None)  # of DeepSpeed's engine
+    if stage is not None and stage() == 3:
+        model.empty_partition_cache()
+
+
 def take_scales(optimizer: torch.optim.Optimizer) -> list[Scales]:
     """RATE_SCALE of each group, and what it is while some rest: of those that MAY_REST 0. Both marks go no further:
     what keeps an optimizer's state need not know of them.

@@ -5,8 +5,8 @@ out, with the log-probabilities of the sampler, as reinforcement learning needs 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lmgym.scorers import Scorer  # imports torch and transformers: a session with a script starts without them
 
 FinishReason = Literal["eos", "stop", "length"]
+GENERATION_CONFIG = "generation_config.json"
+OWN = ("temperature", "top_k", "top_p", "repetition_penalty")  # of a model's generation config, what we read
 Progress = Callable[[int, int], None]
 """called as tokens come: (tokens made so far in the longest reply, of at most)"""
 
@@ -54,6 +56,14 @@ class Sampling:
             Bound("stop", self.stop, of_strings, "strings that are not empty, in a tuple"),
             Bound("seed", self.seed, all(0 <= seed < 2**64 for seed in seeds), "0 or more, below 2^64"),
         ))  # fmt: skip
+
+    def __str__(self) -> str:
+        """For people: the temperature, and which of the other settings are in use."""
+        parts = {"top_p": self.top_p < 1, "top_k": self.top_k > 0, "repetition_penalty": self.repetition_penalty != 1}
+        if self.temperature == 0:
+            parts |= {"top_p": False, "top_k": False}
+        first = f"temperature {self.temperature:g}" if self.temperature else "greedy"
+        return ", ".join([first, *(f"{name} {getattr(self, name):g}" for name, used in parts.items() if used)])
 
     @property
     def truncates(self) -> bool:
@@ -98,6 +108,23 @@ class Generator(Protocol):
     ) -> list[list[Completion]]:
         """n replies to each conversation, independent of each other and of what else is asked for."""
         ...
+
+
+def own_sampling(config: Any, default: Sampling) -> tuple[Sampling, str]:
+    """How a model's folder says that it is sampled, and where that is said, for people; else `default`.
+
+    `config` is transformers' GenerationConfig, or None. Where it says anything, what it leaves out is neutral.
+    Raises InputError for settings out of bounds.
+    """
+    said = config.to_diff_dict() if config is not None else {}
+    own = {name: said[name] for name in OWN if said.get(name) is not None}
+    if not own and not said.get("do_sample"):
+        return default, "defaults"
+    neutral = {name: getattr(Sampling(), name) for name in OWN}
+    try:
+        return replace(default, **neutral | own), GENERATION_CONFIG
+    except (InputError, TypeError) as error:
+        raise InputError(f"{GENERATION_CONFIG} of the model: {error}; mend the file") from error
 
 
 def seeds_of(sampling: Sampling, prompts: int) -> list[int]:

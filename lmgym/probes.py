@@ -23,6 +23,11 @@ class Probe(Protocol):
     """of the last measurement"""
 
     @property
+    def loss(self) -> str:
+        """The metric that is lower where the model is better, as its loss; empty: there is none."""
+        ...
+
+    @property
     def shown(self) -> Mapping[str, str]:
         """Metrics of the table at a run's end, with what they are called there."""
         ...

@@ -1,6 +1,6 @@
 """What a training run tells people, whatever the stage: the plan before, the table after."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -50,15 +50,19 @@ def show_notes(notes: Sequence[str]) -> None:
         say(note)
 
 
-def show_table(title: str, probes: Mapping[str, Probe]) -> None:
-    """What the probes measured last: the held-out examples first, then each other; and what is not defined, and why."""
+def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, float]) -> None:
+    """What the probes measured last: the held-out examples first, then each other; and what is not defined, and why.
+
+    `before` has figures of before step 1 by their full names, which stand beside the last ones, with the change.
+    """
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
-    table.add_column("value", justify="right")
+    for column in ("before", "after", "change") if before else ("value",):
+        table.add_column(column, justify="right")
     for name, probe in probes.items():
         if name:
             table.add_section()
-        for row in _table_rows(name, probe):
+        for row in _table_rows(name, probe, before):
             table.add_row(*row)
     CONSOLE.print(table)
     for name, probe in probes.items():
@@ -67,19 +71,55 @@ def show_table(title: str, probes: Mapping[str, Probe]) -> None:
                 say(f"{full_name(name, metric)}: not defined here, {reason}")
 
 
-def _table_rows(name: str, probe: Probe) -> list[tuple[str, str]]:
-    m, rows = probe.report.metrics, []
+def _table_rows(name: str, probe: Probe, before: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
+    now = probe.report.metrics
+    then = {metric: before[full_name(name, metric)] for metric in now if full_name(name, metric) in before}
     for metric, label in probe.shown.items():
-        if metric == "accuracy" and "accuracy_low" in m:
-            interval = f"{m['accuracy']:.3f} ({m['accuracy_low']:.3f}-{m['accuracy_high']:.3f})"
-            rows.append(("accuracy (95% interval over prompts)", interval))
-        elif metric in m:
-            rows.append((f"{name}: {label}" if name else label, f"{m[metric]:.3f}"))
-    return rows
+        if metric not in now:
+            continue
+        interval = metric == "accuracy" and "accuracy_low" in now
+        said = "accuracy (95% interval over prompts)" if interval else f"{name}: {label}" if name else label
+        if not before:
+            yield said, _cell(metric, now)
+        elif metric not in then:
+            yield said, "", _cell(metric, now), ""
+        else:
+            yield said, _cell(metric, then), _cell(metric, now), f"{now[metric] - then[metric]:+.3f}"
 
 
-def write_evaluation(report: Report, run: Run) -> None:
-    """`evaluation.json`: what was measured, what is not defined, and what was left out of a figure."""
+def _cell(metric: str, metrics: Mapping[str, float]) -> str:
+    value = f"{metrics[metric]:.3f}"
+    if metric == "accuracy" and "accuracy_low" in metrics:
+        return f"{value} ({metrics['accuracy_low']:.3f}-{metrics['accuracy_high']:.3f})"
+    return value
+
+
+def overfitting(losses: Mapping[int, float]) -> list[str]:
+    """A line where the held-out loss, known after so many updates, was lower than it is after the last of them."""
+    if not losses:
+        return []
+    best, last = min(losses, key=lambda update: (losses[update], update)), max(losses)
+    if f"{losses[best]:.4g}" == f"{losses[last]:.4g}":
+        return []
+    when = f"after update {best}" if best else "before training"
+    return [
+        f"warning: the held-out loss was lowest {when}: {losses[best]:.4g}, and is {losses[last]:.4g} after update "
+        f"{last}, the last; the saved model is the last (--max_updates or --epochs ends a run earlier)"
+    ]
+
+
+def figures_table(metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
+    """Measured figures by name as a Markdown table, beside those before step 1 where there are any."""
+    if not before:
+        return "\n".join(["| measure | value |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in metrics.items())])
+    first = {name: f"{before[name]:.4f}" if name in before else "" for name in metrics}
+    rows = [f"| {name} | {first[name]} | {value:.4f} |" for name, value in metrics.items()]
+    return "\n".join(["| measure | before training | after |", "|---|---|---|", *rows])
+
+
+def write_evaluation(report: Report, before: Mapping[str, float], run: Run) -> None:
+    """`evaluation.json`: what was measured, also before step 1, what is not defined, what was left out of a figure."""
     missing = {name: why for name, why in report.undefined.items() if name not in report.metrics}
     left_out = {name: why for name, why in report.undefined.items() if name in report.metrics}
-    run.write_json("evaluation.json", {"metrics": report.metrics, "undefined": missing, "left_out": left_out})
+    content = {"metrics": report.metrics, "before": dict(before), "undefined": missing, "left_out": left_out}
+    run.write_json("evaluation.json", content)

@@ -9,23 +9,26 @@ from types import MappingProxyType
 from typing import final
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.engine import end_fetches, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
-from lmgym.probes import Probe, full_name
+from lmgym.probes import Probe, full_name, join_reports
 from lmgym.resharding import mend_sharded_load
 from lmgym.run import Run
+from lmgym.schedules import learning_rate
 from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
 
 # of a trainer's own figures, what a checkpoint keeps
-KEPT = ("_total_loss", "_logged_at", "_evaluated_at")
+KEPT = ("_total_loss", "_logged_at", "_evaluated_at", "before", "losses")
 
 
 class UpdateLoader(DataLoader):
@@ -45,6 +48,7 @@ class ObjectiveTrainer(Trainer):
     count.
     With a keeper it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
+    `before` is what the probes measured before step 1, by full names; `losses` the held-out loss after so many updates.
     """
 
     # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
@@ -71,6 +75,8 @@ class ObjectiveTrainer(Trainer):
         self.leaving = False
         self._mark = time.perf_counter()
         self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
+        self.before: dict[str, float] = {}
+        self.losses: dict[int, float] = {}
         super().__init__(
             model=model,
             args=args,
@@ -93,6 +99,17 @@ class ObjectiveTrainer(Trainer):
             pin_memory=self.args.device.type == "cuda",
             persistent_workers=self.args.dataloader_num_workers > 0,
         )
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """Every stage's schedule: that of transformers gives the first update of a warm-up a rate of 0."""
+        if self.lr_scheduler is None:
+            kind = SchedulerType(self.args.lr_scheduler_type).value
+            share_of_peak = learning_rate(1.0, kind, self.args.warmup_steps, num_training_steps)
+            optimizer = self.optimizer if optimizer is None else optimizer
+            assert optimizer is not None
+            self.lr_scheduler = LambdaLR(optimizer, share_of_peak)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """What the update's loss is the mean of, over all ranks; on the way, whether any rank was asked to leave."""
@@ -209,12 +226,23 @@ class ObjectiveTrainer(Trainer):
             for name, value in self._measured(probe_name, probe, model).items()
         }
         model.train(was_training)
+        self._remember()
         return metrics
+
+    def _remember(self) -> None:
+        """Keeps what the table at the run's end compares the last figures with."""
+        if self.state.global_step == 0:
+            self.before = join_reports({name: probe.report for name, probe in self.probes.items()}).metrics
+        held_out = self.probes.get("")
+        if held_out is not None and held_out.loss in held_out.report.metrics:
+            self.losses[self.state.global_step] = held_out.report.metrics[held_out.loss]
 
     def _measured(self, name: str, probe: Probe, model) -> dict[str, float]:
         if self.keeper:
             self.keeper.beat(f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}")
-        return _named(name, probe.measure(model, self.args.device))
+        metrics = _named(name, probe.measure(model, self.args.device))
+        end_fetches(model)  # the next probe, or who saves, gathers the weights
+        return metrics
 
     def whole_state(self) -> dict[str, torch.Tensor]:
         """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
@@ -235,8 +263,10 @@ class ObjectiveTrainer(Trainer):
     def train_from(self, checkpoint: Path | None) -> None:
         """Trains, from a checkpoint where there is one; also one that lies after the last update.
 
+        Without one the probes measure the model before step 1; a checkpoint has kept what they found then.
         Raises RunStopped, once a checkpoint is saved, where a rank was asked to leave.
         """
+        self.args.eval_on_start = checkpoint is None
         if checkpoint:
             sums = read_sums(checkpoint, world_size())
             self._tallies.update(sums["tallies"])

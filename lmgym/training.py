@@ -58,9 +58,15 @@ def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
     refuse_fp16_without_gpu(model)
     if max_length < 8:
         raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
+
+
+def within_context(max_length: int, model: ModelConfig) -> int:
+    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less."""
     limit = context_length(load_config(model.model, model.trust_remote_code))
-    if max_length > limit:
-        raise InputError(f"--max_length {max_length} exceeds what {model.model} reads: {limit} tokens")
+    if max_length > limit and rank() == 0:
+        what = f"--max_length {max_length} exceeds what {model.model} reads"
+        show_notes([f"{what}: rows are truncated to its {limit} tokens"])
+    return min(max_length, limit)
 
 
 class Rows(Protocol):

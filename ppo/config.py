@@ -66,7 +66,7 @@ class RewardConfig:
     """share of an iteration's episodes whose reward may fail; above it the run stops"""
     reward_retries: int = 2
     """how often a reward that fails is asked again"""
-    reward_timeout: float = 120.0
+    reward_timeout: float = 360.0
     """seconds for a rank's batch after which a reward function or a scorer counts as stalled"""
 
 

@@ -76,7 +76,7 @@ class Prepare(Protocol):
 
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
     """One reply to each prompt, judged by the scorers that the settings name, on the rank that sampled it."""
-    prompts = read_prompts(config.rollout, config.optimizer.seed)
+    prompts = read_prompts(config.rollout, config.optimizer.split_seed)
     judge, watched = load_judge(config.reward)
     return Gym(
         prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched,
@@ -94,9 +94,9 @@ def app_conversations(config: PPOConfig, tokenizer: Any) -> Gym:
     world, held_out = World(read_world(config.rollout.prompts)), int(config.rollout.eval_size)
     if not 1 <= held_out < USERS:
         raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: 1 to {USERS - 1} users to evaluate on")
-    population = draw_population(world, FIRST_USER + np.arange(USERS), config.optimizer.seed)
+    population = draw_population(world, FIRST_USER + np.arange(USERS), config.optimizer.split_seed)
     tasks = [{"user": int(number)} for number in population.numbers]
-    fingerprint = f"{USERS} users from {FIRST_USER} of world {world.seed}, {config.optimizer.seed}"
+    fingerprint = f"{USERS} users from {FIRST_USER} of world {world.seed}, {config.optimizer.split_seed}"
     return Gym(tasks[held_out:], tasks[:held_out], lambda: AppConversation(world, population), None, fingerprint)
 
 
@@ -206,7 +206,7 @@ def text_with_function(
         timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
         judge = FunctionReward(function, tokenizer, timeout, retries)
         if tasks is None:
-            prompts = read_prompts(config.rollout, config.optimizer.seed, as_text)
+            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks

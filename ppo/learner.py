@@ -174,20 +174,3 @@ class Learner:
 
 def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:
     return [f"episode {rollouts.episode_of_row[i]} of this rank, {len(rollouts.rows[i])} tokens" for i in rows]
-
-
-def learning_rate(peak: float, schedule: str, warmup: float, updates: int) -> Callable[[int], float]:
-    """The rate of each update: a linear warm-up, then a straight line or half a cosine to 0, or the peak."""
-    first = math.ceil(warmup * updates) if warmup < 1 else int(warmup)
-
-    def rate(update: int) -> float:
-        if update < first:
-            return peak * (update + 1) / first
-        done = (update - first) / max(1, updates - first)
-        if schedule == "linear":
-            return peak * max(0.0, 1 - done)
-        if schedule == "cosine":
-            return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-        return peak
-
-    return rate

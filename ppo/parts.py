@@ -12,11 +12,12 @@ from lmgym.models import count_parameters
 from lmgym.plain_engine import PlainEngine, Trained
 from lmgym.reporting import show_notes
 from lmgym.run import Run
+from lmgym.schedules import learning_rate
 from lmgym.training import room_for_checkpoints
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.gyms import Gym
-from ppo.learner import Learner, learning_rate
+from ppo.learner import Learner
 from ppo.models import ActorCritic, build
 from ppo.sampling import SamplingPolicy
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import engine_name, world_size
+from lmgym.generation import Sampling
 from lmgym.plain_engine import Trained
 from lmgym.policies import save_policy
 from lmgym.prompt_fitting import fit_prompts
@@ -65,11 +66,12 @@ def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, f
     say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
 
 
-def show_samples(rows: Sequence[Mapping[str, Any]], update: int) -> None:
-    """Some replies after so many updates, with what was thought of them; nothing where there are none."""
+def show_samples(rows: Sequence[Mapping[str, Any]], update: int, sampling: Sampling) -> None:
+    """Some replies after so many updates, how they were drawn, and their scores; nothing where there are none."""
     if not rows:
         return
-    table = Table(title=f"replies to held-out prompts after {update:,} updates", title_justify="left")
+    title = f"replies to held-out prompts after {update:,} updates: {sampling}, as in rollouts"
+    table = Table(title=title, title_justify="left")
     scorers = sorted({name for row in rows for name in row["scores"]})
     watched = sorted({name for row in rows for name in row.get("watched", ())})
     for name in ("prompt", "reply"):

@@ -301,5 +301,5 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
         if on and before < 0 and run.is_main:
             show_notes([state.alarm.words(update, reward, gold)])
     if run.is_main:
-        show_samples(found.rows, update)
+        show_samples(found.rows, update, p.sampling)
     return metrics

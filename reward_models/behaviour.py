@@ -60,7 +60,7 @@ class BehaviourTask:
 
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Logs read, validated, labelled, split by user and tokenised."""
-        settings, seed = config.data, config.optimizer.seed
+        settings, seed = config.data, config.optimizer.split_seed
         log = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
         rejections = list(log.rejections)
         if settings.eval_dataset:
@@ -141,6 +141,8 @@ def _with_utility(rows: LogRows, config: RewardConfig) -> LogRows:
 
 class LabelProbe:
     """How the model does on the labels of held-out users."""
+
+    loss = "loss"
 
     def __init__(self, rows: LogRows, task: BehaviourTask, model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
         self.rows, self.task = rows, task

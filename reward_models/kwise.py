@@ -62,7 +62,7 @@ class KwiseTask:
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Groups read, validated, split by prompt and tokenised."""
         return prepare_prompted(
-            config.data, config.optimizer.seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
+            config.data, config.optimizer.split_seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
         )
 
     def tails(self, example: RankedExample) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class PairTask:
     def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
         """Pairs read, validated, split by prompt and tokenised."""
         return prepare_prompted(
-            config.data, config.optimizer.seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
+            config.data, config.optimizer.split_seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
         )
 
     def tails(self, example: PairExample) -> tuple[str, ...]:

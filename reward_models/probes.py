@@ -14,6 +14,7 @@ from lmgym.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
 from reward_models.data import PairExample
 from reward_models.evaluations import EvaluationSet
+from reward_models.losses import plackett_luce
 from reward_models.metrics import Metrics, human_ranking
 from reward_models.objectives import RankedExample
 from reward_models.pair_metrics import pair_metrics
@@ -70,8 +71,10 @@ def report_of(metrics: Metrics, *left_out: str) -> Report:
 class PairProbe:
     """How the model ranks held-out pairs."""
 
+    loss = "nll"
     shown: Mapping[str, str] = {
         "accuracy": "accuracy",
+        "nll": "loss (nats per pair)",
         "margin_mean": "mean margin, chosen above rejected",
         "ece": "calibration error (ECE)",
         "brier": "Brier score",
@@ -115,8 +118,10 @@ class PairProbe:
 class RankingProbe:
     """How the model ranks the replies of held-out groups."""
 
+    loss = "loss"
     shown: Mapping[str, str] = {
         "accuracy": "best reply found",
+        "loss": "Plackett-Luce loss (nats per group)",
         "kendall_tau": "Kendall tau with people's ranking",
         "top_2_acc": "top two as people's",
     }
@@ -137,8 +142,19 @@ class RankingProbe:
         order = np.lexsort((-self.ranks, -self.scores, self.group))
         best = np.minimum.reduceat(self.ranks, self.forwards.firsts)
         metrics.add("accuracy", float((self.ranks[order][self.forwards.firsts] == best).mean()))
+        metrics.add("loss", self._loss())
         self.report = report_of(metrics)
         return self.report.metrics
+
+    def _loss(self) -> float:
+        """What training minimises, as a mean over the groups."""
+        tails = torch.from_numpy(self.forwards.tails)
+        exists = torch.arange(int(tails.max())) < tails[:, None]
+        scores, ranks = torch.zeros(exists.shape), torch.ones(exists.shape, dtype=torch.int64)
+        scores[exists] = torch.from_numpy(self.scores).float()
+        ranks[exists] = torch.from_numpy(self.ranks)
+        total, count = plackett_luce(scores, ranks, exists)
+        return float(total) / int(count)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The scores and ranks of each group."""
@@ -148,6 +164,8 @@ class RankingProbe:
 
 class TranscriptProbe:
     """How the model scores a labelled set of transcripts."""
+
+    loss = ""
 
     def __init__(
         self, rows: EvaluationSet, model: ScoringModel, pad_id: int, batch_tokens: int, reduce: Reduce

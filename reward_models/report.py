@@ -9,8 +9,8 @@ from rich.text import Text
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
-from lmgym.probes import Probe, join_reports
-from lmgym.reporting import show_table, write_evaluation
+from lmgym.probes import join_reports
+from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.saving import save_classifier
 from lmgym.truncation import left_out
@@ -58,11 +58,10 @@ def _show_text(title: str, text: str) -> None:
     CONSOLE.print(Text.assemble((f"{title}: ", "bold"), repr(text)))
 
 
-def show_results(
-    config: RewardConfig, data: TaskData, probes: Mapping[str, Probe], seconds: float, folder: Path
-) -> None:
+def show_results(config: RewardConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
     """The short table at a run's end."""
-    show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", probes)
+    show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", trainer.probes, trainer.before)
+    show_notes(overfitting(trainer.losses))
     say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")
 
 
@@ -81,15 +80,15 @@ def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run)
     folder = run.folder / "model"
     save_classifier(trainer.accelerator.unwrap_model(trainer.model_wrapped).model, state, folder, tokenizer, scorer)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    (folder / "README.md").write_text(model_card(config, task, report.metrics), encoding="utf-8")
-    write_evaluation(report, run)
+    card = model_card(config, task, report.metrics, trainer.before)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_evaluation(report, trainer.before, run)
     with (run.folder / "scores.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(line) + "\n" for line in held_out.lines())
 
 
-def model_card(config: RewardConfig, task: Task, metrics: Mapping[str, float]) -> str:
+def model_card(config: RewardConfig, task: Task, metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
     """A README for the model's folder: what it is, what its score means, how to use it, what was measured."""
-    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     metadata: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-classification"}
     head = "\n".join(f"{key}: {value}" for key, value in metadata.items())
     return f"""---
@@ -119,7 +118,5 @@ tokenizer's own chat template, tokenize it with `add_special_tokens=False` (enco
 
 ## Measured on held-out data
 
-| measure | value |
-|---|---|
-{figures}
+{figures_table(metrics, before)}
 """

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lmgym.batching import UpdateSampler
 from lmgym.engine import rank, stop_distributed, world_size, zero_stage
@@ -12,7 +13,7 @@ from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
+from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from reward_models.bounds import refuse_impossible
 from reward_models.config import RewardConfig
 from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
@@ -35,6 +36,8 @@ def train(config: RewardConfig, task: Task) -> None:
 
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.scorer, config.data.max_length)
+    fitting = within_context(config.data.max_length, config.scorer)
+    config = replace(config, data=replace(config.data, max_length=fitting))
 
     # 3. rows: read, validated, split, labelled, tokenised; and the sets that the scorer is judged on besides
     tokenizer = load_tokenizer(config.scorer.model, config.scorer.trust_remote_code)
@@ -61,7 +64,7 @@ def train(config: RewardConfig, task: Task) -> None:
         keeper.beat("saving the model")
         save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
-            show_results(config, data, trainer.probes, time.perf_counter() - began, run.folder)
+            show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()
 
 

@@ -25,8 +25,8 @@ def _of_samples(s: SamplesConfig) -> list[Bound]:
         Bound(
             "temperature",
             s.temperature,
-            0 <= s.temperature <= MOST_TEMPERATURE,
+            s.temperature is None or 0 <= s.temperature <= MOST_TEMPERATURE,
             f"0 (greedy) or more; at most {MOST_TEMPERATURE}",
         ),
-        Bound("top_p", s.top_p, 0 < s.top_p <= 1, "above 0; at most 1 (all)"),
+        Bound("top_p", s.top_p, s.top_p is None or 0 < s.top_p <= 1, "above 0; at most 1 (all)"),
     ]

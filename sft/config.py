@@ -35,10 +35,10 @@ class SamplesConfig:
     """how many; 0: none"""
     sample_tokens: int = 64
     """most tokens of a reply"""
-    temperature: float = 1.0
-    """of the sampling; 0 takes the likeliest token"""
-    top_p: float = 1.0
-    """only the fewest likeliest tokens whose probabilities sum to p"""
+    temperature: float | None = None
+    """of the sampling; 0 takes the likeliest token; None: the model's own (generation_config.json), else 1"""
+    top_p: float | None = None
+    """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
     """who scores the replies: name=PATH, more of them behind commas"""
 

@@ -1,7 +1,7 @@
 """Evaluations during training: held-out conversations on all ranks, and fixed prompts that are answered."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from lmgym.batching import length_batches, shared_out
 from lmgym.engine import rank, share_objects, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
+from lmgym.generation import Sampling, own_sampling
 from lmgym.local_generation import LocalGenerator
 from lmgym.objectives import Objective
 from lmgym.policies import PolicyModel, plain_copy
 from lmgym.probes import Report
 from lmgym.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
+from sft.config import SamplesConfig
 from sft.tokenization import Example
 
 MOST_NATS = 700.0  # whose exponential a float still holds
@@ -26,6 +27,7 @@ MOST_NATS = 700.0  # whose exponential a float still holds
 class HeldOutProbe:
     """How well the model predicts the outputs of held-out conversations: sums over all ranks, each row once."""
 
+    loss = "loss"
     shown: Mapping[str, str] = {
         "perplexity": "perplexity of an output token",
         "token_accuracy": "likeliest token right",
@@ -80,8 +82,23 @@ class Prompt:
     origin: str
 
 
+def sampling_of(settings: SamplesConfig, generation_config: Any, seed: int) -> tuple[Sampling, str]:
+    """How the fixed prompts are answered, and where that is said: by flags, by the model's folder, or nowhere."""
+    sampling, source = own_sampling(generation_config, Sampling(settings.sample_tokens, seed=seed))
+    temperature, top_p = settings.temperature, settings.top_p
+    said = ["--temperature"] * (temperature is not None) + ["--top_p"] * (top_p is not None)
+    sampling = replace(
+        sampling,
+        temperature=sampling.temperature if temperature is None else temperature,
+        top_p=sampling.top_p if top_p is None else top_p,
+    )
+    return sampling, ", ".join(said if len(said) == 2 else [*said, source])
+
+
 class SampleProbe:
     """What the model answers to fixed prompts, with what scorers say of it; by rank 0, at the same noise each time."""
+
+    loss = ""
 
     def __init__(
         self,
@@ -90,9 +107,12 @@ class SampleProbe:
         tokenizer,
         sampling: Sampling,
         scorers: Mapping[str, Scorer],
+        source: str = "defaults",
     ) -> None:
         self.prompts, self.policy, self.tokenizer = prompts, model, tokenizer
         self.sampling, self.scorers = sampling, scorers
+        self.settings = f"{sampling} ({source})"
+        """how answers are drawn and where that is said, for people"""
         self.rows: list[dict[str, Any]] = []
         """of the last measurement, on rank 0"""
         self.report = Report({}, {})

@@ -1,8 +1,8 @@
 """What an SFT run tells people and leaves behind: rows as the model sees them, samples, the folder with its card."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +12,7 @@ from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
 from lmgym.policies import save_policy
 from lmgym.probes import join_reports
-from lmgym.reporting import show_table, write_evaluation
+from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.truncation import left_out
@@ -74,17 +74,18 @@ class KeepSamples(TrainerCallback):
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def show_results(config: SftConfig, data: TaskData, probes: dict[str, Any], seconds: float, folder: Path) -> None:
+def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
     """The short table at a run's end, and the last answers to the fixed prompts."""
-    show_table(f"{config.name}: {len(data.evaluation):,} held-out rows", probes)
-    samples = probes.get("samples")
+    show_table(f"{config.name}: {len(data.evaluation):,} held-out rows", trainer.probes, trainer.before)
+    show_notes(overfitting(trainer.losses))
+    samples = trainer.probes.get("samples")
     if samples is not None and samples.rows:
         _show_samples(samples)
     say(f"{seconds:.0f} s of training and evaluation; the policy: {folder}")
 
 
 def _show_samples(probe: SampleProbe) -> None:
-    table = Table(title="answers to the fixed prompts", title_justify="left")
+    table = Table(title=f"answers to the fixed prompts: {probe.settings}", title_justify="left")
     for name in ("prompt", "reply"):
         table.add_column(name, overflow="fold")
     for name in ("tokens", "end", *probe.scorers):
@@ -104,16 +105,20 @@ def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
     folder = save_policy(model, state, run.folder, tokenizer, config.merge_adapter)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    (folder / "README.md").write_text(model_card(config, task, report.metrics, folder.name), encoding="utf-8")
-    write_evaluation(report, run)
+    samples = trainer.probes.get("samples")
+    drawn = f"\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}.\n" if samples else ""
+    card = model_card(config, task, report.metrics, trainer.before, folder.name) + drawn
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_evaluation(report, trainer.before, run)
     with (run.folder / "held_out.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(line) + "\n" for line in trainer.probes[""].lines())
     return folder
 
 
-def model_card(config: SftConfig, task: SftTask, metrics: dict[str, float], kind: str) -> str:
+def model_card(
+    config: SftConfig, task: SftTask, metrics: Mapping[str, float], before: Mapping[str, float], kind: str
+) -> str:
     """A README for the policy's folder: what it is, how to talk to it, what was measured."""
-    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     what = "A LoRA adapter of" if kind == "adapter" else "A causal language model, trained from"
     return f"""---
 library_name: {"peft" if kind == "adapter" else "transformers"}
@@ -138,7 +143,5 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 
 ## Measured on held-out data
 
-| measure | value |
-|---|---|
-{figures}
+{figures_table(metrics, before)}
 """

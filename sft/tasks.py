@@ -24,7 +24,7 @@ class SftTask:
 
     def prepare(self, config: SftConfig, tokenizer) -> TaskData:
         """Rows read, validated, split by what comes before the last output, and tokenised."""
-        seed, usable = config.optimizer.seed, "a conversation to learn from"
+        seed, usable = config.optimizer.split_seed, "a conversation to learn from"
         return prepare_prompted(config.data, seed, tokenizer, "rows", usable, self.validate, tokenize_chats)
 
 

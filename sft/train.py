@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lmgym.batching import UpdateSampler
 from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
 from lmgym.keeping import Keeper
 from lmgym.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models import context_length, load_config, load_tokenizer
@@ -20,10 +20,10 @@ from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
 from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments
+from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from sft.bounds import refuse_impossible
 from sft.config import SftConfig
-from sft.probes import HeldOutProbe, Prompt, SampleProbe
+from sft.probes import HeldOutProbe, Prompt, SampleProbe, sampling_of
 from sft.report import KeepSamples, save_results, show_results, show_rows
 from sft.tasks import SftTask
 
@@ -37,6 +37,8 @@ def train(config: SftConfig, task: SftTask) -> None:
 
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.policy, config.data.max_length)
+    fitting = within_context(config.data.max_length, config.policy)
+    config = replace(config, data=replace(config.data, max_length=fitting))
 
     # 3. rows: read, validated, split, tokenised; the prompts that are answered during training, and who judges answers
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
@@ -67,7 +69,7 @@ def train(config: SftConfig, task: SftTask) -> None:
         keeper.beat("saving the model")
         folder = save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
-            show_results(config, data, trainer.probes, time.perf_counter() - began, folder)
+            show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()
 
 
@@ -152,8 +154,9 @@ def _make_trainer(
     probes: dict = {"": HeldOutProbe(data.evaluation, objective, o.micro_batch * config.data.max_length)}
     callbacks: list = [Progress()]
     if prompts:
-        s = config.samples
-        sampling = Sampling(s.sample_tokens, s.temperature, top_p=s.top_p, seed=o.seed)
-        probes["samples"] = SampleProbe(prompts, policy, tokenizer, sampling, scorers)
+        sampling, source = sampling_of(config.samples, policy.causal.generation_config, o.seed)
+        probes["samples"] = SampleProbe(prompts, policy, tokenizer, sampling, scorers, source)
+        if run.is_main:
+            show_notes([f"samples: {probes['samples'].settings}"])
         callbacks.append(KeepSamples(probes["samples"], run))
     return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, keeper)

@@ -31,6 +31,8 @@ class Talk:
 
     session: ChatSession
     view: str = "scores"
+    samples: str = ""
+    """how replies are drawn at first and where that is said, for people"""
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def _holds(path: Path, conversation: str) -> bool:
 
 def load(talk: Talk, words: str, progress: Progress | None) -> Shown:
     if not words:
-        raise InputError("%load PATH, a file of sessions/")
+        raise InputError("%load PATH, a file of outputs/sessions/")
     lost = talk.session.restore(one_path(words))
     return Shown("\n".join([f"{len(talk.session.exchanges)} turns; {where(talk.session)}", *lost]))
 

@@ -1,8 +1,9 @@
 """Evaluation experiments: found by name or by path, their flags read, their models loaded, mistakes said in a line.
 
 An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`. It
-may have `SAMPLING`, `PERSONA`, `FIRST_MESSAGE`, `get_conversations() -> list[Conversation]`, and a frozen dataclass
-`CONFIG`, which flags override and both functions are then given.
+may have `SAMPLING`, or `DEFAULT_SAMPLING` for models whose folder does not say how to sample, `PERSONA`,
+`FIRST_MESSAGE`, `get_conversations() -> list[Conversation]`, and a frozen dataclass `CONFIG`, which flags override and
+both functions are then given.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.generation import Sampling, own_sampling
 from reward_models.evaluation.actions import near
 from reward_models.evaluation.judging import Judge
 
@@ -151,11 +153,29 @@ def refuse_unknown_scorer(select: str | None, judges: dict[str, Judge]) -> str:
     return select
 
 
-def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[str, str]]:
-    """What is known of who talked and who judged: class, path or hub id, commit, a digest of weights in a folder."""
+def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
+    """How replies are drawn, and a line for people: whether the experiment says so, the model's folder, or neither.
+
+    The line is empty where no model draws them.
+    """
+    sampling, source = experiment.get("SAMPLING"), f"SAMPLING of {experiment.name}"
+    model = getattr(_innermost(generator), "model", None)
+    if sampling is None:
+        default = experiment.get("DEFAULT_SAMPLING") or Sampling()
+        sampling, source = own_sampling(getattr(model, "generation_config", None), default)
+    return sampling, "" if model is None else f"samples: {sampling} ({source})"
+
+
+def _innermost(generator: Any) -> Any:
+    """What stands behind the generators that pass requests on."""
     while hasattr(generator, "generator"):
         generator = generator.generator
-    return {"generator": _revision(generator)} | {name: _revision(judge) for name, judge in judges.items()}
+    return generator
+
+
+def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[str, str]]:
+    """What is known of who talked and who judged: class, path or hub id, commit, a digest of weights in a folder."""
+    return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
 
 
 def _revision(thing: Any) -> dict[str, str]:

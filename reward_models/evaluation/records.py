@@ -95,7 +95,7 @@ def load(path: Path) -> Loaded:
             loaded.broken.append(number)
     if loaded.conversation is None:
         raise InputError(
-            f"{shown_path(path)} is no session: no line of it begins one; sessions/ holds those that were kept"
+            f"{shown_path(path)} is no session: no line of it begins one; outputs/sessions/ holds those that were kept"
         )
     return loaded
 

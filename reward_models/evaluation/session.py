@@ -24,6 +24,7 @@ from reward_models.evaluation.judging import Judge, ask, choose, described
 from reward_models.evaluation.records import append, load, said_until, write_whole
 
 MOST_REPLIES = 1024
+SESSIONS = "outputs/sessions"  # beside what runs write
 
 
 def checked_count(n: int, name: str = "best_of") -> int:
@@ -45,7 +46,7 @@ class ChatSession:
         sampling: Sampling | None = None,
         persona: str = "",
         first_message: str = "",
-        folder: str | Path = "sessions",
+        folder: str | Path = SESSIONS,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.generator, self.judges = generator, dict(judges)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from lmgym.console import bear_any_text, printed_line, say
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
 from reward_models.evaluation.actions import Talk
-from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer
-from reward_models.evaluation.session import ChatSession, checked_count
+from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer, sampling_of
+from reward_models.evaluation.session import SESSIONS, ChatSession, checked_count
 
 
 def begin(
@@ -18,6 +17,7 @@ def begin(
     ranked: bool = False,
     prompt: str | None = None,
     first_message: str | None = None,
+    sessions: str = SESSIONS,
     flags: Sequence[str] = (),
     known: Sequence[str] = (),
     asks: bool = False,
@@ -34,9 +34,9 @@ def begin(
     persona = _answer("Model prompt (who the bot is)", prompt, experiment.get("PERSONA", ""), asks)
     opening = _answer("Bot's first message", first_message, experiment.get("FIRST_MESSAGE", ""), asks)
     about = {"experiment": experiment.name, "models": model_revisions(generator, judges)}
-    sampling = experiment.get("SAMPLING") or Sampling()
-    session = ChatSession(generator, judges, select, best_of, sampling, persona, opening, about=about)
-    return Talk(session, "ranks" if ranked else "scores")
+    sampling, samples = sampling_of(experiment, generator)
+    session = ChatSession(generator, judges, select, best_of, sampling, persona, opening, sessions, about)
+    return Talk(session, "ranks" if ranked else "scores", samples)
 
 
 def _answer(question: str, given: str | None, default: str, asks: bool) -> str:
@@ -68,7 +68,10 @@ def run(as_json: bool, **settings) -> None:
         converse(talk)
     else:
         from reward_models.evaluation.pipe_skin import answer_lines
+        from reward_models.evaluation.terminal_skin import facts
 
+        for line in facts(talk):
+            say(line, error=True)
         answer_lines(talk, sys.stdin, sys.stdout, as_json)
 
 

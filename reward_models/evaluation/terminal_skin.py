@@ -53,9 +53,15 @@ def greet(console, talk: Talk) -> None:
     session = talk.session
     console.print(Text(GREETING))
     console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects."))
-    console.print(Text(printed_line(f"Kept in {session.path}")))
+    for line in facts(talk):
+        console.print(Text(printed_line(line)))
     for turn in session.opening:
         console.print(Text(f"Bot: {clean(turn.text)}"))
+
+
+def facts(talk: Talk) -> list[str]:
+    """What is told of every session as it begins: how replies are drawn, and where it is kept."""
+    return [*filter(None, [talk.samples]), f"the session is kept in {talk.session.path}"]
 
 
 def _complete_with_tab(talk: Talk) -> None:

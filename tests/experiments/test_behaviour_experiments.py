@@ -115,7 +115,7 @@ def test_the_joint_scorer_with_its_evaluations_is_the_plain_run_under_zero(
         if name.startswith(("eval/", "train/loss", "train/accuracy", "train/grad_norm")):
             assert found[name] == pytest.approx(wanted[name], abs=1e-4), name
     assert len(wanted["train/loss"]) == 6
-    assert sorted(wanted["eval/gold/gold_spearman"]) == [3, 6]
+    assert sorted(wanted["eval/gold/gold_spearman"]) == [0, 3, 6]
     assert words(done.stdout).count("convo_joint: 60 held-out rows") == 1
     assert_scorer_gives_the_scores_of_the_run(folder, world)
 
@@ -134,7 +134,7 @@ def test_a_run_says_what_it_could_not_judge_and_shows_what_it_did(joint, world: 
 def test_a_run_leaves_its_figures_its_reasons_and_what_the_score_means(joint, world: Path) -> None:
     folder = joint[1]
     evaluation = json.loads((folder / "evaluation.json").read_text())
-    assert set(evaluation) == {"metrics", "undefined", "left_out"}
+    assert set(evaluation) == {"metrics", "before", "undefined", "left_out"}
     assert {"auc_back_d1", "ranking/kendall_tau", "retention/d30_auc_new"} < set(evaluation["metrics"])
     assert not any(name.startswith("reject/") for name in evaluation["metrics"])
     settings = json.loads((folder / "model/scorer.json").read_text())
@@ -144,7 +144,7 @@ def test_a_run_leaves_its_figures_its_reasons_and_what_the_score_means(joint, wo
     card = (folder / "model/README.md").read_text()
     assert "the mean of the labels' probabilities" in card
     assert "`num_labels=6`" in card
-    assert f"| auc | {evaluation['metrics']['auc']:.4f} |" in card
+    assert f"| auc | {evaluation['before']['auc']:.4f} | {evaluation['metrics']['auc']:.4f} |" in card
     record = json.loads((folder / "run.json").read_text())
     assert (record["data"]["train_rows"], record["data"]["eval_rows"], record["outcome"]) == (23, 60, "finished")
     assert_scorer_gives_the_scores_of_the_run(folder, world)

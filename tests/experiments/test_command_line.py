@@ -124,9 +124,9 @@ REFUSED = {
     "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 or more, or -1"),
     "a warm-up below none": ({"warmup": -3.0}, r"warmup=-3.0; needed: a share of all updates below 1"),
     "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
-    "more tokens than the model reads": (
-        {"max_length": 257},
-        r"--max_length 257 exceeds what .* reads: 256 tokens",
+    "a missing dataset of rows that are longer than the model reads": (
+        {"max_length": 257, "dataset": "/nowhere/pairs.jsonl"},
+        r"dataset /nowhere/pairs.jsonl does not exist; needed",
     ),
     "no room for a conversation": ({"max_length": 4}, r"--max_length 4 holds no conversation; needed: at least 8"),
     "a DeepSpeed config that does not exist": (
@@ -148,6 +148,17 @@ def test_what_cannot_work_is_refused_before_training(case: str, config: RewardCo
     with pytest.raises(InputError, match=said):
         train_pairwise(change(config, **values))
     assert not Path(config.output).exists()
+
+
+def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config: RewardConfig, capsys) -> None:
+    from reward_models.train import train_pairwise
+
+    train_pairwise(change(config, max_length=512, dry_run=True))
+    said = words(capsys.readouterr().out)
+    assert f"--max_length 512 exceeds what {config.scorer.model} reads: rows are truncated to its 256 tokens" in said
+    assert "truncated to 256 tokens" in said
+    train_pairwise(change(config, max_length=256, dry_run=True))
+    assert "exceeds" not in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="fp16 is refused on CPUs alone")

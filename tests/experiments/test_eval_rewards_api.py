@@ -100,11 +100,19 @@ def test_lines_from_a_pipe_are_turns_and_json_is_an_object_a_turn(home: Path) ->
             assert all(rank == 1 + sum(other > score for other, _ in found) for score, rank in found)
     assert "empty line" in done.stderr
     assert "Traceback" not in done.stderr
-    [kept] = (home / "sessions").glob("*.jsonl")
+    [kept] = (home / "outputs/sessions").glob("*.jsonl")
     loaded = load(kept)
     assert loaded.exchanges[2].human_pick == 0
     assert loaded.exchanges[1].prompt.persona == "A cat."
     assert [t.text for t in loaded.exchanges[1].prompt.turns] == ["meow", "hello"]
+
+
+def test_a_session_is_kept_in_the_folder_that_is_named_and_the_first_line_says_so(home: Path) -> None:
+    done = piped(home, *TALK, "--sessions", "mine/chats", lines="hello\n")
+    assert done.returncode == 0, done.stderr
+    [kept] = (home / "mine/chats").glob("*.jsonl")
+    assert f"the session is kept in {kept}" in done.stderr
+    assert not (home / "outputs").exists()
 
 
 def test_a_table_comes_without_json_ranks_where_asked_for_and_what_is_exported_is_taken(home: Path) -> None:
@@ -161,7 +169,7 @@ def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
     assert (done.exit_code, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (home / "sessions").exists()
+    assert not (home / "outputs/sessions").exists()
 
 
 def test_an_experiment_is_a_file_by_its_path_and_a_failing_scorer_has_its_column(home: Path) -> None:
@@ -239,7 +247,9 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
         cwd=home, env=PLAIN, timeout=PATIENCE,
     )  # fmt: skip
     assert json.loads(done.stdout)["turn"] == 1
-    assert done.stderr == "[]\n"
+    kept, modules = done.stderr.splitlines()
+    assert kept.startswith(f"the session is kept in {home / 'outputs/sessions'}")
+    assert modules == "[]"
 
 
 # --- at a terminal
@@ -288,7 +298,7 @@ def ipython(home: Path) -> Iterator[Terminal]:
 
 
 def kept(home: Path):
-    [path] = (home / "sessions").glob("*.jsonl")
+    [path] = (home / "outputs/sessions").glob("*.jsonl")
     return load(path)
 
 

@@ -96,7 +96,14 @@ def lora(begin: Start) -> tuple[CompletedProcess[str], Path]:
 def assert_same_run(found: Path, wanted: Path, apart: float = 1e-5) -> None:
     """Equal losses and gradient norms at every update, evaluations and final weights."""
     a, b = read_metrics(found), read_metrics(wanted)
-    for name in ("train/loss", "train/accuracy", "train/margin", "eval/accuracy", "eval/margin_mean"):
+    for name in (
+        "train/learning_rate",
+        "train/loss",
+        "train/accuracy",
+        "train/margin",
+        "eval/accuracy",
+        "eval/margin_mean",
+    ):
         assert a[name].keys() == b[name].keys()
         assert a[name] == pytest.approx(b[name], abs=1e-5), name
     assert len(a["train/loss"]) == UPDATES
@@ -190,9 +197,10 @@ def test_evaluation_and_scores_agree(plain) -> None:
 
 def test_the_model_card_says_what_it_is_and_what_was_measured(plain) -> None:
     card = (plain[1] / "model" / "README.md").read_text()
-    accuracy = json.loads((plain[1] / "evaluation.json").read_text())["metrics"]["accuracy"]
+    measured = json.loads((plain[1] / "evaluation.json").read_text())
+    before, accuracy = measured["before"]["accuracy"], measured["metrics"]["accuracy"]
     assert card.startswith("---\nlibrary_name: transformers\n")
-    assert f"| accuracy | {accuracy:.4f} |" in card
+    assert f"| accuracy | {before:.4f} | {accuracy:.4f} |" in card
 
 
 @pytest.mark.parametrize("launcher", ["plain", "zero2"])

@@ -48,7 +48,14 @@ def plain(go: Go) -> tuple[CompletedProcess[str], Path]:
 def assert_same_run(found: Path, wanted: Path) -> None:
     """Equal losses, gradient norms, evaluations and final weights; the same answers."""
     a, b = read_metrics(found), read_metrics(wanted)
-    for name in ("train/loss", "train/accuracy", "eval/perplexity", "eval/token_accuracy", "eval/samples/tokens"):
+    for name in (
+        "train/learning_rate",
+        "train/loss",
+        "train/accuracy",
+        "eval/perplexity",
+        "eval/token_accuracy",
+        "eval/samples/tokens",
+    ):
         assert a[name].keys() == b[name].keys()
         assert a[name] == pytest.approx(b[name], rel=1e-5, abs=1e-5), name
     assert len(a["train/loss"]) == UPDATES
@@ -82,7 +89,11 @@ def test_a_run_leaves_a_policy_that_talks_its_samples_and_its_figures(plain, cha
     }  # fmt: skip
     measured = json.loads((folder / "evaluation.json").read_text())["metrics"]
     assert {"perplexity", "token_accuracy", "loss", "samples/tokens", "samples/ended"} == set(measured)
-    assert [path.name for path in sorted((folder / "samples").iterdir())] == ["000004.jsonl", "000005.jsonl"]
+    assert [path.name for path in sorted((folder / "samples").iterdir())] == [
+        "000000.jsonl",
+        "000004.jsonl",
+        "000005.jsonl",
+    ]
     rows = read_lines(folder / "samples/000005.jsonl")
     assert [set(row) for row in rows] == [{"step", "row", "prompt", "reply", "tokens", "finish", "scores"}] * 2
     assert measured["samples/tokens"] == sum(row["tokens"] for row in rows) / 2

@@ -17,8 +17,8 @@ from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
 from reward_models.evaluation.any_model import PlainGenerator, load_causal
 from reward_models.evaluation.experiments import gptj_engagement, hh, world
-from reward_models.evaluation.fitting import fit
-from reward_models.evaluation.loading import model_revisions
+from reward_models.evaluation.fitting import WithPersona, fit
+from reward_models.evaluation.loading import Experiment, model_revisions, sampling_of
 
 CHATS = [Conversation((Turn("user", "tell me about soup."),)), Conversation((Turn("user", "hi"),), "A bot.")]
 
@@ -55,6 +55,19 @@ def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string
     assert stopped[0][0].text == first[0][0].text.partition(letter)[0]
     assert stopped[0][0].finish_reason == "stop"
     assert all(letter not in c.text for replies in stopped for c in replies)
+
+
+def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: PlainGenerator) -> None:
+    persona = WithPersona(plain, "{persona}")
+    any_model, settled = Experiment("hh", hh, ()), Experiment("gptj_engagement", gptj_engagement, ())
+    assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "samples: temperature 0.9, top_p 0.95 (defaults)")
+    plain.model.generation_config.temperature = 0.6
+    sampling, said = sampling_of(any_model, persona)
+    assert sampling == Sampling(hh.DEFAULT_SAMPLING.max_new_tokens, 0.6)
+    assert said == "samples: temperature 0.6 (generation_config.json)"
+    assert sampling_of(settled, persona)[0] == gptj_engagement.SAMPLING
+    plain.model.generation_config.temperature = None
+    assert sampling_of(Experiment("world", world, ()), world.get_base_model()) == (Sampling(), "")
 
 
 def test_progress_is_told_a_token_at_a_time(plain: PlainGenerator) -> None:

@@ -366,8 +366,9 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
     assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
-    show_samples(found.rows, 1280)
-    assert "replies to held-out prompts after 1,280 updates" in capsys.readouterr().out
+    show_samples(found.rows, 1280, Sampling(temperature=0.7))
+    title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
+    assert title in " ".join(capsys.readouterr().out.split())
     why = "raised OSError: the server [/b] is away (test_gyms.py:"
     assert [note.partition(why)[:2] for note in found.notes] == [
         ("the evaluation goes without 2 of 2 scores of the watched b: ", why),

@@ -16,12 +16,12 @@ from lmgym.generation import Completion
 from lmgym.models import load_tokenizer
 from lmgym.override import override
 from lmgym.text import Conversation, Turn
+from ppo.attempts import WHOLE_STALLS
 from ppo.bounds import refuse_impossible
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
 from ppo.gyms import Gym, read_weights
-from ppo.learner import learning_rate
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import count_iterations, make_engine
 from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
@@ -311,14 +311,6 @@ def test_weights_of_scorers_are_read_and_refused() -> None:
         read_weights("c=1", "a=x,b=y")
 
 
-def test_the_rate_warms_up_and_comes_down() -> None:
-    rate = learning_rate(1.0, "linear", 2, 6)
-    assert [rate(i) for i in range(6)] == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-    rate = learning_rate(1.0, "cosine", 0.0, 4)
-    assert [rate(i) for i in range(4)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
-    assert learning_rate(2.0, "constant_with_warmup", 0.5, 4)(3) == 2.0
-
-
 @pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])
 def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(changes, small_models) -> None:
     lora = changes.get("lora", 0)
@@ -348,3 +340,7 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
         shared = {id(p) for p in actor.parameters()} & {id(p) for p in reference.model.parameters()}
         frozen = frozen_modules(actor.causal, 1) if changes else []
         assert shared == {id(p) for module in frozen for p in module.parameters()}
+
+
+def test_rewards_that_always_stall_are_given_up_before_the_run_counts_as_stalled() -> None:
+    assert RewardConfig().reward_timeout * (WHOLE_STALLS + 1) < RunConfig().stall_timeout

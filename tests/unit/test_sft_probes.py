@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError
@@ -19,7 +19,7 @@ from lmgym.text import Conversation, Turn
 from sft import train
 from sft.config import DataConfig, SamplesConfig, SftConfig
 from sft.objectives import NextToken, SoftTargets
-from sft.probes import HeldOutProbe, Prompt, SampleProbe
+from sft.probes import HeldOutProbe, Prompt, SampleProbe, sampling_of
 from sft.tasks import CHAT, SftTask
 from sft.tokenization import Example, tokenize_chats
 
@@ -112,6 +112,23 @@ def test_fixed_prompts_are_answered_alike_each_time_with_length_and_every_scorer
             parameter.add_(torch.randn_like(parameter))
     probe.measure(policy, CPU)
     assert probe.rows != rows  # by the weights as they are now
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({}, "temperature 0.6, top_p 0.9 (generation_config.json)"),
+        ({"temperature": 0.0}, "greedy (--temperature, generation_config.json)"),
+        ({"top_p": 1.0}, "temperature 0.6 (--top_p, generation_config.json)"),
+        ({"temperature": 1.0, "top_p": 1.0}, "temperature 1 (--temperature, --top_p)"),
+    ],
+)
+def test_prompts_are_answered_as_the_model_is_sampled_but_for_what_flags_say(flags: dict, words: str) -> None:
+    own = GenerationConfig(do_sample=True, temperature=0.6, top_p=0.9)
+    sampling, source = sampling_of(SamplesConfig(sample_tokens=9, **flags), own, seed=5)
+    assert (sampling.max_new_tokens, sampling.seed) == (9, 5)
+    assert SampleProbe([], None, None, sampling, {}, source).settings == words  # type: ignore[arg-type]
+    assert sampling_of(SamplesConfig(), GenerationConfig(), 0) == (Sampling(64), "defaults")
 
 
 def test_a_family_that_the_sampler_does_not_know_is_trained_without_samples_and_that_is_said() -> None:

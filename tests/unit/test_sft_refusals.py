@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launching import words
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
@@ -50,3 +51,13 @@ def test_scorers_of_the_answers_are_there(config: SftConfig, words: str, expecte
 def test_a_policy_is_no_scorer_of_the_answers(config: SftConfig, small_models: dict[str, Path]) -> None:
     judged = replace(config.samples, scorers=f"a={small_models['gpt2']}")
     assert str(small_models["gpt2"]) in refusal(replace(config, samples=judged), dry_run=True)
+
+
+def test_rows_are_truncated_to_what_the_policy_reads_and_a_missing_data_set_is_told(config: SftConfig, capsys) -> None:
+    long = replace(config, data=replace(config.data, max_length=512))
+    train(replace(long, run=replace(config.run, dry_run=True)), CHAT)
+    said = words(capsys.readouterr().out)
+    assert f"--max_length 512 exceeds what {config.policy.model} reads: rows are truncated to its 256 tokens" in said
+    assert "truncated to 256 tokens" in said
+    absent = replace(long, data=replace(long.data, dataset="/nowhere/chats.jsonl"))
+    assert "dataset /nowhere/chats.jsonl does not exist" in refusal(absent, dry_run=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lmgym.generation import Generator, Sampling
 from reward_models.evaluation.judging import Judge
 
-SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
+DEFAULT_SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
 
 
 @dataclass(frozen=True)

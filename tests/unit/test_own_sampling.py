@@ -1,0 +1,61 @@
+"""How a model is sampled where people read it: as its own folder says, else by defaults, and the words for it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from lmgym.errors import InputError
+from lmgym.generation import Sampling, own_sampling
+
+DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, Sampling(128, 0.6, top_p=0.9, seed=3)),
+        ({"temperature": 0.6}, Sampling(128, 0.6, seed=3)),  # what it leaves out is neutral, not the default
+        ({"do_sample": True}, Sampling(128, seed=3)),
+        (
+            {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1},
+            Sampling(128, 0.7, 20, 0.8, 1.1, seed=3),
+        ),
+    ],
+)
+def test_a_folder_that_says_how_is_followed(said: dict, expected: Sampling) -> None:
+    assert own_sampling(GenerationConfig(**said), DEFAULT) == (expected, "generation_config.json")
+
+
+@pytest.mark.parametrize("config", [None, GenerationConfig(), GenerationConfig(eos_token_id=2, max_length=99)])
+def test_a_folder_that_says_nothing_leaves_the_defaults(config: GenerationConfig | None) -> None:
+    assert own_sampling(config, DEFAULT) == (DEFAULT, "defaults")
+
+
+def test_settings_are_read_from_the_file_of_a_model(small_models: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(small_models["llama"], tmp_path / "model")
+    file = tmp_path / "model/generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sample": True, "temperature": 0.6}))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert own_sampling(model.generation_config, DEFAULT)[0].temperature == 0.6
+
+
+def test_a_file_with_settings_that_no_sampler_has_is_refused() -> None:
+    config = GenerationConfig()
+    config.top_p = 7.0
+    with pytest.raises(InputError, match=r"generation_config.json of the model: top_p=7.0; needed: above 0"):
+        own_sampling(config, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (Sampling(), "temperature 1"),
+        (Sampling(temperature=0.6, top_p=0.9, top_k=20), "temperature 0.6, top_p 0.9, top_k 20"),
+        (Sampling(temperature=0, top_p=0.9, repetition_penalty=1.1), "greedy, repetition_penalty 1.1"),
+    ],
+)
+def test_people_are_told_what_is_in_use(sampling: Sampling, words: str) -> None:
+    assert str(sampling) == words
