@@ -114,12 +114,40 @@ def test_no_row_sees_another(family: str) -> None:
 def test_the_head_runs_where_tokens_have_loss_and_nowhere_else(family: str) -> None:
     policy, rows = PolicyModel(plain_model(family)), rows_of(LENGTHS["ragged"])
     seen: list[int] = []
-    policy.causal.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[0]))
+    policy.causal.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2]))
     logits = policy(**policy.collate([r[0] for r in rows], [r[1] for r in rows], PAD))
     places = sum(len(r[1]) for r in rows)
     assert seen == [places]
     assert logits.shape == (places, VOCABULARY)
     assert logits.dtype == torch.float32
+
+
+SCALED = {
+    "gemma2": {"head_dim": 8, "layer_types": ["full_attention"] * 2, "attn_logit_softcapping": None,
+               "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    "cohere": {"logit_scale": 0.25},
+    "granite": {"logits_scaling": 4.0, "attention_multiplier": 0.2, "residual_multiplier": 0.7,
+                "embedding_multiplier": 3.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", SCALED)
+@pytest.mark.parametrize("packed", [True, False])
+def test_logits_are_those_of_the_models_own_forward_with_all_that_its_head_does(
+    family: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, family, SETTINGS["llama"] | SCALED[family])
+    monkeypatch.setattr("lmgym.models.PACKED_FAMILIES", tuple(SETTINGS))
+    plain, rows = plain_model(family), rows_of(LENGTHS["ragged"])
+    plain.set_attn_implementation("sdpa" if family != "gemma2" else "eager")
+    with torch.no_grad():
+        expected = torch.cat([plain(input_ids=torch.tensor([ids])).logits[0, places] for ids, places, _ in rows])
+        bare = plain.get_output_embeddings()(plain.base_model(torch.tensor([rows[0][0]])).last_hidden_state[0])
+        policy = PolicyModel(plain, packed=packed)
+        found = policy(**policy.collate([ids for ids, _, _ in rows], [places for _, places, _ in rows], PAD))
+    own = len(rows[0][1])
+    assert (bare[rows[0][1]] - expected[:own]).abs().max() > 0.1, "the head does more than multiply"
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_family_that_is_not_packed_runs_padded(small_models: dict[str, Path]) -> None:
