@@ -139,13 +139,14 @@ def run_layers(
     for layer in range(first, end):
         read_only = last is None and layer == family.layers - 1
         if recompute and torch.is_grad_enabled():
-            hidden = checkpoint(_layer, family, batch, layer, hidden, read_only, use_reentrant=False)
+            hidden = checkpoint(run_layer, family, batch, layer, hidden, read_only, use_reentrant=False)
         else:
-            hidden = _layer(family, batch, layer, hidden, read_only)
+            hidden = run_layer(family, batch, layer, hidden, read_only)
     return hidden
 
 
-def _layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, read_only: bool) -> torch.Tensor:
+def run_layer(family: Family, batch: CausalRows, layer: int, hidden: torch.Tensor, read_only: bool) -> torch.Tensor:
+    """States [N, W] after a layer, of those before it; with `read_only` [M, W] of what is read. Call `embed` before."""
     projected = family.project(layer, hidden, batch.places if read_only else None)
     attended = attend(batch, *projected, family.scaling, read_only)
     if read_only:

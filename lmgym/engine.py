@@ -235,6 +235,18 @@ def gathered_parameters(parameters: Sequence[torch.Tensor], modifier_rank: int |
     return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
 
 
+def own_part(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """What this rank keeps of a parameter, flat, and where of the whole it begins: all of it but under ZeRO-3.
+
+    No collective, unlike `gathered_parameters`, which must not meet a parameter that a forward has asked for.
+    """
+    shard = getattr(parameter, "ds_tensor", None)
+    if shard is None:
+        return parameter.detach().flatten(), 0
+    begin = min(rank() * shard.ds_numel, parameter.ds_numel)  # type: ignore[attr-defined]
+    return shard.detach().flatten()[: parameter.ds_numel - begin], begin  # type: ignore[attr-defined]
+
+
 def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All weights of a module under DeepSpeed, whole and on the CPU, on rank 0; elsewhere an empty dict. Collective.
 
@@ -300,7 +312,7 @@ class Engine:
     """One trained model under raw DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
 
     def __init__(self, engine, scales: Sequence[Scales] | None = None) -> None:
-        self.engine = engine
+        self.engine, self.version = engine, 0
         self.scales = scales or [(1.0, 1.0)] * len(engine.optimizer.param_groups)
 
     @classmethod
@@ -341,7 +353,9 @@ class Engine:
         """Updates the weights after a last backward; False where DeepSpeed skipped it for a gradient not finite."""
         skipped = self.engine.skipped_steps
         self.engine.step()
-        return self.engine.skipped_steps == skipped
+        stepped = self.engine.skipped_steps == skipped
+        self.version += stepped
+        return stepped
 
     def gather(self) -> dict[str, torch.Tensor]:
         """`whole_weights` of the trained module."""

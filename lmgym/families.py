@@ -27,6 +27,8 @@ class Family(Protocol):
     """A causal model as its layers' functions; N tokens, W wide, heads of D."""
 
     layers: int
+    blocks: list[Any]
+    """each layer's module"""
     scaling: float
     output: "Joined"
     """the head"""
@@ -76,7 +78,9 @@ class LlamaFamily:
 
     def __init__(self, trunk, head) -> None:
         self.trunk, self.sums_in_fp32 = trunk, False
-        blocks = list(self.trunk.layers)  # a look into a ModuleList, or for what is not there, takes microseconds
+        blocks: list[Any] = list(
+            self.trunk.layers
+        )  # a look into a ModuleList, or for what is not there, takes microseconds
         attention = blocks[0].self_attn
         self.blocks, self.norms_heads = blocks, hasattr(attention, "q_norm")
         self.layers, self.scaling, self.width = len(blocks), attention.scaling, attention.head_dim
@@ -200,7 +204,7 @@ class GPT2Family:
 
     def __init__(self, trunk, head) -> None:
         self.trunk, self.sums_in_fp32 = trunk, False
-        self.blocks = list(self.trunk.h)
+        self.blocks: list[Any] = list(self.trunk.h)
         attention = self.blocks[0].attn
         self.layers, self.scaling, self.width = len(self.blocks), attention.scaling, attention.head_dim
         self.inputs = [Joined(block.attn.c_attn) for block in self.blocks]

@@ -26,6 +26,11 @@ class Trained(Protocol):
         ...
 
     @property
+    def version(self) -> int:
+        """How many updates have changed the weights in this process."""
+        ...
+
+    @property
     def takes_parts(self) -> bool:
         """Whether each backward of an update may reach a part of the weights alone."""
         ...
@@ -65,6 +70,7 @@ class PlainEngine:
         self.model, self.optimizer, self.scales = model, optimizer, take_scales(optimizer)
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.trained = [p for p in model.parameters() if p.requires_grad]
+        self.version = 0
 
     @property
     def module(self) -> torch.nn.Module:
@@ -115,6 +121,7 @@ class PlainEngine:
         finite = bool(torch.isfinite(norm))
         if finite:
             self.optimizer.step()
+            self.version += 1
         self.optimizer.zero_grad(set_to_none=True)
         return finite
 

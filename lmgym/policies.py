@@ -123,14 +123,18 @@ class PolicyModel(nn.Module):
             logits = self.model(input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=columns).logits
             return logits.flatten(0, 1).index_select(0, places).float()
         # by the model's own forward: what its head does besides, such as a softcap or a scale of the logits, is in it
-        return self.causal(
-            input_ids=packed.input_ids,
-            position_ids=packed.position_ids,
-            packed=packed,
-            masks=packed.masks(working_dtype(self.causal)),
-            use_cache=False,
-            logits_to_keep=places,
-        ).logits[0].float()
+        return (
+            self.causal(
+                input_ids=packed.input_ids,
+                position_ids=packed.position_ids,
+                packed=packed,
+                masks=packed.masks(working_dtype(self.causal)),
+                use_cache=False,
+                logits_to_keep=places,
+            )
+            .logits[0]
+            .float()
+        )
 
 
 def save_policy(model, state_dict: Weights, folder: Path, tokenizer, merge: bool) -> Path:

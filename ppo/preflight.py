@@ -1,9 +1,11 @@
 """What must hold before the first update, or nothing that follows means anything; a failure names the token."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from lmgym.engine import agreed
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
@@ -14,11 +16,18 @@ from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk, refuse_unfit_critic
+from ppo.experience import Gap
+from ppo.learner import FirstLook
 from ppo.models import count_layers
+from ppo.parts import Parts
 from ppo.rollouts import Rollouts
+from ppo.rounding import Rounding, allowed_apart, measure_rounding
+from ppo.state import LoopState
 
-MOST_GAP = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
-"""nats between sampler and trainer: the largest in fp32, the mean in 16 bits"""
+EXACT_GAP = 1e-4
+"""nats that two computations of a log-probability in fp32 may differ by; of 16 bits see ppo/rounding.py"""
+MOST_ROUNDING = 0.1
+"""nats a token between a model's log-probabilities in 16 bits and in fp32: beyond it ratios of PPO are noise"""
 
 
 def prompt_lengths(tokenizer, tasks: Sequence[Task]) -> list[int]:
@@ -84,15 +93,17 @@ def check_prompts(config: PPOConfig, tokenizer, max_length: int, tasks: Sequence
 
 
 def check_first_rollouts(
-    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts
-) -> None:
+    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts,
+    rounding_gap: float | None = None,
+) -> None:  # fmt: skip
     """Raises InputError, with the token, where the reference is another model, a reply's eos has no place in the loss,
-    or a score stands on the wrong token. For the first iteration of a run.
+    or a score stands on the wrong token. For the first iteration of a run; in 16 bits `rounding_gap` is the policy's
+    own distance from fp32.
     """
-    if far := _far_apart(config, rollouts.logprobs, rollouts.reference_logprobs):
+    if far := _far_apart(config, rollouts.logprobs, rollouts.reference_logprobs, rounding_gap):
         found, place = far
         raise InputError(
-            f"policy and reference have the same weights and differ by {found:.2g} nats a token, most at "
+            f"policy and reference have the same weights and differ by {found}, most at "
             f"{_token(tokenizer, rollouts, place)}"
         )
     if tokenizer.pad_token_id in set(eos):
@@ -103,47 +114,112 @@ def check_first_rollouts(
     _check_scores(config, tokenizer, set(eos), episodes, rollouts)
 
 
-def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
-    """Raises InputError where the weights that sampled are not those that learn. In every iteration, on every rank."""
+def check_rollouts(
+    config: PPOConfig, p: Parts, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, gap: Gap
+) -> None:
+    """What must hold before an update, in the first iteration and in every one. Raises InputError, on all ranks.
+
+    In 16 bits what they let differ is measured on the first rollouts, and again where that is not enough. Collective.
+    """
+    agreed(partial(check_finite, config, p.tokenizer, rollouts))
+    agreed(partial(p.sampler.refuse_stale, p.engine.version))
+    known = state.rounding_gap
+    if config.policy.precision == "fp32":
+        agreed(partial(check_gap, config, p.tokenizer, rollouts))
+    elif known is None or gap.mean > allowed_apart(known, gap.tokens):
+        rounding = measure_rounding(p.sampler.whole, rollouts, p.experience.actor.temperature, p.experience.device)
+        agreed(partial(check_gap, config, p.tokenizer, rollouts, rounding))
+        state.rounding_gap = rounding.trainer
+    if state.iteration == 0:
+        given = (p.tokenizer, p.sampler.generator.eos, episodes, rollouts, state.rounding_gap)
+        agreed(lambda: check_first_rollouts(config, *given))
+
+
+def ratio_check(config: PPOConfig, p: Parts, state: LoopState, rollouts: Rollouts) -> FirstLook | None:
+    """Before step 1: what looks at the log-probabilities of the very first forward that learns. Collective."""
+    if state.iteration > 0:
+        return None
+    check = partial(check_ratio, config, p.tokenizer, rollouts)
+    return lambda places, logprobs: agreed(lambda: check(places, logprobs, state.rounding_gap))
+
+
+def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
+    """Raises InputError, with the token, where the policy gives no finite log-probability. In every iteration."""
     wrong = ~torch.isfinite(rollouts.logprobs)
-    precision = config.policy.precision
     if wrong.any():
         place = int(wrong.long().argmax())
         raise InputError(
             f"the policy gives {_token(tokenizer, rollouts, place)} the log-probability {rollouts.logprobs[place]:g}: "
-            f"its weights hold numbers that are not finite, or too large for {precision}; needed: a model whose "
-            "log-probabilities are finite"
+            f"its weights hold numbers that are not finite, or too large for {config.policy.precision}; needed: a "
+            "model whose log-probabilities are finite"
         )
-    if far := _far_apart(config, rollouts.logprobs, rollouts.sampler_logprobs):
-        found, place = far
+
+
+def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding | None = None) -> None:
+    """Raises InputError where sampler and trainer compute another function, as with other positions or another
+    temperature: in fp32 by any token, in 16 bits by what `rounding` measured of both.
+    """
+    if rounding is None:
+        if far := _far_apart(config, rollouts.logprobs, rollouts.sampler_logprobs):
+            found, place = far
+            raise InputError(
+                f"sampler and trainer differ by {found}, most at {_token(tokenizer, rollouts, place)}: the first "
+                "update's ratio would not be 1; a defect of ours, or an untested family"
+            )
+        return
+    precision, own = config.policy.precision, rounding.trainer
+    if own > MOST_ROUNDING:
         raise InputError(
-            f"sampler and trainer differ by {found:.2g} nats a token ({precision} allows {MOST_GAP[precision]:g}), "
-            f"most at {_token(tokenizer, rollouts, place)}: the first update's ratio would not be 1; a defect of ours, "
-            "or an untested family"
+            f"{precision} is too coarse for this policy: log-probabilities of {rounding.tokens} sampled tokens differ "
+            f"by {own:.2g} nats a token between the trainer's forward in {precision} and in fp32, of which "
+            f"{MOST_ROUNDING:g} is allowed; needed: --precision fp32, or another model"
+        )
+    if rounding.sampler > rounding.allowed:
+        apart = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
+        most = f", most at {_token(tokenizer, rollouts, int(apart.argmax()))}" if len(apart) else ""
+        raise InputError(
+            f"sampler and trainer differ: log-probabilities of {rounding.tokens} sampled tokens, as the sampler gives "
+            f"them in {precision}, are {rounding.sampler:.2g} nats a token from the trainer's forward in fp32; the "
+            f"trainer's own in {precision} are {own:.2g} from it, which allows {rounding.allowed:.2g}{most}: the first "
+            "update's ratio would not be 1; a defect of ours, or an untested family"
         )
 
 
-def check_ratio(config: PPOConfig, tokenizer, rollouts: Rollouts, places: torch.Tensor, logprobs: torch.Tensor) -> None:
+def check_ratio(
+    config: PPOConfig, tokenizer, rollouts: Rollouts, places: torch.Tensor, logprobs: torch.Tensor,
+    rounding_gap: float | None = None,
+) -> None:  # fmt: skip
     """Raises InputError where the first forward that learns gives other log-probabilities than its ratio divides by.
 
-    `logprobs` are those of the tokens at `places` of the M, with the weights still as they were.
+    `logprobs` are those of the tokens at `places` of the M, with the weights still as they were. `rounding_gap` as in
+    `check_first_rollouts`.
     """
-    if far := _far_apart(config, logprobs, rollouts.logprobs[places]):
+    if far := _far_apart(config, logprobs, rollouts.logprobs[places], rounding_gap):
         found, place = far
         raise InputError(
-            f"before any update the new log-probabilities and the old ones differ by {found:.2g} nats a token, most at "
+            f"before any update the new log-probabilities and the old ones differ by {found}, most at "
             f"{_token(tokenizer, rollouts, int(places[place]))}: PPO's ratio must begin at 1; a defect of ours, or a "
             "model whose forward is not the same twice"
         )
 
 
-def _far_apart(config: PPOConfig, logprobs: torch.Tensor, others: torch.Tensor) -> tuple[float, int] | None:
-    """How far, where that is more than MOST_GAP, and the place of the token that is farthest; NaN is far."""
+def _far_apart(
+    config: PPOConfig, logprobs: torch.Tensor, others: torch.Tensor, rounding_gap: float | None = None
+) -> tuple[str, int] | None:
+    """How far in words, where that is more than allowed, and the place of the token that is farthest; NaN is far.
+
+    Two computations of the trainer: in fp32 the largest difference counts, in 16 bits the mean.
+    """
     if not len(logprobs):
         return None
     apart, precision = (logprobs - others).abs().nan_to_num(torch.inf), config.policy.precision
-    found = float(apart.max() if precision == "fp32" else apart.mean())
-    return None if found <= MOST_GAP[precision] else (found, int(apart.argmax()))
+    if precision == "fp32":
+        found, most, why = float(apart.max()), EXACT_GAP, f"fp32 allows {EXACT_GAP:g}"
+    else:
+        assert rounding_gap is not None
+        found, most = float(apart.mean()), allowed_apart(rounding_gap, len(logprobs))
+        why = f"the policy's own {precision} is {rounding_gap:.2g} from fp32, which allows {most:.2g}"
+    return None if found <= most else (f"{found:.2g} nats a token ({why})", int(apart.argmax()))
 
 
 def _check_scores(config: PPOConfig, tokenizer, eos: set[int], episodes: Sequence[Episode], rollouts: Rollouts) -> None:

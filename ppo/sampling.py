@@ -10,6 +10,7 @@ from typing import final
 
 import torch
 
+from lmgym.engine import own_part
 from lmgym.errors import InputError
 from lmgym.kept_states import KeptStates
 from lmgym.local_generation import LocalGenerator
@@ -26,7 +27,7 @@ class SamplingPolicy:
     def __init__(self, actor: ActorCritic, tokenizer, precision: str, sharded: bool, under_deepspeed: bool, rows: int):
         self.actor = actor
         rounds = precision == "bf16" and not under_deepspeed
-        self.copied = sharded or rounds
+        self.sharded, self.copied = sharded, sharded or rounds
         # DeepSpeed may make a forward collective: ranks would have to agree on whose states are whole
         self.keeps_states = precision == "fp32" and not under_deepspeed and actor.frozen_layers > 0
         model = actor.policy
@@ -38,13 +39,20 @@ class SamplingPolicy:
         self.generator = LocalGenerator(below_adapters(model), tokenizer, rows)
         self.generator.family.sums_in_fp32 = rounds
         self._synced = False
+        self.version = -1
+        """the engine's, of the weights that were taken over last"""
+
+    @property
+    def whole(self):
+        """The policy with whole weights: the trained one, or the copy where ZeRO-3 has sharded that."""
+        return self.policy if self.sharded else self.actor.policy
 
     @torch.no_grad()
-    def sync(self, keeps_gib: float = 0.0) -> None:
+    def sync(self, keeps_gib: float = 0.0, version: int = 0) -> None:
         """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3.
 
-        What follows keeps up to so much of the frozen layers' states in `states`, where they are those that training
-        would compute: in fp32 without DeepSpeed.
+        `version` is the engine's. What follows keeps up to so much of the frozen layers' states in `states`, where they
+        are those that training would compute: in fp32 without DeepSpeed.
         """
         keeps = self.keeps_states and keeps_gib > 0
         self.generator.keeps = KeptStates(self.actor.frozen_layers, keeps_gib * GIB / 4) if keeps else None
@@ -53,8 +61,32 @@ class SamplingPolicy:
                 if trained.requires_grad or not self._synced:
                     with gathered([trained]):
                         own.copy_(trained)
-        self._synced = True
+        self._synced, self.version = True, version
         self.generator.renew()
+
+    @torch.no_grad()
+    def refuse_stale(self, version: int) -> None:
+        """Raises InputError where the weights that sample are not those that learn, which are of this version.
+
+        Exact, where log-probabilities cannot tell: an update at a rate of 1e-5 moves them by as much as bf16 rounds
+        them. A copy is compared weight by weight, under ZeRO-3 those of which this rank has a part.
+        """
+        names, differ = [], []
+        for (name, trained), own in zip(self.actor.policy.named_parameters(), self.policy.parameters(), strict=True):
+            if self.copied and trained.requires_grad:
+                part, begin = own_part(trained)
+                names.append(name)
+                differ.append((own.flatten()[begin : begin + len(part)] != part.to(own)).any())
+        # all of them before any is read: no wait for the device between
+        others = [
+            name for name, other in zip(names, torch.stack(differ).tolist() if differ else [], strict=True) if other
+        ]
+        if others or version != self.version:
+            found = f"{len(others)} of {len(names)} matrices and vectors differ, {others[0]} first" if others else ""
+            raise InputError(
+                f"the sampler's weights are not the trainer's: sampled after update {self.version} of this process, "
+                f"trained after {version}{found and '; '}{found}: the replies are of another policy; a defect of ours"
+            )
 
     @property
     def states(self) -> KeptStates | None:

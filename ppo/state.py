@@ -40,6 +40,8 @@ class LoopState:
     """mean tokens of a reply in the first iteration"""
     before: dict[str, float] = field(default_factory=dict)
     """figures of the evaluation before step 1"""
+    rounding_gap: float | None = None
+    """nats a token between the policy's log-probabilities in 16 bits and in fp32, as last measured (ppo/rounding.py)"""
 
     @classmethod
     def fresh(cls, method: MethodConfig) -> "LoopState":
@@ -56,6 +58,7 @@ class LoopState:
             "iteration": self.iteration,
             "first_length": self.first_length,
             "before": self.before,
+            "rounding_gap": self.rounding_gap,
         }
 
     def restore(self, said: dict[str, Any]) -> None:
@@ -66,7 +69,7 @@ class LoopState:
         moments = said["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
-        self.before = said["before"]
+        self.before, self.rounding_gap = said["before"], said["rounding_gap"]
 
 
 def write_state(folder: Path, engine: Trained, state: LoopState) -> None:

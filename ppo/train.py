@@ -8,7 +8,6 @@ Design decisions:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,18 +41,17 @@ from ppo.evaluation import evaluate, gains, play, table_rows
 from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare, refuse_unheeded
-from ppo.learner import FirstLook, Learned
+from ppo.learner import Learned
 from ppo.parts import Parts, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import (
     biases,
-    check_first_rollouts,
-    check_gap,
     check_policy,
     check_prompts,
-    check_ratio,
+    check_rollouts,
     idle_policy,
     most_of_a_prompt,
+    ratio_check,
 )
 from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
@@ -111,7 +109,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 1. the weights that sample are those that were trained
         clock.phase("rollout_generate")
-        p.sampler.sync(config.rollout.cache_gb)
+        p.sampler.sync(config.rollout.cache_gb, p.engine.version)
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)
@@ -126,15 +124,15 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         gap = p.experience.measure(rollouts, p.sampler.states)
-        agreed(partial(check_gap, config, p.tokenizer, rollouts))
-        _check_rollouts(config, p, iteration, episodes, rollouts, run)
+        check_rollouts(config, p, state, episodes, rollouts, gap)
+        show_notes([note for note in p.experience.why_no_cache(rollouts) if run.is_main])
 
         # 4. KL reward and advantages
         rewards = reward_and_advance(rollouts, config, state.kl.value)
 
         # 5. epochs of minibatches
         clock.phase("backward")
-        learned = p.learner.learn(rollouts, iteration, sampled_after, _ratio_check(config, p, rollouts, iteration))
+        learned = p.learner.learn(rollouts, iteration, sampled_after, ratio_check(config, p, state, rollouts))
 
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
@@ -163,30 +161,12 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
     return metrics
 
 
-def _check_rollouts(
-    config: PPOConfig, p: Parts, iteration: int, episodes: Sequence[Episode], rollouts: Rollouts, run: Run
-) -> None:
-    """What must hold before the first update, all ranks stop alike; what people should know of. Collective."""
-    if iteration == 0:
-        eos = p.sampler.generator.eos
-        agreed(lambda: check_first_rollouts(config, p.tokenizer, eos, episodes, rollouts))
-    why_no_cache = p.experience.why_no_cache(rollouts)
-    show_notes(why_no_cache if run.is_main else [])
-
-
 def _judge(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> str:
     """Moves the KL coefficient; why the run should stop now, or nothing."""
     if metrics["rollout/failed_rewards"] == 1:  # a mean of nothing judges nobody
         return ""
     state.kl.update(metrics["policy/kl"], config.rollout.num_rollouts)
     return collapse(metrics, config.method, state.first_length)
-
-
-def _ratio_check(config: PPOConfig, p: Parts, rollouts: Rollouts, iteration: int) -> FirstLook | None:
-    """Before step 1: what looks at the log-probabilities of the very first forward that learns. Collective."""
-    if iteration > 0:
-        return None
-    return lambda places, logprobs: agreed(lambda: check_ratio(config, p.tokenizer, rollouts, places, logprobs))
 
 
 def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
@@ -214,7 +194,7 @@ def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) ->
         return
     if state.scorer_moments is None:
         keeper.beat("reference replies, to normalise scorers")
-        p.sampler.sync()
+        p.sampler.sync(version=p.engine.version)
         tasks, seeds = _share(config, p.gym, 0)
         heard = Hearing()
         play(p.gym, tasks, [seed ^ 1 for seed in seeds], p.sampler.generator, p.tokenizer, p.sampling, config, heard)
@@ -285,7 +265,7 @@ def _due(iteration: int, updates: int, each: int, iterations: int) -> bool:
 
 
 def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: int) -> dict[str, float]:
-    p.sampler.sync()
+    p.sampler.sync(version=p.engine.version)
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
     failed, asked, trouble = found.failed_rewards

@@ -18,6 +18,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
     # as a shell's `&` has it; what is started would inherit that, and tests interrupt it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+from real_model import HOW, find_or_make
 from servers import Server, ServerProcess  # what they are told of the environment is set by now
 
 NAMES = count()
@@ -89,6 +90,15 @@ def serve(server_process: ServerProcess, tmp_path: Path) -> Iterator[Callable[[s
     yield start
     for process in own:
         process.stop()
+
+
+@pytest.fixture(scope="session")
+def real_model(tmp_path_factory) -> Path:
+    """SmolLM2-135M-Instruct in fp32; skips, and says how to get it, where it is absent."""
+    folder = find_or_make(tmp_path_factory.mktemp("real"))
+    if folder is None:
+        pytest.skip(HOW)
+    return folder
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 import ppo.experience
 import ppo.train as loop
 from lmgym.config import RunConfig
+from ppo import preflight
 from ppo.experiments.randomwalks import CONFIG
 from ppo.gyms import random_walks
 from ppo.random_walks_start import make_start
@@ -55,7 +56,7 @@ def score_the_first_token(monkeypatch) -> None:
         return rollouts
 
     monkeypatch.setattr(loop, "gather", misplaced)
-    monkeypatch.setattr(loop, "check_first_rollouts", lambda *given: None)
+    monkeypatch.setattr(preflight, "check_first_rollouts", lambda *given: None)
 
 
 def shift_old_logprobs(monkeypatch) -> None:
@@ -68,7 +69,7 @@ def shift_old_logprobs(monkeypatch) -> None:
         return rewards
 
     monkeypatch.setattr(loop, "reward_and_advance", shifted)
-    monkeypatch.setattr(loop, "check_ratio", lambda *given: None)
+    monkeypatch.setattr(preflight, "check_ratio", lambda *given: None)
 
 
 def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from ppo.figures import of_rollouts
 from ppo.gyms import Gym, read_weights
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import count_iterations, make_engine
-from ppo.preflight import biases, check_first_rollouts, check_gap, check_prompts, check_ratio
+from ppo.preflight import biases, check_finite, check_first_rollouts, check_gap, check_prompts, check_ratio
 from ppo.rollouts import Rollouts, gather
+from ppo.rounding import Rounding
 from ppo.safeguards import Alarm, collapse
 from ppo.sampling import SamplingPolicy
 from ppo.state import LoopState
@@ -75,7 +76,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
     state.alarm.hear(1, 0.1, 0.2, 0.1)
     state.alarm.hear(2, 0.2, -0.2, 0.1)
-    state.before = {"eval/gold": 0.2}
+    state.before, state.rounding_gap = {"eval/gold": 0.2}, 1 / 30
     found, fresh = LoopState.fresh(method), LoopState.fresh(method)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
@@ -131,7 +132,7 @@ def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path
         checked(gather(episodes), folder, episodes, eos=pad)
     other = gather(episodes)
     other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
-    with pytest.raises(InputError, match=r"differ by 0.1 nats a token, most at token 2 of reply 0, .* \(id 1\)"):
+    with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):
         checked(other, folder, episodes)
 
 
@@ -143,11 +144,33 @@ def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[st
         InputError, match=r"differ by 0.01 nats .*fp32 allows 0.0001.* token 0 of reply 1, .* \(id 22\)"
     ):
         check_gap(config, tokenizer, rollouts)
-    rounded = replace(config, policy=replace(config.policy, precision="bf16"))
-    check_gap(rounded, tokenizer, rollouts)  # .002 on average
-    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.11, 0])
-    with pytest.raises(InputError, match=r"differ by 0.022 nats .*bf16 allows 0.02"):
-        check_gap(rounded, tokenizer, rollouts)
+
+
+def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_half_more(small_models) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision="bf16"))
+    check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
+    with pytest.raises(InputError) as caught:
+        check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
+    assert str(caught.value).startswith(
+        "sampler and trainer differ: log-probabilities of 400 sampled tokens, as the sampler gives them in bf16, are "
+        "0.2 nats a token from the trainer's forward in fp32; the trainer's own in bf16 are 0.03 from it, which allows "
+        "0.05, most at token 0 of reply 1"
+    )
+    with pytest.raises(InputError, match=r"are 0\.05 nats a token from"):
+        check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
+    check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
+    check_gap(config, tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
+
+
+def test_a_policy_that_16_bits_are_too_coarse_for_is_refused(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))])
+    rollouts.logprobs = rollouts.sampler_logprobs
+    config = replace(configured(folder), policy=ModelConfig(str(folder), precision="bf16"))
+    with pytest.raises(InputError, match=r"bf16 is too coarse .* differ by 0.3 nats .* 0.1 is allowed; needed: --prec"):
+        check_gap(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -157,7 +180,7 @@ def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, 
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision=precision))
     with pytest.raises(InputError, match=r"token 1 of reply 0, .* \(id 21\) the log-probability nan: its weights hold"):
-        check_gap(config, tokenizer, rollouts)
+        check_finite(config, tokenizer, rollouts)
 
 
 def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
@@ -166,10 +189,23 @@ def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Pat
     config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
     check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
     check_ratio(config, tokenizer, rollouts, places[:0], torch.zeros(0))
-    with pytest.raises(InputError, match=r"differ by 0.01 nats a token, most at token 1 of reply 1, .* \(id 23\)"):
+    with pytest.raises(InputError, match=r"differ by 0.01 nats a token .*, most at token 1 of reply 1, .* \(id 23\)"):
         check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.01]))
-    with pytest.raises(InputError, match=r"differ by inf nats a token, most at token 0 of reply 1"):
+    with pytest.raises(
+        InputError, match=r"differ by inf nats a token \(fp32 allows 0.0001\), most at token 0 of reply 1"
+    ):
         check_ratio(config, tokenizer, rollouts, places, torch.tensor([math.nan, -5.0]))
+
+
+def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision="bf16"))
+    places, off = torch.tensor([3, 4]), torch.tensor([-4.0, -5.1])  # 0.05 on average, of two tokens
+    check_ratio(config, tokenizer, rollouts, places, off, 0.03)
+    with pytest.raises(InputError, match=r"by 0.05 nats a token \(the policy's own bf16 is 0.003 from fp32, which all"):
+        check_ratio(config, tokenizer, rollouts, places, off, 0.003)
 
 
 def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[str, Path]) -> None:
