@@ -1,4 +1,11 @@
-"""Replies from a causal model in this process: one prefill a prompt, however many replies; finished rows leave."""
+"""Replies from a causal model in this process: one prefill a prompt, however many replies; finished rows leave.
+
+Design decisions:
+- What is sampled stays on the device until the batch ends: to wait for a token costs a GPU more than a small model's
+  step. Which rows have ended is looked at every LOOK_EVERY tokens; what they say meanwhile counts nothing.
+- Stop strings are text, which the device does not know: with them every token is waited for. So it is with top-p
+  without top-k, which may need more than the likeliest tokens (lmgym/token_sampling.py).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +27,8 @@ from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
 KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
 GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph
 GRAPH_STEPS = 16  # a capture costs about three steps
+# tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
+LOOK_EVERY = 8
 
 
 @dataclass
@@ -27,10 +36,46 @@ class _Rows:
     """Replies under way, a row each; `row` numbers them among all replies of the request."""
 
     row: np.ndarray
+    index: torch.Tensor
+    """the same on the device"""
     open: np.ndarray
+    """as was known at the last look"""
     noise: torch.Tensor
     """[rows, room]"""
     seen: torch.Tensor | None
+
+
+@dataclass
+class _Replies:
+    """What was sampled of all replies of a request, on the device until the last token."""
+
+    ids: torch.Tensor
+    """[replies, room] int64; behind a reply's end there may be tokens that count nothing"""
+    logprobs: torch.Tensor
+    """[replies, room] float32"""
+    eos: torch.Tensor
+    """ids that end a reply, none where nothing does"""
+    ended: torch.Tensor
+    """[replies] bool: by an eos"""
+    stopped: dict[int, int]
+    """lengths of those that ended by a stop string"""
+
+    @staticmethod
+    def of(replies: int, room: int, eos: Sequence[int], device: torch.device) -> "_Replies":
+        """None sampled yet."""
+        return _Replies(
+            torch.zeros(replies, room, dtype=torch.int64, device=device), torch.zeros(replies, room, device=device),
+            torch.tensor(eos, dtype=torch.int64, device=device), torch.zeros(replies, dtype=torch.bool, device=device),
+            {},
+        )  # fmt: skip
+
+    def add(self, position: int, rows: _Rows, chosen: torch.Tensor, logprobs: torch.Tensor) -> None:
+        """The tokens of the rows under way, and their log-probabilities, at a position."""
+        self.ids[:, position].index_copy_(0, rows.index, chosen)
+        self.logprobs[:, position].index_copy_(0, rows.index, logprobs)
+        if len(self.eos):
+            ends = (chosen[:, None] == self.eos).any(1)
+            self.ended.index_copy_(0, rows.index, self.ended[rows.index] | ends)
 
 
 @final
@@ -44,6 +89,7 @@ class LocalGenerator:
         self.family = family_of(model)
         self.prefix = Prefix(self.family)
         self.graphs = self.family.device.type == "cuda"
+        self.look_every = 1 if self.family.device.type == "cpu" else LOOK_EVERY
         self.keeps: KeptStates | None = None
         """what is kept of a request, for who asks for it; captured graphs keep nothing"""
         config = getattr(model, "generation_config", None)
@@ -113,37 +159,38 @@ class LocalGenerator:
             keeps.begin(cache.tapped, total, room)
         logits = logits if n == 1 else logits.repeat_interleave(n, 0)
         noise = torch.from_numpy(uniforms(row_seeds(seeds, n)[:, None], np.arange(room))).to(logits.device)
-        rows = _Rows(np.arange(total), np.ones(total, dtype=bool), noise, None)
+        every_row = np.arange(total)
+        index = torch.from_numpy(every_row).to(logits.device)
+        rows = _Rows(every_row, index, np.ones(total, dtype=bool), noise, None)
         if sampling.repetition_penalty != 1:
             rows.seen = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
             for i, prompt in enumerate(prompts):
                 rows.seen[i * n : (i + 1) * n, prompt] = True
-        ids, logprobs = np.zeros((total, room), dtype=np.int64), np.zeros((total, room), dtype=np.float32)
-        lengths, reasons = np.full(total, room), np.array(["length"] * total, dtype=object)
+        replies = _Replies.of(total, room, self.eos if sampling.ends_at_eos else [], logits.device)
+        # only what stop strings need is text: for them each token is looked at
+        every = 1 if sampling.stop else self.look_every
         advance = self._stepper(cache, room)
         for position in range(room):
             chosen, chosen_logprobs = self._next(logits, rows, sampling, position)
-            # of rows that are closed too, behind their ends
-            ids[rows.row, position] = tokens = chosen.cpu().numpy()
-            logprobs[rows.row, position] = chosen_logprobs.cpu().numpy()
-            ended = self._ended(rows, tokens, ids[:, : position + 1], reasons, sampling)
-            if ended.any():
-                lengths[rows.row[ended]] = position + 1
-                rows.open &= ~ended
+            replies.add(position, rows, chosen, chosen_logprobs)
             if progress:
                 progress(position + 1, room)
-            if position + 1 == room or not rows.open.any():
+            if position + 1 == room:
                 break
-            going_on = self._leave(rows, chosen, cache)
-            if len(going_on) < len(chosen):
-                advance = self._stepper(cache, room)
+            going_on = chosen
+            if (position + 1) % every == 0:
+                self._look(rows, replies, position, sampling.stop)
+                if not rows.open.any():
+                    break
+                going_on = self._leave(rows, chosen, cache)
+                if len(going_on) < len(chosen):
+                    advance = self._stepper(cache, room)
             logits = advance(going_on)
             if keeps is not None and cache.tapped is not None:
-                keeps.add(torch.from_numpy(rows.row), position, cache.tapped)
-        found = [
-            self._completion(ids[row, : lengths[row]], logprobs[row, : lengths[row]], reasons[row], sampling)
-            for row in range(total)
-        ]
+                keeps.add(rows.index, position, cache.tapped)
+        if sampling.stop:
+            self._look(rows, replies, position, sampling.stop)
+        found = self._completions(replies, position + 1, sampling)
         if keeps is not None:
             keeps.end(prompts, n, [reply.ids for reply in found])
         return found
@@ -165,24 +212,18 @@ class LocalGenerator:
             rows.seen.scatter_(1, chosen[:, None], True)
         return chosen, logprobs
 
-    def _ended(
-        self, rows: _Rows, chosen: np.ndarray, ids: np.ndarray, reasons: np.ndarray, sampling: Sampling
-    ) -> np.ndarray:
-        """[rows] bool: which open ones end with this token, the last of `ids`; notes why."""
-        ended = np.zeros(len(chosen), dtype=bool)
-        if sampling.ends_at_eos:
-            for eos in self.eos:
-                ended |= chosen == eos
-            ended &= rows.open
-            if ended.any():
-                reasons[rows.row[ended]] = "eos"
-        if sampling.stop:
-            candidates = self._last_tokens_of(sampling.stop)[chosen]
-            for place in np.flatnonzero(rows.open & ~ended & candidates):
-                row = rows.row[place]
-                if _first_stop(self._decode(ids[row]), sampling.stop) is not None:
-                    reasons[row], ended[place] = "stop", True
-        return ended
+    def _look(self, rows: _Rows, replies: _Replies, position: int, stops: tuple[str, ...]) -> None:
+        """Which rows are still open, after the token at a position; waits for the device."""
+        rows.open &= ~replies.ended[rows.index].cpu().numpy()
+        if not stops:
+            return
+        chosen = replies.ids[rows.index, position].cpu().numpy()
+        candidates = self._last_tokens_of(stops)[chosen]
+        for place in np.flatnonzero(rows.open & candidates):
+            row = rows.row[place]
+            if _first_stop(self._decode(replies.ids[row, : position + 1].cpu().numpy()), stops) is not None:
+                replies.stopped[int(row)] = position + 1
+                rows.open[place] = False
 
     def _last_tokens_of(self, stops: tuple[str, ...]) -> np.ndarray:
         """[vocabulary] bool: tokens whose text has the last character of a stop string, and all that are no text."""
@@ -210,11 +251,26 @@ class LocalGenerator:
         index = torch.from_numpy(kept).to(chosen.device)
         cache.keep(torch.from_numpy(prompts).to(chosen.device), index)
         rows.row, rows.open, rows.noise = rows.row[kept], rows.open[kept], rows.noise[index]
+        rows.index = torch.from_numpy(rows.row).to(chosen.device)
         rows.seen = None if rows.seen is None else rows.seen[index]
         return chosen[index]
 
     def _decode(self, ids: np.ndarray) -> str:
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _completions(self, replies: _Replies, tokens: int, sampling: Sampling) -> list[Completion]:
+        """What was sampled in so many tokens a row, each up to its end."""
+        ids, logprobs = (part[:, :tokens].cpu().numpy() for part in (replies.ids, replies.logprobs))
+        is_end = np.isin(ids, self.eos) if sampling.ends_at_eos else np.zeros(ids.shape, dtype=bool)
+        lengths = np.where(is_end.any(1), is_end.argmax(1) + 1, tokens)
+        found = []
+        for row, (length, ended) in enumerate(zip(lengths.tolist(), is_end.any(1).tolist(), strict=True)):
+            # behind its end a row was still sampled: an eos there is none
+            stopped = replies.stopped.get(row)
+            reason: FinishReason = "stop" if stopped is not None else "eos" if ended else "length"
+            length = length if stopped is None else stopped
+            found.append(self._completion(ids[row, :length], logprobs[row, :length], reason, sampling))
+        return found
 
     def _completion(
         self, ids: np.ndarray, logprobs: np.ndarray, reason: FinishReason, sampling: Sampling
