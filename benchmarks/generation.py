@@ -67,13 +67,14 @@ def ours(generator: LocalGenerator, prompts: list[list[int]], n: int, lengths: n
     order = np.argsort([-len(p) for p in prompts], kind="stable")
     wanted = lengths.reshape(len(prompts), n)[order].ravel()
 
-    def ended(rows, chosen, ids, reasons, sampling) -> np.ndarray:
-        return rows.open & (ids.shape[1] >= wanted[rows.row])
+    def look(rows, replies, position, stops) -> None:
+        rows.open &= position + 1 < wanted[rows.row]
 
-    assert hasattr(generator, "_ended")
-    generator._ended = ended  # type: ignore[method-assign]
-    sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0)
-    return [list(c.ids) for replies in generator.generate(prompts, n, sampling) for c in replies]
+    assert hasattr(generator, "_look")
+    generator._look = look  # type: ignore[method-assign]
+    sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0, ends_at_eos=False)
+    found = [completion for replies in generator.generate(prompts, n, sampling) for completion in replies]
+    return [list(one.ids[:length]) for one, length in zip(found, lengths.tolist(), strict=True)]
 
 
 def measure(model, generator: LocalGenerator, case: tuple, repetitions: int, seed: int) -> dict:

@@ -50,7 +50,9 @@ class Run:
 
     def to(self, device) -> "Run":
         """The same on another device."""
-        slots, reads = (part if part is None else part.to(device) for part in (self.slots, self.read_slots))
+        slots, reads = (
+            part if part is None else part.to(device, non_blocking=True) for part in (self.slots, self.read_slots)
+        )
         return replace(self, slots=slots, read_slots=reads)
 
     @property
@@ -78,10 +80,10 @@ class CausalRows:
 
     def to(self, device) -> "CausalRows":
         """The same on another device."""
-        return CausalRows(
-            self.ids.to(device), self.positions.to(device), self.places.to(device),
-            tuple(run.to(device) for run in self.runs),
-        )  # fmt: skip
+        ids, positions, places = (
+            part.to(device, non_blocking=True) for part in (self.ids, self.positions, self.places)
+        )
+        return CausalRows(ids, positions, places, tuple(run.to(device) for run in self.runs))
 
 
 def lay(rows: Sequence[Sequence[int]], reads: Sequence[int], skip: int = 1) -> CausalRows:
@@ -194,9 +196,8 @@ def side_by_side(states: torch.Tensor, lengths: Sequence[int], slots: torch.Tens
 
 def _allowed(run: Run, asking: tuple[int, ...], device) -> torch.Tensor:
     """[B or 1, 1, Q, T] bool: what each query sees, where query j of a row is its (length - asking + j)th token."""
-    firsts = torch.tensor(sorted({n - m for n, m in zip(run.lengths, asking, strict=True)}), device=device)
-    if len(firsts) > 1:
-        firsts = torch.tensor([n - m for n, m in zip(run.lengths, asking, strict=True)], device=device)
+    found = [n - m for n, m in zip(run.lengths, asking, strict=True)]
+    firsts = torch.tensor(found[:1] if len(set(found)) == 1 else found).to(device, non_blocking=True)
     rows = firsts[:, None] + torch.arange(max(asking), device=device)
     return (torch.arange(max(run.lengths), device=device) <= rows[..., None])[:, None]
 

@@ -120,6 +120,15 @@ def _reduced(values: torch.Tensor, operation) -> torch.Tensor:
     return values
 
 
+def first_non_finite(losses: Sequence[torch.Tensor]) -> int | None:
+    """Which of an update's losses, a scalar each, is the first that is not finite on any rank; None where all are.
+
+    The one wait for the device that an update's losses cost. Collective.
+    """
+    wrong = sum_over_ranks((~torch.isfinite(torch.stack(list(losses)).detach())).double()).tolist()
+    return next((number for number, ranks in enumerate(wrong) if ranks), None)
+
+
 def skipped_steps(model: torch.nn.Module) -> int:
     """Updates that DeepSpeed has skipped for a gradient that is not finite; 0 where it does not run."""
     return getattr(model, "skipped_steps", 0)

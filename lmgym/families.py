@@ -20,6 +20,11 @@ from lmgym.functions import Taken, gated_silu, rms_norm
 from lmgym.joined import Joined, is_sharded, ranks_learn_together
 from lmgym.rotary import Angles
 
+# what models of other families multiply, divide or cap states and logits by: a config that names one is none of ours
+SCALES = (
+    "final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling", "residual_multiplier",
+    "embedding_multiplier", "attention_multiplier",
+)  # fmt: skip
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -288,7 +293,14 @@ def family_of(model) -> Family:
 
 
 def family_named(config) -> type[LlamaFamily] | type[GPT2Family]:
-    """Which functions a model of this config has. Raises InputError for a family without."""
+    """Which functions a model of this config has. Raises InputError for a family without, and for a scale or a cap of
+    states or logits, which a model's own code may bring along and these functions would leave out.
+    """
+    if scale := next((name for name in SCALES if getattr(config, name, None) not in (None, 1)), None):
+        raise InputError(
+            f"generation knows no {scale}: found {getattr(config, scale)} in the config of a {config.model_type}; "
+            "needed: a gpt2, llama or qwen3 without"
+        )
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
     if config.model_type in ("llama", "qwen3") and not slides:
         return LlamaFamily

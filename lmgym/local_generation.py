@@ -262,9 +262,10 @@ class LocalGenerator:
         """What was sampled in so many tokens a row, each up to its end."""
         ids, logprobs = (part[:, :tokens].cpu().numpy() for part in (replies.ids, replies.logprobs))
         is_end = np.isin(ids, self.eos) if sampling.ends_at_eos else np.zeros(ids.shape, dtype=bool)
-        lengths = np.where(is_end.any(1), is_end.argmax(1) + 1, tokens)
+        has_end = np.asarray(is_end.any(1))
+        lengths = np.where(has_end, is_end.argmax(1) + 1, tokens)
         found = []
-        for row, (length, ended) in enumerate(zip(lengths.tolist(), is_end.any(1).tolist(), strict=True)):
+        for row, (length, ended) in enumerate(zip(lengths.tolist(), has_end.tolist(), strict=True)):
             # behind its end a row was still sampled: an eos there is none
             stopped = replies.stopped.get(row)
             reason: FinishReason = "stop" if stopped is not None else "eos" if ended else "length"

@@ -17,7 +17,15 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import end_fetches, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.engine import (
+    end_fetches,
+    first_non_finite,
+    rank,
+    skipped_steps,
+    sum_over_ranks,
+    whole_weights,
+    world_size,
+)
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
@@ -71,7 +79,8 @@ class ObjectiveTrainer(Trainer):
         self.slots = Slots(examples, objective.collate, args.seed)
         self._tallies: dict[str, torch.Tensor] = _zeros()
         self._total_loss, self._logged_at = 0.0, 0  # of the updates up to the last line of metrics
-        self._rows: list[str] = []  # of this update, on this rank
+        self._losses: list[tuple[torch.Tensor, list[str]]] = []  # of this update's micro-batches, with their rows
+        self._micro_batches = 0  # of this update
         self.leaving = False
         self._mark = time.perf_counter()
         self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
@@ -116,8 +125,12 @@ class ObjectiveTrainer(Trainer):
         asked = self.keeper is not None and self.keeper.asked_to_leave
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
-        self.leaving, self._rows = asking > 0, []
+        self.leaving, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
         return int(count)
+
+    def _prepare_inputs(self, inputs: Batch) -> Batch:
+        """As they are: `compute_loss` lays them on the device without waiting for it, as Trainer would."""
+        return inputs
 
     def training_step(self, model, inputs: Batch, num_items_in_batch=None) -> torch.Tensor:
         """Forward and backward; under DeepSpeed the update too, which it skips where a gradient is not finite."""
@@ -135,16 +148,19 @@ class ObjectiveTrainer(Trainer):
         return loss
 
     def compute_loss(self, model, inputs: Batch, return_outputs: bool = False, num_items_in_batch=None):
-        """This micro-batch's share of the update's loss. Stops the run where it is not finite on any rank."""
+        """This micro-batch's share of the update's loss. With the last of an update the run stops where any of them is
+        not finite on any rank: before its backward, which under DeepSpeed makes the update.
+        """
         device = self.args.device
-        batch: Batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-        outputs = model(**{name: value.to(device) for name, value in inputs["inputs"].items()})
+        batch: Batch = {
+            k: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()
+        }
+        outputs = model(**{name: _laid(value, device) for name, value in inputs["inputs"].items()})
         total, _ = self.objective.loss(outputs, batch)
         loss = total * world_size() / num_items_in_batch
-        self._rows += batch["origins"]
-        if not math.isfinite(sum_over_ranks(loss.detach().clone()).item()):
-            self._rows = batch["origins"]
-            self._stop_non_finite("" if math.isfinite(loss.item()) else f"a loss of {loss.item()}")
+        self._losses.append((loss.detach(), batch["origins"]))
+        if len(self._losses) == self._micro_batches:
+            self._refuse_non_finite_losses()
         self._tally(outputs.detach(), batch, loss.detach() / world_size())
         return (loss, outputs) if return_outputs else loss
 
@@ -156,15 +172,24 @@ class ObjectiveTrainer(Trainer):
             self._stop_non_finite(f"a gradient of norm {float(norm)}")
         return norm
 
-    def _stop_non_finite(self, what: str) -> None:
+    def _refuse_non_finite_losses(self) -> None:
+        """Stops the run where a loss of this update is not finite on any rank. Collective."""
+        number = first_non_finite([loss for loss, _ in self._losses])
+        if number is not None:
+            loss, rows = self._losses[number]
+            self._stop_non_finite("" if math.isfinite(loss.item()) else f"a loss of {loss.item()}", rows)
+
+    def _stop_non_finite(self, what: str, rows: list[str] | None = None) -> None:
+        """Stops the run; without `rows` those of the whole update are named."""
         if self.keeper:
-            self.keeper.leave_non_finite(self.state.global_step, what, self._rows)
+            rows = [row for _, own in self._losses for row in own] if rows is None else rows
+            self.keeper.leave_non_finite(self.state.global_step, what, rows)
 
     def _tally(self, outputs: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
         counted = {"items": batch["items"], "tokens": batch["tokens"]}
         sums = {**self.objective.tallies(outputs, batch), "loss": loss, **counted}
         for name, value in sums.items():
-            self._tallies[name] = self._tallies[name].to(outputs.device) + value
+            self._tallies[name] = self._tallies[name].to(outputs.device, non_blocking=True) + value
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the training metrics since the last line, summed over ranks, and hands all to the run."""
@@ -296,6 +321,11 @@ class ObjectiveTrainer(Trainer):
 
 def _zeros() -> dict[str, torch.Tensor]:
     return defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+
+
+def _laid(value, device: torch.device):
+    """A tensor, or a packed batch of them, on a device."""
+    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value.to(device)
 
 
 def _as_is(batch: Batch) -> Batch:

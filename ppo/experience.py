@@ -196,7 +196,13 @@ class Batch:
         chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
         ids = [rollouts.rows[i] for i in chosen]
         laid = lay(ids, [int(rollouts.counts[i]) for i in chosen])
-        return Batch(chosen, ids, laid.to(device), rollouts.targets(chosen).to(device), rollouts.places(chosen))
+        return Batch(
+            chosen,
+            ids,
+            laid.to(device),
+            rollouts.targets(chosen).to(device, non_blocking=True),
+            rollouts.places(chosen),
+        )
 
 
 def reward_and_advance(rollouts: Rollouts, config: PPOConfig, kl_coef: float) -> torch.Tensor:

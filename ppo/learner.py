@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.engine import rank, sum_over_ranks, world_size
+from lmgym.engine import first_non_finite, rank, sum_over_ranks, world_size
 from lmgym.plain_engine import Trained
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
@@ -88,11 +88,12 @@ class Learner:
         trained = rollouts.trained[rollouts.places(rows)]
         count = sum_over_ranks(trained.sum().double()).item()
         self.engine.set_rate(self.rate(update), resting=critic_only)
-        sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        losses: list[tuple[torch.Tensor, np.ndarray]] = []
         for number, batch in enumerate(batches):
-            sums += self._accumulate(
-                rollouts, rows[batch], count, update, critic_only, last=number == len(batches) - 1
-            )  # fmt: skip
+            last = number == len(batches) - 1
+            sums += self._accumulate(rollouts, rows[batch], count, critic_only, last, losses)
+        self._refuse_non_finite(losses, update, rollouts)
         stepped = self.engine.step()
         # in fp16 gradients overflow by design: DeepSpeed scales the loss down, and raises where it can no further
         if not stepped and self.config.policy.precision != "fp16":
@@ -100,19 +101,22 @@ class Learner:
         return sum_over_ranks(sums), stepped
 
     def _accumulate(
-        self, rollouts: Rollouts, rows: np.ndarray, count: float, update: int, critic_only: bool, last: bool
-    ) -> torch.Tensor:
-        """Forward and backward of a micro-batch; its sums. Without rows the first one stands in, and counts nothing."""
+        self, rollouts: Rollouts, rows: np.ndarray, count: float, critic_only: bool, last: bool,
+        losses: list[tuple[torch.Tensor, np.ndarray]],
+    ) -> torch.Tensor:  # fmt: skip
+        """Forward and backward of a micro-batch; its sums, on the device. Without rows the first one stands in, and
+        counts nothing. What was minimised goes to `losses`, with the rows that it is of: nothing here waits for it.
+        """
         method = self.config.method
         batch = Batch.of(rollouts, rows, self.device)
         old, advantages, old_values, returns, mask = (
-            one[batch.places].to(self.device)[None]
+            one[batch.places].to(self.device, non_blocking=True)[None]
             for one in (rollouts.logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.trained)
         )
         mask = mask & bool(len(rows))
         # gradients are averaged over ranks, and the loss is a mean over the tokens of all
         share = world_size() / max(count, 1.0)
-        sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         for logprobs, values in self._passes(rollouts, batch, critic_only):
             loss = torch.zeros((), device=self.device)
             if logprobs is not None:
@@ -126,9 +130,9 @@ class Learner:
             if values is not None:
                 value, _ = value_loss(values[None], old_values, returns, mask, method.cliprange_value)
                 loss = loss + method.vf_coef * value
-                sums[SUMS.index("value_loss")] = value.item()
+                sums[SUMS.index("value_loss")] = value.detach()
             loss = loss * share
-            self._refuse_non_finite(loss, update, rollouts, batch)
+            losses.append((loss.detach(), batch.chosen))
             self.engine.backward(loss, last and values is not None)
         return sums
 
@@ -151,11 +155,15 @@ class Learner:
         yield self.engine(batch.rows, batch.targets, states, values=False)
         yield self.engine(batch.rows)
 
-    def _refuse_non_finite(self, loss: torch.Tensor, update: int, rollouts: Rollouts, batch: Batch) -> None:
-        total = sum_over_ranks(loss.detach().double().clone()).item()
-        if not math.isfinite(total):
-            own = loss.item()
-            self.non_finite(update, "" if math.isfinite(own) else f"a loss of {own}", _names(rollouts, batch.chosen))
+    def _refuse_non_finite(
+        self, losses: list[tuple[torch.Tensor, np.ndarray]], update: int, rollouts: Rollouts
+    ) -> None:
+        """Ends the run, before a weight changes, where a loss of the update is not finite on any rank. Collective."""
+        number = first_non_finite([loss for loss, _ in losses])
+        if number is not None:
+            own = losses[number][0].item()
+            what = "" if math.isfinite(own) else f"a loss of {own}"
+            self.non_finite(update, what, _names(rollouts, losses[number][1]))
 
     @torch.no_grad()
     def _policy_sums(
@@ -169,7 +177,7 @@ class Learner:
         ratio = (log_ratio.exp() * mask).sum()
         found = {"policy_loss": loss, "approx_kl": drift, "clipfrac": clipped, "ratio": ratio, "tokens": tokens}
         nothing = torch.zeros((), device=loss.device)
-        return torch.stack([found.get(name, nothing).double() for name in SUMS]).cpu()
+        return torch.stack([found.get(name, nothing).double() for name in SUMS])
 
 
 def _names(rollouts: Rollouts, rows: np.ndarray) -> list[str]:

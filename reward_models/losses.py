@@ -31,7 +31,7 @@ def bradley_terry(
     losses = -F.logsigmoid(difference)
     if centering:
         losses = losses + centering * (chosen + rejected).square()
-    return losses.sum(), torch.tensor(chosen.numel(), device=chosen.device)
+    return losses.sum(), torch.full((), chosen.numel(), device=chosen.device)
 
 
 def soft_pairwise(
@@ -48,7 +48,7 @@ def soft_pairwise(
     _check_values("probability", probability, in_range, "0 to 1, that chosen is the better reply")
     difference = chosen.float() - rejected.float()
     total = F.binary_cross_entropy_with_logits(difference, probability.float(), reduction="sum")
-    return total, torch.tensor(chosen.numel(), device=chosen.device)
+    return total, torch.full((), chosen.numel(), device=chosen.device)
 
 
 def plackett_luce(

@@ -55,4 +55,4 @@ def soft_binary_entropy_at(logits: torch.Tensor, targets: torch.Tensor, probabil
 
 
 def _count(targets: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(len(targets), device=targets.device)
+    return torch.full((), len(targets), device=targets.device)

@@ -69,10 +69,12 @@ class Graph:
 
     def replay(self) -> None:
         """What was made then is overwritten; a view of it shows what it is a view of."""
+        warns, MODE.warns = MODE.warns, False  # the CPU launches a graph, and waits for none of it
         for func, args, kwargs, found in self.tape:
             for old, new in zip(tree_iter(found), tree_iter(func(*args, **kwargs)), strict=True):
                 if isinstance(old, torch.Tensor) and old is not new and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+        MODE.warns = warns
 
 
 class Generator(torch.Generator):
@@ -124,6 +126,7 @@ def _replace_cuda() -> None:
     cuda.get_rng_state, cuda.get_rng_state_all = lambda *_: torch.get_rng_state(), lambda: [torch.get_rng_state()]
     cuda.is_current_stream_capturing = lambda: MODE.tape is not None
     cuda.Stream, cuda.Event, cuda.CUDAGraph = Stream, Stream, Graph
+    cuda.set_sync_debug_mode = lambda mode: setattr(MODE, "warns", mode not in (0, "default"))
     _set(cuda.nvtx, range_push=0, range_pop=0)
     _set(torch.Tensor, record_stream=None)
     torch.Generator = Generator  # type: ignore[misc, assignment]

@@ -7,11 +7,14 @@ Design decisions:
   tensor, collectives of NCCL over a CPU's tensors, and while a graph is captured whatever waits for the CPU.
 - A captured graph is the list of its calls, replayed with the arguments they had: what Python counts stands still in
   it as it does on a GPU.
+- What makes a real GPU and the CPU wait for each other warns, where `torch.cuda.set_sync_debug_mode("warn")` asks for
+  it, in the real one's words: a number that Python reads, and a copy across that is not `non_blocking`.
 - Not shown: time, memory, rounding, what a kernel does not know, streams side by side, several GPUs.
 """
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +25,10 @@ from torch.utils._pytree import tree_iter, tree_map_only
 GPU, CPU = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), torch.device("cpu")
 MARK = "on_pretended_gpu"
 MAY_MIX = {"__getitem__", "__setitem__", "_has_compatible_shallow_copy_type", "copy_", "set_", "to", "type_as"}
-WAITS = {"__bool__", "__float__", "__index__", "__int__", "cpu", "item", "nonzero", "tolist", "unique"}
+WAITS = {
+    "__bool__", "__float__", "__index__", "__int__", "allclose", "cpu", "equal", "item", "masked_select", "nonzero",
+    "tolist", "unique",
+}  # fmt: skip
 
 
 class Refused(RuntimeError):
@@ -36,6 +42,8 @@ class PretendedGPU(TorchFunctionMode):
         super().__init__()
         self.tape: list[tuple[Any, Any, Any, Any]] | None = None
         """the calls of the graph that is being captured: function, arguments by place and by name, result"""
+        self.warns = False
+        """of waits"""
         self.unseen_on_gpu = False
         """whether tensors that Python sees for the first time are the GPU's: gradients, and what a backward kept"""
 
@@ -88,7 +96,15 @@ class PretendedGPU(TorchFunctionMode):
         tensors = [x for x in tree_iter(given) if isinstance(x, torch.Tensor)]
         wanted, args, kwargs = self._wanted(name, args, kwargs)
         here = any(map(self.has, tensors)) if wanted is None else wanted
-        self._refuse(name, args, kwargs, tensors, here)
+        sides = [self.has(x) for x in tensors]
+        crosses = name in ("to", "copy_", "tensor", "as_tensor") and here != all(sides or [False])
+        masks = name in ("__getitem__", "__setitem__") and any(
+            x.dtype == torch.bool and x.dim() for x in tree_iter(args[1]) if isinstance(x, torch.Tensor)
+        )
+        waits = crosses or ((masks or name in WAITS) and any(sides))
+        self._refuse(name, args, kwargs, tensors, here, waits)
+        if waits and self.warns and not kwargs.get("non_blocking"):
+            warnings.warn(f"called a synchronizing CUDA operation: {name}", stacklevel=3)
         found = func(*args, **kwargs)
         if name == "to" and found is tensors[0] and self.has(found) != here:
             found = found.clone()
@@ -117,7 +133,7 @@ class PretendedGPU(TorchFunctionMode):
             args = (args[0], CPU, *args[2:])
         return True, args, kwargs
 
-    def _refuse(self, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor], here: bool) -> None:
+    def _refuse(self, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor], here: bool, waits: bool) -> None:
         """Raises Refused."""
         sides = [self.has(x) for x in tensors]
         odd = [tuple(x.shape) for x, side in zip(tensors, sides, strict=True) if not side and x.dim()]
@@ -128,8 +144,7 @@ class PretendedGPU(TorchFunctionMode):
         generator = kwargs.get("generator")
         if here and generator is not None and not getattr(generator, MARK, False):
             raise Refused(f"{name}: expected a 'cuda' device type for generator but found 'cpu'")
-        crosses = name in ("to", "copy_", "tensor", "as_tensor") and here != all(sides or [False])
-        if self.tape is not None and (crosses or (name in WAITS and any(sides))):
+        if self.tape is not None and waits:
             raise Refused(f"{name}: operation not permitted when stream is capturing")
 
 

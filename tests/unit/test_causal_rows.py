@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym import causal_rows
 from lmgym.causal_rows import lay, run_layers, token_logprobs
+from lmgym.errors import InputError
 from lmgym.families import family_of
 from lmgym.joined import is_sharded
 
@@ -198,3 +199,13 @@ def test_whether_weights_are_sharded_is_asked_without_a_collective() -> None:
     assert not is_sharded(layer)
     next(layer.parameters()).ds_id = 3
     assert is_sharded(layer)
+
+
+@pytest.mark.parametrize("scale", ["final_logit_softcapping", "logit_scale", "logits_scaling", "residual_multiplier"])
+def test_a_scale_that_these_functions_would_leave_out_is_refused(scale: str) -> None:
+    model, _ = make("llama")
+    setattr(model.config, scale, 1.0)
+    family_of(model)
+    setattr(model.config, scale, 0.25)
+    with pytest.raises(InputError, match=f"generation knows no {scale}: found 0.25 in the config of a llama"):
+        family_of(model)

@@ -139,3 +139,30 @@ def test_a_skipped_update_ends_a_run_but_for_fp16_which_counts_it(
     assert learner.learn(rollouts, 0, 0).skipped == 1
     assert engine.steps == EPOCHS
     assert learner.learn(rollouts, 1, EPOCHS).skipped == 0
+
+
+def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(small_models: dict[str, Path]) -> None:
+    folder = str(small_models["gpt2"])
+    config = PPOConfig(
+        "x", ModelConfig(folder, precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
+        method=MethodConfig(EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=4),
+    )  # fmt: skip
+    actor, reference = build(config, load_tokenizer(folder))
+    engine, device, rollouts = make_engine(config, actor, None), torch.device("cpu"), played()
+    Experience(config, engine, reference, device).measure(rollouts)
+    reward_and_advance(rollouts, config, 0.0)
+    before = [p.detach().clone() for p in actor.parameters()]
+    shown: list[torch.Tensor] = []
+    rollouts.advantages[int(rollouts.firsts[9])] = torch.nan
+
+    def leave(update: int, what: str, names: list[str]) -> None:
+        raise ArithmeticError(f"update {update}: {what}: {'; '.join(names)}")
+
+    learner = Learner(config, engine, lambda update: 1e-3, device, leave)
+    with pytest.raises(
+        ArithmeticError, match=r"update 0: a loss of nan: (episode \d+ of this rank, 15 tokens(; )?){4}$"
+    ) as caught:
+        learner.learn(rollouts, 0, 0, lambda places, _: shown.append(places))
+    assert "episode 9 of this rank" in str(caught.value)
+    assert len(shown) == 4, "all micro-batches ran: their losses are looked at once"
+    assert all(torch.equal(a, b) for a, b in zip(before, actor.parameters(), strict=True))

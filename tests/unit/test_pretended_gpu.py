@@ -10,7 +10,7 @@ import torch
 from launching import PRETENDED
 
 SCRIPT = """
-import json, sys, threading
+import json, sys, threading, warnings
 import torch
 import torch.distributed as dist
 from pretended_cuda import Graph
@@ -71,7 +71,22 @@ def reduced(device):
     dist.all_reduce(given := torch.ones(2, device=device))
     return given
 
+def warned(work):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        work()
+        torch.cuda.set_sync_debug_mode("default")
+        work()
+    return [str(one.message).rpartition(" ")[2] for one in told]
+
 where, ones = [], torch.ones(3)
+waited = {
+    "none": warned(lambda: [x + x, x.to("cuda"), x[torch.tensor([0])], ones.sum().item(), ones.cpu(), x.fill_(1.0)]),
+    "a number": warned(lambda: x.sum().item()), "a truth": warned(lambda: bool(x.any())),
+    "there": warned(lambda: ones.to("cuda")), "and back": warned(lambda: x.cpu()), "a mask": warned(lambda: x[x > 0]),
+    "not held up": warned(lambda: ones.to("cuda", non_blocking=True)),
+}
 found = {
     "made": outcome(lambda: x), "a layer": outcome(lambda: layer(x)), "its weight": outcome(lambda: layer.weight),
     "back": outcome(lambda: x.cpu()), "by a tensor": outcome(lambda: torch.ones(1).to(x)),
@@ -85,6 +100,7 @@ found = {
     "a backward over both": outcome(lambda: squared("cuda")), "a backward on the CPU": outcome(lambda: squared("cpu")),
     "seen in backwards": where,
     "waits": outcome(lambda: captured(lambda: x.sum().item())), "replayed": replayed(),
+    "waited": waited,
     "reduced": outcome(lambda: reduced("cuda")), "reduced on the CPU": outcome(lambda: reduced("cpu")),
 }
 json.dump(found, sys.stdout)
@@ -141,6 +157,13 @@ def test_a_backward_knows_where_its_gradient_and_what_was_kept_are(outcomes: dic
 
 def test_a_replayed_graph_reads_its_inputs_anew_and_knows_nothing_of_what_python_counts(outcomes: dict) -> None:
     assert outcomes["replayed"] == [[11.0, 11.0], [11.0]]
+
+
+def test_what_a_gpu_waits_for_is_told_where_that_is_asked_for(outcomes: dict) -> None:
+    assert outcomes["waited"] == {
+        "none": [], "a number": ["item"], "a truth": ["__bool__"], "there": ["to"], "and back": ["to"],
+        "a mask": ["__getitem__"], "not held up": [],
+    }  # fmt: skip
 
 
 def test_without_the_word_there_is_none() -> None:
