@@ -330,6 +330,14 @@ def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
+def round_scorer(model: nn.Module, dtype: torch.dtype) -> None:
+    """`round_weights` of all but a Float32Head, which would compute in fp32 with weights of 8 bits."""
+    heads = {id(p) for module in model.modules() if isinstance(module, Float32Head) for p in module.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in heads:
+            parameter.data = parameter.data.to(dtype)
+
+
 def count_parameters(model) -> tuple[int, int]:
     """(trainable, all) parameters, whole sizes under ZeRO-3 too."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]

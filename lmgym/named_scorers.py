@@ -4,16 +4,19 @@
 """
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lmgym.bounds import MOST_SEED
 from lmgym.errors import InputError, one_line, shown
 
 if TYPE_CHECKING:
+    import torch
+
     from lmgym.environments.world import World
     from lmgym.scorers import Scorer  # imports torch and transformers
 
 
+Precision = Literal["auto", "bf16", "fp32"]
 WORLD = re.compile("world:([0-9]{1,10})")
 
 
@@ -28,12 +31,12 @@ def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
     return {name.strip(): path.strip() for name, _, path in pairs}
 
 
-def load_scorers(words: str) -> dict[str, "Scorer"]:
+def load_scorers(words: str, precision: Precision = "auto") -> dict[str, "Scorer"]:
     """Scorers out of such words, on the GPU where there is one. Raises InputError for one that does not load."""
-    return {name: load_scorer(path) for name, path in read_names(words).items()}
+    return {name: load_scorer(path, precision) for name, path in read_names(words).items()}
 
 
-def load_scorer(path: str) -> "Scorer":
+def load_scorer(path: str, precision: Precision = "auto") -> "Scorer":
     """The scorer of a folder or hub id, on the GPU where there is one, or a world's hidden utility."""
     import torch
 
@@ -43,7 +46,16 @@ def load_scorer(path: str) -> "Scorer":
         from lmgym.environments.world import World
 
         return hidden_utility(World(read_world(path)))
-    return HFScorer.load(path, device="cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return HFScorer.load(path, device=device, dtype=weights_dtype(precision, device))
+
+
+def weights_dtype(precision: Precision, device: str) -> "torch.dtype":
+    """What a scorer's weights are loaded as: with auto bf16 on a GPU, half of the memory, and fp32 on a CPU."""
+    import torch
+
+    in_bf16 = precision == "bf16" or (precision == "auto" and device == "cuda")
+    return torch.bfloat16 if in_bf16 else torch.float32
 
 
 def read_world(words: str) -> int:
@@ -66,9 +78,9 @@ def hidden_utility(world: "World") -> "Scorer":
     )
 
 
-def load_on_main_rank(words: str | None) -> dict[str, "Scorer"]:
+def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[str, "Scorer"]:
     """The scorers on rank 0, none elsewhere; whole also where ZeRO-3 shards what is loaded. Collective."""
     from lmgym.engine import agreed, rank, without_sharded_load
 
     with without_sharded_load():
-        return agreed(lambda: load_scorers(words) if rank() == 0 and words is not None else {})
+        return agreed(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})

@@ -13,7 +13,7 @@ import torch
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
 from lmgym.families import family_of
-from lmgym.models import ScoringModel, context_length, load_classifier, load_config, load_tokenizer, round_weights
+from lmgym.models import ScoringModel, context_length, load_classifier, load_config, load_tokenizer, round_scorer
 from lmgym.prefixes import Prefix
 from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, tokenize_texts
@@ -112,7 +112,7 @@ class HFScorer:
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
         limit = context_length(config)
         moments = _moments(saved, path) if normalize else None
-        round_weights(model, dtype)
+        round_scorer(model, dtype)
         scorer = cls(
             ScoringModel(model.to(device)),
             tokenizer,

@@ -54,6 +54,8 @@ class RewardConfig:
     falls while the reward rises"""
     watched: str | None = None
     """more scorers that are only watched: name=PATH, more of them behind commas"""
+    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     normalize: bool = True
     """shift and scale each scorer by its moments on replies of the policy before step 1"""
     cliprange_reward: float = 10.0

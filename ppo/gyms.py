@@ -108,7 +108,7 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
     if not settings.scorers:
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
-    found, watched = _load(settings.scorers, _watched_words(settings))
+    found, watched = _load(settings, settings.scorers, _watched_words(settings))
     judge = ScorerReward(
         found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
     )
@@ -129,10 +129,11 @@ def _watched_words(settings: RewardConfig) -> str:
     return ",".join(f"{name}={path}" for name, path in _watched(settings).items())
 
 
-def _load(*several: str) -> list[dict[str, Scorer]]:
+def _load(settings: RewardConfig, *several: str) -> list[dict[str, Scorer]]:
     """The scorers of each of these words. Collective."""
+    precision = settings.scorer_precision
     with without_sharded_load():
-        return agreed(lambda: [load_scorers(words) if words else {} for words in several])
+        return agreed(lambda: [load_scorers(words, precision) if words else {} for words in several])
 
 
 def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
@@ -144,7 +145,7 @@ def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, 
             f"--gold and --watched name {words}, and a prompt is the text {texts[0]!r:.60}; needed: conversations, "
             "which is what scorers judge replies to: text_with_function(..., as_text=False), or leave them out"
         )
-    [watched] = _load(words)
+    [watched] = _load(settings, words)
     return watched
 
 

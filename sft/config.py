@@ -1,6 +1,7 @@
 """What an SFT run is made of: one frozen config in groups, every field a flag."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 
@@ -41,6 +42,8 @@ class SamplesConfig:
     """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
     """who scores the replies: name=PATH, more of them behind commas"""
+    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     data = task.prepare(config, tokenizer)
     prompts = _read_prompts(config, task, data, tokenizer)
     _refuse_excess_memory(config, deepspeed)
-    scorers = load_on_main_rank(config.samples.scorers)
+    scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
     if rank() == 0:
         show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
         show_notes(_notes(config.policy.model, tokenizer))

@@ -10,7 +10,8 @@ from lmgym.environments.world import World
 from lmgym.errors import InputError, one_line, shown
 from lmgym.generation import BestOfN, Generator, ScriptedGenerator
 from lmgym.named_scorers import hidden_utility
-from lmgym.scorers import HFScorer, RandomScorer, Scorer
+from lmgym.named_scorers import load_scorer as load_named
+from lmgym.scorers import RandomScorer, Scorer
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"
 MOST_REPLIES = 1024  # that one is chosen of
@@ -95,6 +96,4 @@ def load_scorer(name: str, world: World) -> Scorer:
         return hidden_utility(world)
     if name == RANDOM:
         return RandomScorer()
-    import torch
-
-    return HFScorer.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
+    return load_named(name)

@@ -198,7 +198,7 @@ class Stalling:
 
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
-    monkeypatch.setattr(gyms, "load_scorers", lambda words: {"a": Stalling()})
+    monkeypatch.setattr(gyms, "load_scorers", lambda words, precision: {"a": Stalling()})
     judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]

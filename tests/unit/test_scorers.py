@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.errors import InputError
 from lmgym.models import load_classifier, load_tokenizer
+from lmgym.named_scorers import load_on_main_rank, load_scorer, weights_dtype
 from lmgym.saving import save_classifier
 from lmgym.scorers import (
     REPLIES_A_ROW,
@@ -25,6 +26,8 @@ from lmgym.scorers import (
 )
 from lmgym.text import Conversation, Turn, from_messages, messages
 from lmgym.truncation import truncate
+from ppo.config import RewardConfig
+from ppo.gyms import load_judge
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 DECODERS = FAMILIES[:3]
@@ -264,6 +267,37 @@ def test_scores_in_bf16_are_close(scorer_folders) -> None:
     rough = HFScorer.load(scorer_folders["llama"], dtype=torch.bfloat16).score(CONVERSATIONS, REPLIES)
     assert rough.dtype == torch.float32
     assert 0 < (rough - exact).abs().mean() < 0.1 * exact.std()
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "dtype"),
+    [("auto", "cpu", torch.float32), ("auto", "cuda", torch.bfloat16), ("bf16", "cpu", torch.bfloat16),
+     ("fp32", "cuda", torch.float32)],
+)  # fmt: skip
+def test_a_scorers_weights_are_bf16_on_a_gpu_or_as_asked(precision, device: str, dtype: torch.dtype) -> None:
+    assert weights_dtype(precision, device) == dtype
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_of_a_scorer_in_bf16_is_that_of_the_folder(family: str, scorer_folders) -> None:
+    exact, rough = (load_scorer(str(scorer_folders[family]), precision) for precision in ("fp32", "bf16"))
+    kept = dict(exact.model.classifier.named_parameters())  # type: ignore[attr-defined]
+    for name, parameter in rough.model.classifier.named_parameters():  # type: ignore[attr-defined]
+        if name.startswith(("score", "classifier")):
+            assert torch.equal(parameter, kept[name]), name
+        else:
+            assert parameter.dtype == torch.bfloat16, name
+
+
+def test_ppo_and_sft_load_scorers_as_their_flag_says(scorer_folders) -> None:
+    words = f"a={scorer_folders['llama']}"
+    judge, watched = load_judge(
+        RewardConfig(scorers=words, watched=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
+    )
+    for scorer in (*judge.scorers.values(), *watched.values(), *load_on_main_rank(words, "bf16").values()):
+        assert next(scorer.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
+    [plain] = load_judge(RewardConfig(scorers=words))[0].scorers.values()
+    assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
 
 
 CHAT = Conversation((Turn("user", "q"),))
