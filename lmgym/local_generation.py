@@ -19,6 +19,7 @@ from lmgym.errors import InputError
 from lmgym.families import family_of
 from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.kept_states import KeptStates
+from lmgym.memory import GIB, cached_numbers
 from lmgym.models import context_length
 from lmgym.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
@@ -27,8 +28,8 @@ from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
 KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
 GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph
 GRAPH_STEPS = 16  # a capture costs about three steps
-# tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
-LOOK_EVERY = 8
+LOOK_EVERY = 8  # tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
+CACHE_GIB = 2.0  # of a batch on a CPU; a constant: which replies share a batch must not depend on what is free
 
 
 @dataclass
@@ -124,13 +125,23 @@ class LocalGenerator:
         seeds = seeds_of(sampling, len(prompts))
         found: list[list[Completion]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        size = max(1, self.batch_rows // n)
-        for start in range(0, len(order), size):
+        start = 0
+        while start < len(order):
+            size = self._prompts_at_once(len(prompts[order[start]]), n, sampling.max_new_tokens)
             batch = order[start : start + size]
+            start += size
             replies = self._batch([prompts[i] for i in batch], [seeds[i] for i in batch], n, sampling, progress)
             for place, i in enumerate(batch):
                 found[i] = replies[place * n : (place + 1) * n]
         return found
+
+    def _prompts_at_once(self, longest: int, n: int, room: int) -> int:
+        """How many prompts of up to `longest` tokens make a batch: on a CPU as many as CACHE_GIB lets."""
+        size = max(1, self.batch_rows // n)
+        if self.family.device.type != "cpu":
+            return size
+        bytes_a_token = 4 * cached_numbers(self.model.config)  # attention is in fp32 on a CPU
+        return max(1, min(size, int(CACHE_GIB * GIB) // (bytes_a_token * (longest + n * room))))
 
     def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
         if n < 1:

@@ -120,3 +120,10 @@ def refuse_excess(
         f"the run needs about {demand.total / GIB:.1f} GiB a device ({parts}); --memory_gb is {memory_gb:g}; "
         f"try {', '.join(fixes)}"
     )
+
+
+def cached_numbers(model_config) -> int:
+    """Keys and values of a token."""
+    heads = model_config.num_attention_heads
+    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
+    return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)

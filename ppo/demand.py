@@ -18,7 +18,16 @@ from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
-from lmgym.memory import GIB, Demand, count_weights, device_memory_gb, of_states, of_weights, refuse_excess
+from lmgym.memory import (
+    GIB,
+    Demand,
+    cached_numbers,
+    count_weights,
+    device_memory_gb,
+    of_states,
+    of_weights,
+    refuse_excess,
+)
 from lmgym.models import context_length, load_config
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
@@ -91,7 +100,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     rounds = settings.precision != "fp32" and deepspeed is None
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
     own_rollouts = -(-rollout.num_rollouts // ranks)
-    cache = min(rollout.batch_rows, own_rollouts) * row * _cached_numbers(model) * size
+    cache = min(rollout.batch_rows, own_rollouts) * row * cached_numbers(model) * size
     frozen = min(rollout.cache_gb * GIB, own_rollouts * row * model.hidden_size * 4) if layers else 0
     weights = demand.weights + size * (reference + sampling)
     return replace(demand, weights=weights, activations=max(states, cache) + frozen)
@@ -108,10 +117,3 @@ def _count(config: PPOConfig, model_config) -> tuple[int, int]:
     freeze_below(model, max(0, model_config.num_hidden_layers - unfrozen))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)
-
-
-def _cached_numbers(model_config) -> int:
-    """Keys and values of a token."""
-    heads = model_config.num_attention_heads
-    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
-    return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)

@@ -14,6 +14,7 @@ from lmgym.decoding import prefill, static_step, step
 from lmgym.errors import InputError
 from lmgym.generation import Completion, Sampling
 from lmgym.local_generation import LocalGenerator
+from lmgym.memory import cached_numbers
 from lmgym.models import load_tokenizer
 from lmgym.text import Conversation, Turn
 
@@ -284,3 +285,23 @@ def test_weights_that_change_without_a_trace_are_taken_over_when_told(
         logprobs = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], -1)
     expected = logprobs.gather(1, ids[0, len(prompt) :, None])[:, 0]
     torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
+
+
+def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, monkeypatch) -> None:
+    generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, batch_rows=8)
+    prompts, sampling = [[5 + i] * (3 + 2 * i) for i in range(8)], Sampling(6, temperature=0, ends_at_eos=False)
+    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._batch
+
+    def noted(prompts, *rest):
+        sizes.append(len(prompts))
+        return batch(prompts, *rest)
+
+    monkeypatch.setattr(generator, "_batch", noted)
+    assert generator.generate(prompts, 1, sampling) == expected
+    assert sizes == [8]
+    sizes.clear()
+    a_token = 4 * cached_numbers(generator.model.config)
+    monkeypatch.setattr("lmgym.local_generation.CACHE_GIB", 50 * a_token / 2**30)
+    found = generator.generate(prompts, 1, sampling)
+    assert [[one.ids for one in ones] for ones in found] == [[one.ids for one in ones] for ones in expected]
+    assert sizes == [2, 2, 3, 1], "of 17 + 6, 13 + 6, 9 + 6 and 3 + 6 tokens a row: 50 at most"
