@@ -17,15 +17,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import (
-    end_fetches,
-    first_non_finite,
-    rank,
-    skipped_steps,
-    sum_over_ranks,
-    whole_weights,
-    world_size,
-)
+from lmgym.engine import end_fetches, first_non_finite, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
