@@ -56,7 +56,7 @@ class Keeper:
 
     def leave(self, step: int) -> None:
         """Ends an interrupted run, whose checkpoint is saved. Raises RunStopped (exit 75) on every rank."""
-        self._interrupts.leaving = True
+        self._interrupts.leaving = INTERRUPTED
         reason = next(filter(None, share_objects(self._interrupts.reason)), "asked to stop")
         why = f"{reason}: stopped after update {step}, with a checkpoint; the same command goes on from there"
         self._run.finish("interrupted", INTERRUPTED, RunStopped(why, "interrupted", INTERRUPTED))
@@ -68,7 +68,7 @@ class Keeper:
 
         `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.
         """
-        self._interrupts.leaving = True
+        self._interrupts.leaving = NON_FINITE
         found = share_objects((what, rows))
         self._run.write_json(
             "non_finite.json",

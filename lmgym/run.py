@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, shown_path
+from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
 from lmgym.locks import FolderLock
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
@@ -183,7 +183,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outcome, exit_code = _outcome(error)
+        outcome, exit_code = outcome_of(error)
         said = self._record.get("outcome") != "running"
         if said and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller gave its own word, then left
@@ -200,21 +200,6 @@ class Run:
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
-
-
-def _outcome(error: BaseException | None) -> tuple[str, int]:
-    """How a run ended and the exit code that its process is about to give."""
-    if error is None:
-        return "finished", 0
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", 130
-    if isinstance(error, RunStopped | InputError):
-        return error.outcome, error.exit_code
-    if isinstance(error, SystemExit):
-        # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return ("failed" if code else "finished"), code
-    return "failed", 1
 
 
 def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
