@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
+from lmgym.json_files import read_json, write_json, write_text
 from lmgym.locks import FolderLock
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
@@ -96,9 +97,9 @@ class Run:
         try:
             former = _set_aside_former_run(folder, resumed_at)
             if "metrics.jsonl" in former and resumed_at is not None:
-                _write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former["metrics.jsonl"], resumed_at)))
+                write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former["metrics.jsonl"], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-            _write_json(folder / "run.json", record)
+            write_json(folder / "run.json", record)
         except OSError as error:
             lock.release()
             cause = error.strerror or error
@@ -137,13 +138,13 @@ class Run:
         """Writes `content` to a file of the folder, atomically; the name may have folders in it."""
         if self.is_main:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            _write_json(self.folder / name, content)
+            write_json(self.folder / name, content)
 
     def update(self, **fields: Any) -> None:
         """Adds fields to run.json, as counts of data that are known only once it is read."""
         if self.is_main:
             self._record |= _redact(fields)
-            _write_json(self.folder / "run.json", self._record)
+            write_json(self.folder / "run.json", self._record)
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes how the run ended and closes what is open. May be called again: the last word stands."""
@@ -293,16 +294,17 @@ def _set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Pat
     while any(_numbered(folder / name, number).exists() for name in WRITTEN):
         number += 1
     aside = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
-    for name, path in aside.items():
+    # run.json last: killed in here, the next run still knows whose the rest is
+    for name, path in reversed(aside.items()):
         if resumed_at is None:
             (folder / name).rename(path)
         else:
             shutil.copy2(folder / name, path)
     with suppress(OSError, ValueError, KeyError, TypeError):
         record = aside["run.json"]
-        said = json.loads(record.read_text())
+        said = read_json(record)
         if said["outcome"] == "running":
-            _write_json(record, said | {"outcome": "killed"})
+            write_json(record, said | {"outcome": "killed"})
     return aside
 
 
@@ -321,39 +323,7 @@ def _lines_up_to(path: Path, step: int) -> Iterator[str]:
     """The lines of a metrics file up to a step; left out are one that a kill has cut, and those of a whole run."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 figures = json.loads(line)
                 if figures["step"] <= step and not any(name.startswith("run/") for name in figures):
                     yield line
-
-
-def _write_json(path: Path, content: Any) -> None:
-    """Writes valid JSON, atomically."""
-    _write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: a reader, or a kill, meets the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold: NaN and infinities, paths and other things as their text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())  # numbers and arrays of numpy and torch, without importing either
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer with our batches, our normalisation and our probes. It owns the loop."""
 
+import contextlib
 import math
 import time
 from collections import defaultdict
@@ -17,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
+from lmgym.checkpoint_contents import loading
 from lmgym.engine import end_fetches, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
@@ -25,7 +27,7 @@ from lmgym.probes import Probe, full_name, join_reports
 from lmgym.resharding import mend_sharded_load
 from lmgym.run import Run
 from lmgym.schedules import learning_rate
-from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
+from lmgym.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
 # of a trainer's own figures, what a checkpoint keeps
 KEPT = ("_total_loss", "_logged_at", "_evaluated_at", "before", "losses")
@@ -268,6 +270,7 @@ class ObjectiveTrainer(Trainer):
         """
         self.args.eval_on_start = checkpoint is None
         if checkpoint:
+            refuse_unreadable_state(checkpoint)
             sums = read_sums(checkpoint, world_size())
             self._tallies.update(sums["tallies"])
             for name in KEPT:
@@ -282,7 +285,8 @@ class ObjectiveTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """After DeepSpeed has loaded its part."""
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with loading(Path(checkpoint)) if checkpoint else contextlib.nullcontext():
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint and self.is_deepspeed_enabled:
             mend_sharded_load(self.model_wrapped, Path(checkpoint))
 

@@ -58,7 +58,7 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
     # a copy of the package, so that the repository is the test's own
     package = Path(__file__).parents[2] / "lmgym"
     (tmp_path / "lmgym").mkdir()
-    for name in ("__init__.py", "errors.py", "run.py", "tracking.py"):
+    for name in ("__init__.py", "errors.py", "json_files.py", "locks.py", "run.py", "tracking.py"):
         (tmp_path / "lmgym" / name).write_text((package / name).read_text())
     (tmp_path / ".gitignore").write_text("__pycache__\n")
 
