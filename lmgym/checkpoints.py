@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from lmgym.checkpoint_contents import in_a_line, why_unreadable
 from lmgym.engine import rank, share_objects
-from lmgym.errors import STORAGE_FULL, RunStopped
 from lmgym.json_files import read_json
+from lmgym.storage import storage_full
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -118,7 +118,15 @@ class Checkpoints:
         said = "; ".join(
             f"rank {i}: {failure}" if len(failures) > 1 else failure for i, failure in enumerate(failures) if failure
         )
-        _refuse_storage(path, said, bytes_needed)
+        needed = f": about {bytes_needed:,} bytes needed" if bytes_needed else ""
+        raise storage_full(f"the checkpoint {path} could not be written ({said}){needed}", path, self.last())
+
+    def last(self) -> str:
+        """Which checkpoint there is to go back to, for people; its hashes are not compared."""
+        for step in sorted(self._steps(), reverse=True):
+            if isinstance(read(self._path(step), self.owner, sizes_only=True), Checkpoint):
+                return f"the last checkpoint is of step {step} ({self._path(step)})"
+        return "there is no checkpoint yet"
 
     def _remove_older(self, step: int) -> None:
         """Keeps the newest. The one just written was read back for its hashes; it must be there before any goes."""
@@ -283,15 +291,3 @@ def _attempt(work: Callable[[], object]) -> str:
     except Exception as error:  # torch and safetensors say of a full disk each what they like
         return in_a_line(error)
     return ""
-
-
-def _refuse_storage(path: Path, said: str, bytes_needed: int) -> NoReturn:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
-    needed = f"about {bytes_needed:,} bytes needed, " if bytes_needed else ""
-    raise RunStopped(
-        f"the checkpoint {path} could not be written ({said}): {needed}{free:,} bytes free; the former checkpoint is "
-        "whole: free space or mend the folder, then run the same command again to go on from it",
-        "failed",
-        STORAGE_FULL,
-    )

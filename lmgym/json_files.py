@@ -6,7 +6,7 @@ Nothing here imports torch.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,20 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Writes a file of valid JSON lines, atomically."""
+    lines = [json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in rows]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
 def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: a reader, or a kill, meets the old file or the new one."""
+    """Writes a file atomically: a reader, or a kill, meets the old file or the new one.
+
+    Half a surrogate pair, which UTF-8 has no bytes for, is written as JSON escapes it.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        with aside.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """What keeps a run under way from being lost: checkpoints, signals, stalls. One object for every stage's loop."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -8,11 +9,12 @@ from typing import Any, final
 from lmgym.checkpoints import Checkpoints
 from lmgym.console import say
 from lmgym.engine import rank, share_objects
-from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
+from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, STORAGE_FULL, RunStopped
 from lmgym.interrupts import Interrupts
 from lmgym.resuming import FOLDER, Start
 from lmgym.run import Run
 from lmgym.stalls import StallWatch
+from lmgym.storage import storage_full
 
 
 @final
@@ -41,8 +43,8 @@ class Keeper:
 
     @property
     def asked_to_leave(self) -> bool:
-        """Whether this rank was asked; ranks must agree before any of them acts on it."""
-        return bool(self._interrupts.reason)
+        """Whether this rank was asked, or cannot write; ranks must agree before any of them acts on it."""
+        return bool(self._interrupts.reason or self._run.unwritten)
 
     def beat(self, doing: str) -> None:
         """Progress: no stall."""
@@ -51,8 +53,31 @@ class Keeper:
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """A checkpoint after `step` updates; `write` is called on every rank. Collective."""
         self.beat(f"saving checkpoint {step}")
+        self._refuse_unwritten()
         self._checkpoints.save(step, write, self._facts, self.checkpoint_bytes)
         self.beat(f"after checkpoint {step}")
+
+    @contextlib.contextmanager
+    def saving_results(self) -> Iterator[None]:
+        """Within, the main rank writes what the run leaves. Collective, at its beginning and its end.
+
+        Raises RunStopped (exit 74) on every rank where the disk takes no more, then or before.
+        """
+        self.beat("saving the model")
+        self._refuse_unwritten()
+        with self._run.writing("its results"):
+            yield
+        self._refuse_unwritten()
+
+    def _refuse_unwritten(self) -> None:
+        """Ends a run that cannot write: a step whose line of metrics is lost must be made again. Collective."""
+        unwritten = next(filter(None, share_objects(self._run.unwritten)), "")
+        if unwritten:
+            self._interrupts.leaving = STORAGE_FULL
+            error = storage_full(unwritten, self._run.folder, self._checkpoints.last())
+            self._run.finish(error.outcome, error.exit_code, error)
+            share_objects(None)  # a launcher kills the others once one has left
+            raise error
 
     def leave(self, step: int) -> None:
         """Ends an interrupted run, whose checkpoint is saved. Raises RunStopped (exit 75) on every rank."""
@@ -69,7 +94,7 @@ class Keeper:
         `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.
         """
         self._interrupts.leaving = NON_FINITE
-        found = share_objects((what, rows))
+        found, last = share_objects((what, rows)), share_objects(self._checkpoints.last() if rank() == 0 else "")[0]
         self._run.write_json(
             "non_finite.json",
             {
@@ -81,7 +106,7 @@ class Keeper:
         why = (
             f"update {step + 1}: {found[ranks[0]][0]} on rank {', '.join(map(str, ranks))}; the weights are as after "
             f"update {step}; the rows at hand are in {self._run.folder / 'non_finite.json'}: mend or drop them, or use "
-            "a smaller learning rate; the last checkpoint is whole"
+            f"a smaller learning rate; {last}"
         )
         self._run.finish("non_finite", NON_FINITE, RunStopped(why, "non_finite", NON_FINITE))
         share_objects(None)

@@ -6,7 +6,9 @@
     run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   what former runs in this folder left
 
 Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
-metrics.jsonl. Nothing here imports torch, so a run can be opened before anything slow or fragile begins.
+metrics.jsonl. A folder that cannot be written is no error of the one rank that writes to it, but noted in `unwritten`:
+all ranks end together where they meet next (lmgym/keeping.py). Nothing here imports torch, so that a run can be opened
+before anything slow or fragile begins.
 """
 
 import importlib.metadata
@@ -22,8 +24,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +33,9 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
-from lmgym.json_files import read_json, write_json, write_text
+from lmgym.json_files import read_json, write_json, write_lines, write_text
 from lmgym.locks import FolderLock
+from lmgym.storage import storage_error, storage_full
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ class Run:
         self._lock: FolderLock | None = None
         self._former: dict[str, Path] = {}
         self._learned = False
+        self.unwritten = ""
+        """the first thing that could not be written, and why; nothing but run.json is written after it"""
 
     @classmethod
     def start(
@@ -127,24 +132,46 @@ class Run:
         line: dict[str, Any] = {"step": step, "time": round(self._seconds(), 3)}
         line |= {key: None if key in non_finite else value for key, value in values.items()}
         line |= {"non_finite": non_finite} if non_finite else {}
-        # a line at a time reaches the file, so that a killed run keeps what it measured
-        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
-        self._metrics.flush()
+        if not self.unwritten:
+            with self.writing("metrics.jsonl"):
+                # a line at a time reaches the file, so that a killed run keeps what it measured
+                self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
+                self._metrics.flush()
         self._learned |= step > 0
         if self._tracker:
             self._tracker.log(step, values)
 
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Within, a folder that cannot be written is noted in `unwritten`, with what was to be written."""
+        try:
+            yield
+        except Exception as error:
+            said = storage_error(error) or (" ".join(str(error).split()) if isinstance(error, OSError) else "")
+            if not said:
+                raise
+            self.unwritten = self.unwritten or f"{self.folder / name} could not be written ({said})"
+
     def write_json(self, name: str, content: Any) -> None:
         """Writes `content` to a file of the folder, atomically; the name may have folders in it."""
-        if self.is_main:
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / name, content)
+        if self.is_main and not self.unwritten:
+            with self.writing(name):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_json(self.folder / name, content)
+
+    def write_lines(self, name: str, rows: Iterable[Any]) -> None:
+        """Writes a JSON object a line, atomically; the name may have folders in it."""
+        if self.is_main and not self.unwritten:
+            with self.writing(name):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_lines(self.folder / name, rows)
 
     def update(self, **fields: Any) -> None:
         """Adds fields to run.json, as counts of data that are known only once it is read."""
         if self.is_main:
             self._record |= _redact(fields)
-            write_json(self.folder / "run.json", self._record)
+            with self.writing("run.json"):
+                write_json(self.folder / "run.json", self._record)
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes how the run ended and closes what is open. May be called again: the last word stands."""
@@ -157,7 +184,8 @@ class Run:
 
     def _close(self) -> None:
         if self._metrics:
-            self._metrics.close()
+            with self.writing("metrics.jsonl"):  # what a full disk did not take is tried again
+                self._metrics.close()
             self._metrics = None
         if self._tracker:
             self._tracker.finish()
@@ -171,7 +199,7 @@ class Run:
         try:
             for name in WRITTEN:
                 _remove(self.folder / name)
-            # run.json last: killed in here, the next run begins anew and keeps the rest
+            # run.json last: killed in here, the next run says where it is
             for name, aside in reversed(self._former.items()):
                 aside.rename(self.folder / name)
             say(f"refused before its first update: {self.folder} is as it was", error=True)
@@ -184,20 +212,39 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outcome, exit_code = outcome_of(error)
         said = self._record.get("outcome") != "running"
         if said and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller gave its own word, then left
-        try:
-            if self._former and not self._learned and not said and isinstance(error, InputError):
+        stopped = self._stopped_by_storage(error)
+        outcome, exit_code = outcome_of(stopped or error)
+        if self._former and not self._learned and not said and isinstance(error, InputError):
+            with self.writing("what a former run left"):
                 self._withdraw()
-                return
-            self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else error)
-        except OSError as trouble:
+            return
+        before = self.unwritten
+        self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else stopped or error)
+        if self.unwritten and not before and not stopped:
             if error is None:
-                raise
-            # a full disk ends the run and stops this note too: the first error is the one to show
-            say(f"warning: the outcome could not be written to {self.folder}: {trouble}", error=True)
+                stopped = storage_full(self.unwritten, self.folder)
+            else:  # the first error is the one to show
+                say(f"warning: the outcome is not recorded: {self.unwritten}", error=True)
+        if stopped:
+            raise stopped from error
+
+    def _stopped_by_storage(self, error: BaseException | None) -> RunStopped | None:
+        """What a run ends with that met a full disk and has not been ended for it: by the rank that met it."""
+        if isinstance(error, RunStopped | InputError | SystemExit | KeyboardInterrupt):
+            return None
+        said = storage_error(error)
+        if error is None and self.unwritten:
+            what = self.unwritten
+        elif said:
+            what = f"{self.folder} or what it needs could not be written ({said})"
+        else:
+            return None
+        stopped = storage_full(what, self.folder)
+        stopped.alone = True
+        return stopped
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

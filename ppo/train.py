@@ -94,8 +94,8 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)
         metrics = _loop(config, parts, state, run, keeper, iterations)
-        keeper.beat("saving the policy")
-        folder = save_results(config, parts.engine, tokenizer, run, metrics)
+        with keeper.saving_results():
+            folder = save_results(config, parts.engine, tokenizer, run, metrics)
         if run.is_main:
             show_notes([f"the policy: {folder}"])
     stop_distributed()

@@ -61,8 +61,8 @@ def train(config: RewardConfig, task: Task) -> None:
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        keeper.beat("saving the model")
-        save_results(config, task, trainer, tokenizer, run)
+        with keeper.saving_results():
+            save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()

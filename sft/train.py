@@ -66,8 +66,8 @@ def train(config: SftConfig, task: SftTask) -> None:
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        keeper.beat("saving the model")
-        folder = save_results(config, task, trainer, tokenizer, run)
+        with keeper.saving_results():
+            folder = save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()

@@ -2,9 +2,11 @@
 generators in each data step. `LMGYM_TEST_*` in its environment plant what a test asks for.
 """
 
+import contextlib
 import os
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +20,13 @@ PLANT = {
     name.removeprefix("LMGYM_TEST_"): value for name, value in os.environ.items() if name.startswith("LMGYM_TEST_")
 }
 MINE = PLANT.get("RANK", os.environ.get("RANK", "0")) == os.environ.get("RANK", "0")
+
+
+def fill(disk: Path) -> None:
+    """Leaves no byte free."""
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
 
 
 class Noisy:
@@ -42,6 +51,8 @@ class Noisy:
             total = total * torch.inf
         if planted == "gradient":  # the square root's slope at 0 is infinite, and 0 times it is none
             total = total + ((scores * 0.0).sum()).abs().sqrt()
+        if planted == "full":
+            fill(Path(PLANT["DISK"]))
         if planted == "stall":
             time.sleep(3600)
         if planted == "memory":

@@ -466,7 +466,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_former_checkpoint(small_disk: P
         said = str(caught.value)
         assert caught.value.exit_code == 74
         assert str(small_disk / "checkpoints" / "step-00000020") in said
-        assert f"500,000 bytes needed, {shutil.disk_usage(small_disk).free:,} bytes free" in said
+        assert f"500,000 bytes needed; {shutil.disk_usage(small_disk).free:,} bytes free" in said
         assert newest_step(found) == 10
     found.save(20, write, FACTS)  # room again
     assert names(small_disk / "checkpoints") == ["step-00000010", "step-00000020"]
@@ -495,8 +495,15 @@ def test_a_file_that_may_grow_no_further_ends_the_run_and_leaves_the_former_chec
     code, said = in_child(limited)
     assert (code, said[:3]) == (0, "74 ")
     assert f"the checkpoint {tmp_path / 'step-00000020'} could not be written" in said
-    assert re.search(r"about 80,000 bytes needed, [\d,]+ bytes free; the former checkpoint is whole", said)
+    assert re.search(r"about 80,000 bytes needed; [\d,]+ bytes free; the last checkpoint is of step 10 \(/", said)
     assert newest_step(found) == 10
+
+
+def test_a_run_without_a_checkpoint_is_not_told_of_one(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or mend the folder, then"):
+        Checkpoints(tmp_path, "mine").save(20, write, FACTS, bytes_needed=10**18)
+    saved(tmp_path, 5, owner="theirs")
+    assert Checkpoints(tmp_path, "mine").last() == "there is no checkpoint yet"
 
 
 def test_what_will_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
