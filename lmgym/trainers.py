@@ -246,10 +246,14 @@ class ObjectiveTrainer(Trainer):
         end_fetches(model)  # the next probe, or who saves, gathers the weights
         return metrics
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """The model, without what wraps it to train."""
+        return self.accelerator.unwrap_model(self.model_wrapped)
+
     def whole_state(self) -> dict[str, torch.Tensor]:
         """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
-        module = self.accelerator.unwrap_model(self.model_wrapped)
-        state = whole_weights(module) if self.is_deepspeed_enabled else module.state_dict()
+        state = whole_weights(self.module) if self.is_deepspeed_enabled else self.module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
     # --- checkpoints: Trainer says when, lmgym/checkpoints.py how
@@ -259,7 +263,7 @@ class ObjectiveTrainer(Trainer):
             tallies = dict(zip(self._tallies, (value.cpu() for value in self._tallies.values()), strict=True))
             sums = {"tallies": tallies, **{name: getattr(self, name) for name in KEPT}}
             began = time.perf_counter()
-            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums))
+            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module)
             self._mark += time.perf_counter() - began
 
     def train_from(self, checkpoint: Path | None) -> None:

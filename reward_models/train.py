@@ -61,7 +61,7 @@ def train(config: RewardConfig, task: Task) -> None:
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        with keeper.saving_results():
+        with keeper.saving_results(trainer.module):
             save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, run.folder)

@@ -32,8 +32,8 @@ def fill(disk: Path) -> None:
 class Noisy:
     """Pairs whose margins are noise, and what was planted at update AT (0 the first) on rank RANK, or on all."""
 
-    def __init__(self, objective) -> None:
-        self.objective, self.calls = objective, 0
+    def __init__(self, objective, model) -> None:
+        self.objective, self.model, self.calls = objective, model, 0
 
     def collate(self, items):
         batch = self.objective.collate(items)
@@ -53,6 +53,10 @@ class Noisy:
             total = total + ((scores * 0.0).sum()).abs().sqrt()
         if planted == "full":
             fill(Path(PLANT["DISK"]))
+        if planted == "weight":  # of the last token, which no row has; frozen, or DeepSpeed would copy its master there
+            weight = self.model.classifier.get_input_embeddings().weight
+            with torch.no_grad():
+                getattr(weight, "ds_tensor", weight).view(-1)[-1] = torch.nan
         if planted == "stall":
             time.sleep(3600)
         if planted == "memory":
@@ -73,7 +77,7 @@ class NoisyTask:
         return getattr(self.task, name)
 
     def objective(self, config, model, pad_id):
-        return Noisy(self.task.objective(config, model, pad_id))
+        return Noisy(self.task.objective(config, model, pad_id), model)
 
 
 if __name__ == "__main__":

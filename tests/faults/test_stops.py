@@ -1,13 +1,16 @@
 """Runs that end by their own word: a loss or gradient that is not finite, a stall, a folder in use, no memory."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from faulting import begin_and_wait, outcome, steps, workers
 from launching import finish, flags, launch, run
+from safetensors.torch import load_file, save_file
 
 Words = Callable[..., list]
 CODES = {"ddp": 1}  # torchrun turns every code into 1
@@ -47,11 +50,47 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
     assert rows
     assert all(row.startswith("few.jsonl:") for row in rows)
     assert steps(folder)[-1] == 2, "the last good checkpoint is there"
-    assert "the weights are as after update 2" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert "the weights are as after update 2" in said
+    assert f"the last checkpoint is of step 2 ({folder}/checkpoints/step-00000002)" in said
     # without the fault the same command goes on from there and ends well
     again = run(words(engine, folder, save_updates=1))
     assert again.returncode == 0, again.stderr[-3000:]
     assert "step-00000002" in again.stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("engine", ["plain", slow("ddp"), slow("zero2"), slow("zero3")])
+def test_a_weight_that_no_row_uses_and_is_not_finite_is_not_saved(engine: str, words: Words, tmp_path: Path) -> None:
+    folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
+    at = 9 if engine == "plain" else 5  # in the third update
+    planted = {"LMGYM_TEST_FAULT": "weight", "LMGYM_TEST_AT": str(at), "LMGYM_TEST_RANK": str(rank)}
+    command = words(engine, folder, save_updates=1, freeze_embeddings=True)
+    done = run(command, **planted)
+    assert done.returncode == CODES.get(engine, 65), done.stderr[-3000:]
+    assert outcome(folder) == ("non_finite", 65)
+    said = " ".join(done.stderr.split())
+    assert "the weights are not all finite: found nan in model.transformer.wte.weight; they were not saved" in said
+    assert f"the last checkpoint is of step 2 ({folder}/checkpoints/step-00000002)" in said
+    assert steps(folder)[-1] == 2
+    assert "Traceback" not in done.stderr
+    assert run(command).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ddp", "zero2", "zero3"])
+def test_a_model_with_such_a_weight_is_refused_as_it_is_loaded(
+    engine: str, words: Words, dropping: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(dropping, model)
+    weights = load_file(model / "model.safetensors")
+    weights["transformer.wte.weight"][-1, -1] = torch.nan  # on the last rank
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    done = run(words(engine, tmp_path / "run", model=model))
+    assert done.returncode == CODES.get(engine, 2), done.stderr[-3000:]
+    said = " ".join(done.stderr.split())
+    assert f"error: the weights of {model} are not all finite: found nan in transformer.wte.weight" in said
+    assert said.count("error: ") == 1
 
 
 def test_a_margin_that_fp32_cannot_hold_is_named_by_its_row(dropping: Path, few_pairs: Path, tmp_path: Path) -> None:
@@ -66,6 +105,7 @@ def test_a_margin_that_fp32_cannot_hold_is_named_by_its_row(dropping: Path, few_
     assert done.returncode == 65
     found = json.loads((tmp_path / "run" / "non_finite.json").read_text())
     assert found["ranks"] == [{"rank": 0, "found": "a loss of inf", "rows": ["margins.jsonl:12"]}]
+    assert f"the last checkpoint is of step 3 ({tmp_path}/run/checkpoints/step-00000003)" in done.stderr
 
 
 @pytest.mark.parametrize("engine", [slow("plain"), "ddp", slow("zero3")])
