@@ -80,8 +80,23 @@ class NoisyTask:
         return Noisy(self.task.objective(config, model, pad_id), model)
 
 
+def save_slowly(seconds: float) -> None:
+    """Each rank rests within each save, before its last file."""
+    from lmgym import trainer_state
+
+    write = trainer_state.write_rank
+
+    def wait_and_write(folder: Path, content) -> None:
+        time.sleep(seconds)
+        write(folder, content)
+
+    trainer_state.write_rank = wait_and_write
+
+
 if __name__ == "__main__":
     config = override(CONFIG)
+    if "SAVE_SECONDS" in PLANT:
+        save_slowly(float(PLANT["SAVE_SECONDS"]))
     from reward_models.pairwise import PairTask
     from reward_models.train import train
 

@@ -59,7 +59,8 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
     assert "step-00000002" in again.stdout.replace("\n", "")
 
 
-@pytest.mark.parametrize("engine", ["plain", slow("ddp"), slow("zero2"), slow("zero3")])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "ddp", "zero2", "zero3"])
 def test_a_weight_that_no_row_uses_and_is_not_finite_is_not_saved(engine: str, words: Words, tmp_path: Path) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
     at = 9 if engine == "plain" else 5  # in the third update

@@ -208,8 +208,10 @@ launch(run)
 )
 
 
-@pytest.mark.parametrize("place", ENDINGS)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [*((place, signal.SIGINT) for place in ENDINGS), ("the interpreter's own end", signal.SIGTERM)],
+)
 def test_wherever_a_second_request_arrives_while_a_run_ends_the_code_is_75(
     python: Callable[..., Process], place: str, number: int
 ) -> None:
