@@ -24,6 +24,7 @@ from typing import final
 from lmgym.console import say
 from lmgym.engine import rank
 from lmgym.errors import INTERRUPTED, outcome_of
+from lmgym.launch import ends_process
 
 SAME_REQUEST_SECONDS = 2.0
 LOOK_SECONDS = 1.0
@@ -34,7 +35,7 @@ LAUNCHERS = {"deepspeed", "deepspeed.launcher.launch", "torchrun", "torch.distri
 
 @final
 class Interrupts:
-    """Watches from `with` to its end, or to the process's end once somebody has asked to leave: `reason` says who.
+    """Watches from `with` to its end, and a launched run that was asked to leave to the process's; `reason` says why.
 
     A second request ends the process: with exit code 75, after `leave` was called from another thread, or with the
     code with which the run is already `leaving`. For the main thread.
@@ -60,7 +61,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.reason:
+        if self.reason and ends_process():
             if self.leaving is None:
                 _, self.leaving = outcome_of(error)
             # last of all the interpreter gives up its handlers, and the default action would take their place

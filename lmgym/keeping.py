@@ -15,6 +15,7 @@ from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
 from lmgym.finite_weights import non_finite_weight, own_weights
 from lmgym.interrupts import Interrupts
 from lmgym.resuming import FOLDER, Start
+from lmgym.run import NON_FINITE as NON_FINITE_ROWS
 from lmgym.run import Run
 from lmgym.stalls import StallWatch
 from lmgym.storage import storage_full
@@ -120,7 +121,7 @@ class Keeper:
         self._interrupts.leaving = NON_FINITE
         found, last = share_objects((what, rows)), share_objects(self._checkpoints.last() if rank() == 0 else "")[0]
         self._run.write_json(
-            "non_finite.json",
+            NON_FINITE_ROWS,
             {
                 "update": step + 1,
                 "ranks": [{"rank": i, "found": said, "rows": names} for i, (said, names) in enumerate(found)],
@@ -129,7 +130,7 @@ class Keeper:
         ranks = [i for i, (said, _) in enumerate(found) if said]
         why = (
             f"update {step + 1}: {found[ranks[0]][0]} on rank {', '.join(map(str, ranks))}; the weights are as after "
-            f"update {step}; the rows at hand are in {self._run.folder / 'non_finite.json'}: mend or drop them, or use "
+            f"update {step}; the rows at hand are in {self._run.folder / NON_FINITE_ROWS}: mend or drop them, or use "
             f"a smaller learning rate; {last}"
         )
         self._end(why, "non_finite", NON_FINITE)

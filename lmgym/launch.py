@@ -12,12 +12,21 @@ from lmgym.console import bear_any_text, show_exception
 from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.override import leave
 
+_under_way = False
+
+
+def ends_process() -> bool:
+    """Whether this process ends with what `launch` runs, rather than go on, as a notebook does."""
+    return _under_way
+
 
 def launch(main: Callable[[], None]) -> None:
     """Runs `main`, the last thing that a script does.
 
     A user's error is printed by rank 0 alone, and every rank exits with its code.
     """
+    global _under_way
+    _under_way = True
     # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)

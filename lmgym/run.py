@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 
+NON_FINITE = "non_finite.json"
 WRITTEN = (
     *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", "non_finite.json"),
+    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
 )
 """all that a stage writes to its folder: a run that begins anew sets these aside"""
 
@@ -334,16 +335,17 @@ def _set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Pat
     """Renames what a former run left to the first number that nothing has taken; where each is now.
 
     Of one that goes on the results stay, and its record and metrics are copied: killed in here, it must still be known
-    as the run to go on with. One that never said how it ended was killed, since nobody holds the lock.
+    as the run to go on with. What it said of a loss that was not finite no longer holds. One that never said how it
+    ended was killed, since nobody holds the lock.
     """
-    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl")
+    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl", NON_FINITE)
     number = 1
     while any(_numbered(folder / name, number).exists() for name in WRITTEN):
         number += 1
     aside = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
     # run.json last: killed in here, the next run still knows whose the rest is
     for name, path in reversed(aside.items()):
-        if resumed_at is None:
+        if resumed_at is None or name == NON_FINITE:
             (folder / name).rename(path)
         else:
             shutil.copy2(folder / name, path)

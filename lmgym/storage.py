@@ -11,7 +11,7 @@ from lmgym.errors import STORAGE_FULL, RunStopped
 # full, over its quota or the size that a file may have, turned read-only, broken
 ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 IN_RUST = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
-IN_TORCH = "inline_container.cc"  # of torch.save, which does not say why
+IN_TORCH = "enforce fail at inline_container.cc"  # of torch.save, which does not say why
 
 
 def storage_error(error: BaseException | None) -> str:

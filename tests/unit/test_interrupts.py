@@ -230,6 +230,17 @@ def test_after_the_watch_signals_do_what_they_did_before(python: Callable[..., P
     assert process.end()[0] == -signal.SIGTERM
 
 
+def test_a_notebook_goes_on_after_a_run_that_was_asked_to_leave(python: Callable[..., Process]) -> None:
+    process = python(WATCH + "with interrupts: say('ready'); loop(interrupts)\nsay('over'); time.sleep(60)")
+    process.send(signal.SIGTERM)
+    assert process.line() == "over"
+    time.sleep(2.2)
+    process.send(signal.SIGINT)
+    code, _, err = process.end()
+    assert code == -signal.SIGINT
+    assert "KeyboardInterrupt" in err
+
+
 def launcher(folder: Path, name: str, code: str) -> list[str]:
     """The command of a launcher of that name, which starts a worker, says its own process id and waits for it."""
     (folder / "worker.py").write_text(code)

@@ -305,6 +305,14 @@ def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_
     assert found_start(tmp_path).resumed_at == 20
 
 
+def test_what_was_said_of_a_loss_that_was_not_finite_is_set_aside_by_the_run_that_goes_on(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    (tmp_path / "non_finite.json").write_text("{}")
+    begin(tmp_path, find_start(tmp_path, FACTS)).finish()
+    assert not (tmp_path / "non_finite.json").exists()
+    assert (tmp_path / "non_finite.1.json").exists()
+
+
 def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     with (tmp_path / "metrics.jsonl").open("a") as file:
