@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -122,6 +123,11 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics but for their times, and the evaluation and scores."""
     lines = [{k: v for k, v in line.items() if k not in TIMES} for line in lines_once(folder / "metrics.jsonl")]
     return [*lines, json.loads((folder / "evaluation.json").read_text()), *read_lines(folder / "scores.jsonl")]
+
+
+def said_by_ranks(stderr: str) -> str:
+    """Without the traceback by which torchrun tells that a rank has failed."""
+    return re.sub(r"Traceback \(most(?:(?!Traceback).)*ChildFailedError", "", stderr, flags=re.DOTALL)
 
 
 def outcome(folder: Path) -> tuple[str, int | None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulting import ENGINES, ROOT, digest, measured, outcome, steps
+from faulting import ENGINES, ROOT, digest, measured, outcome, said_by_ranks, steps
 from launching import flags, launch, read_lines, run
 
 Words = Callable[..., list]
@@ -20,7 +20,7 @@ def slow(*values):
 
 def one_error(stderr: str) -> str:
     """The one line on what happened; a launcher's own lines and the progress bar are beside it."""
-    said = re.sub(r"Traceback [^@]*ChildFailedError", "", stderr)  # which is torchrun's own
+    said = said_by_ranks(stderr)
     assert "Traceback" not in said
     lines = [line for line in said.replace("\r", "\n").splitlines() if line.startswith(("error:", "warning:"))]
     assert len(lines) == 1, lines
