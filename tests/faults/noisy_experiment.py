@@ -53,7 +53,7 @@ class Noisy:
             total = total + ((scores * 0.0).sum()).abs().sqrt()
         if planted == "full":
             fill(Path(PLANT["DISK"]))
-        if planted == "weight":  # of the last token, which no row has; frozen, or DeepSpeed would copy its master there
+        if planted == "weight":  # an embedding; frozen, or DeepSpeed would copy its fp32 master there
             weight = self.model.classifier.get_input_embeddings().weight
             with torch.no_grad():
                 getattr(weight, "ds_tensor", weight).view(-1)[-1] = torch.nan

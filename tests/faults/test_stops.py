@@ -61,7 +61,7 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["plain", "ddp", "zero2", "zero3"])
-def test_a_weight_that_no_row_uses_and_is_not_finite_is_not_saved(engine: str, words: Words, tmp_path: Path) -> None:
+def test_a_weight_that_is_not_finite_is_not_saved_and_named(engine: str, words: Words, tmp_path: Path) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
     at = 9 if engine == "plain" else 5  # in the third update
     planted = {"LMGYM_TEST_FAULT": "weight", "LMGYM_TEST_AT": str(at), "LMGYM_TEST_RANK": str(rank)}
