@@ -61,9 +61,9 @@ def _refuse(weights: Iterable[tuple[str, torch.Tensor]], source: str) -> None:
 
 def _own_part(parameter: torch.Tensor) -> torch.Tensor:
     part = getattr(parameter, "ds_tensor", None)
-    if part is None or parameter.numel():  # not sharded, or small enough to be whole on every rank
+    if part is None or not part.numel():
         return parameter
-    # behind the last number there may be memory that nobody has set
+    # also where the whole is here, which may still be on its way; behind the last number is memory that nobody has set
     numbers = min(part.numel(), max(0, parameter.ds_numel - rank() * part.numel()))  # type: ignore[attr-defined]
     return part.narrow(0, 0, numbers)
 
