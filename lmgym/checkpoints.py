@@ -7,8 +7,9 @@ Design decisions:
 - A checkpoint is written aside; every rank syncs and hashes its own files; rank 0 writes the manifest, syncs, renames
   the folder and syncs its parent. So a folder of the final name is whole, or the disk has changed it since, which the
   hashes tell.
-- A manifest names its run (`owner`): nothing is read, resumed from or removed that another run has written. DeepSpeed's
-  shards are pickles, and loading a pickle executes it.
+- A manifest names its run (`owner`): nothing is read, resumed from or removed that another run has written.
+- `read` is the one way to a checkpoint: it gives what can be loaded, or why it cannot. Files are looked at as well
+  (lmgym/checkpoint_contents.py): DeepSpeed's shards are pickles, and loading a pickle executes it.
 - What no file's hash covers (owner, step, facts) has one of its own in the manifest.
 - `facts` say of which run a checkpoint is a state: ranks, batches, data, settings. What compares them is at the caller.
 """
@@ -18,14 +19,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
+from lmgym.checkpoint_contents import in_a_line, why_unreadable
 from lmgym.engine import rank, share_objects
-from lmgym.errors import STORAGE_FULL, RunStopped
+from lmgym.json_files import read_json
+from lmgym.storage import storage_full
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -101,7 +104,7 @@ class Checkpoints:
         for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
             _sync(folder)
         if final_path.exists():  # of this very run, which went on from here or from before
-            if not fault(final_path, self.owner):
+            if isinstance(read(final_path, self.owner), Checkpoint):
                 shutil.rmtree(aside)  # the same state, and it may be the only one: a kill must not find neither
                 return
             shutil.rmtree(final_path)
@@ -115,12 +118,20 @@ class Checkpoints:
         said = "; ".join(
             f"rank {i}: {failure}" if len(failures) > 1 else failure for i, failure in enumerate(failures) if failure
         )
-        _refuse_storage(path, said, bytes_needed)
+        needed = f": about {bytes_needed:,} bytes needed" if bytes_needed else ""
+        raise storage_full(f"the checkpoint {path} could not be written ({said}){needed}", path, self.last())
+
+    def last(self) -> str:
+        """Which checkpoint there is to go back to, for people; its hashes are not compared."""
+        for step in sorted(self._steps(), reverse=True):
+            if isinstance(read(self._path(step), self.owner, sizes_only=True), Checkpoint):
+                return f"the last checkpoint is of step {step} ({self._path(step)})"
+        return "there is no checkpoint yet"
 
     def _remove_older(self, step: int) -> None:
         """Keeps the newest. The one just written was read back for its hashes; it must be there before any goes."""
         mine = [s for s in sorted(self._steps(), reverse=True) if s <= step and _owner(self._path(s)) == self.owner]
-        sound = [s for s in mine if not fault(self._path(s), self.owner, sizes_only=True)]
+        sound = [s for s in mine if isinstance(read(self._path(s), self.owner, sizes_only=True), Checkpoint)]
         if step not in sound:
             return
         for old in [s for s in mine if s < sound[: self.limit][-1]]:
@@ -141,22 +152,25 @@ class Checkpoints:
         """The newest one that is whole, and a line on each newer one that is not. For one rank to ask."""
         skipped: list[str] = []
         for step in sorted(self._steps(), reverse=True):
-            path = self._path(step)
-            trouble = fault(path, self.owner)
-            if not trouble:
-                return Checkpoint(path, step, _manifest(path)["facts"]), skipped
-            skipped.append(f"{path} was skipped: {trouble}")
+            found = read(self._path(step), self.owner)
+            if isinstance(found, Checkpoint):
+                return found, skipped
+            skipped.append(f"{self._path(step)} was skipped: {found}")
         return None, skipped
 
 
-def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
-    """What is wrong with a checkpoint; empty where every file of its manifest is there, of its size and sha256."""
+def read(path: Path, owner: str, sizes_only: bool = False) -> Checkpoint | str:
+    """A checkpoint whose files are all there, as they were written, and safe to load; or what is wrong with it.
+
+    With `sizes_only` no file is opened but the manifest.
+    """
     try:
         manifest = _manifest(path)
         files, whose = {file["path"]: file for file in manifest["files"]}, manifest["owner"]
         known = manifest["format"] == FORMAT
         sound = not known or (
             manifest["sha256"] == _seal(manifest)
+            and isinstance(manifest["facts"], dict)
             and all(file["rank"] == _whose(name) and {"size", "sha256"} <= {*file} for name, file in files.items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -173,8 +187,11 @@ def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
         size = (path / name).stat().st_size if (path / name).is_file() else None
         if size != file["size"]:
             return f"{name} is absent" if size is None else f"{name} has {size} bytes; needed: {file['size']}"
-    if sizes_only:
-        return ""
+    trouble = "" if sizes_only else _changed(path, files) or _unreadable(path, files)
+    return trouble or Checkpoint(path, int(NAME.fullmatch(path.name)[1]), manifest["facts"])  # type: ignore[index]
+
+
+def _changed(path: Path, files: Mapping[str, Mapping[str, Any]]) -> str:
     with ThreadPoolExecutor(READERS) as pool:  # hashing leaves the interpreter's lock
         digests = pool.map(lambda name: _sha256_or_trouble(path / name), files)
         for (name, file), digest in zip(files.items(), digests, strict=True):
@@ -182,6 +199,10 @@ def fault(path: Path, owner: str, sizes_only: bool = False) -> str:
                 why = "has changed since it was written (sha256)" if len(digest) == 64 else f"cannot be read ({digest})"
                 return f"{name} {why}"
     return ""
+
+
+def _unreadable(path: Path, names: Iterable[str]) -> str:
+    return next((f"{name} {why}" for name in names if (why := why_unreadable(path, name))), "")
 
 
 def _seal_own(folder: Path) -> list[dict[str, Any]]:
@@ -192,6 +213,8 @@ def _seal_own(folder: Path) -> list[dict[str, Any]]:
             continue
         _sync(folder / name)
         size = (folder / name).stat().st_size
+        if why := why_unreadable(folder, name):  # better now than when the run is to go on from it
+            raise ValueError(f"{name} {why}")
         sealed.append({"path": name, "size": size, "sha256": _sha256(folder / name), "rank": rank()})
     return sealed
 
@@ -203,7 +226,7 @@ def _whose(name: str) -> int:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    return json.loads((path / MANIFEST).read_text())
+    return read_json(path / MANIFEST)
 
 
 def ranks_of(path: Path) -> int:
@@ -223,9 +246,19 @@ def _names(folder: Path) -> set[str]:
 
 def _owner(path: Path) -> str | None:
     try:
-        return _manifest(path)["owner"]
+        return str(_manifest(path)["owner"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def newest_owner(folder: Path) -> tuple[Path, str] | None:
+    """The newest checkpoint of a folder that has all its files, whoever wrote it, and the id of its run."""
+    paths = sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name))
+    for path in reversed(paths):
+        owner = _owner(path)
+        if owner is not None and isinstance(read(path, owner, sizes_only=True), Checkpoint):
+            return path, owner
+    return None
 
 
 def _sync(path: Path) -> None:
@@ -256,17 +289,5 @@ def _attempt(work: Callable[[], object]) -> str:
     try:
         work()
     except Exception as error:  # torch and safetensors say of a full disk each what they like
-        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return in_a_line(error)
     return ""
-
-
-def _refuse_storage(path: Path, said: str, bytes_needed: int) -> NoReturn:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
-    needed = f"about {bytes_needed:,} bytes needed, " if bytes_needed else ""
-    raise RunStopped(
-        f"the checkpoint {path} could not be written ({said}): {needed}{free:,} bytes free; the former checkpoint is "
-        "whole: free space or mend the folder, then run the same command again to go on from it",
-        "failed",
-        STORAGE_FULL,
-    )

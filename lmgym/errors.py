@@ -98,3 +98,18 @@ def _cut(text: str, limit: int) -> str:
             kept.pop()
             break
     return "".join(kept)
+
+
+def outcome_of(error: BaseException | None) -> tuple[str, int]:
+    """How a run ended and the exit code that its process is about to give."""
+    if error is None:
+        return "finished", 0
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if isinstance(error, RunStopped | InputError):
+        return error.outcome, error.exit_code
+    if isinstance(error, SystemExit):
+        # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return ("failed" if code else "finished"), code
+    return "failed", 1

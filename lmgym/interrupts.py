@@ -4,9 +4,12 @@ Design decisions:
 - Signals are read off a pipe by a thread: a main thread that waits in a collective runs no Python handler.
 - Launchers pass on what a terminal has sent to the whole group already: what comes within two seconds of the first is
   the same request. After that a second one leaves at once; checkpoints are whole at any moment.
+- Once a request was heard, signals are listened to until the process ends: one that arrives while the run closes its
+  files or the interpreter exits would else end the process by the signal, and lose the exit code.
 - A worker whose launcher died would go on unseen and hold its GPU: the launchers above it are watched.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -20,25 +23,28 @@ from typing import final
 
 from lmgym.console import say
 from lmgym.engine import rank
-from lmgym.errors import INTERRUPTED
+from lmgym.errors import INTERRUPTED, outcome_of
+from lmgym.launch import ends_process
 
 SAME_REQUEST_SECONDS = 2.0
 LOOK_SECONDS = 1.0
+LEAVE_SECONDS = 2.0  # a tracker that is closed may take minutes: a second request does not wait for it
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LAUNCHERS = {"deepspeed", "deepspeed.launcher.launch", "torchrun", "torch.distributed.run", "accelerate"}
 
 
 @final
 class Interrupts:
-    """Watches from `with` to its end; `reason` is empty until somebody asks to leave. For the main thread.
+    """Watches from `with` to its end, and a launched run that was asked to leave to the process's; `reason` says why.
 
-    `leave` is called from another thread just before the process ends at a second request.
+    A second request ends the process: with exit code 75, after `leave` was called from another thread, or with the
+    code with which the run is already `leaving`. For the main thread.
     """
 
     def __init__(self, leave: Callable[[str], None]) -> None:
         self.reason = ""
-        self.leaving = False
-        """set where the run is on its way out by itself: what launchers send then is not heard"""
+        self.leaving: int | None = None
+        """the exit code of a run that has said how it ended, and is on its way out"""
         self._leave, self._since = leave, 0.0
         self._launchers = launchers()
         self._reader, self._writer = socket.socketpair()
@@ -55,6 +61,12 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.reason and ends_process():
+            if self.leaving is None:
+                _, self.leaving = outcome_of(error)
+            # last of all the interpreter gives up its handlers, and the default action would take their place
+            atexit.register(_ignore)
+            return
         signal.set_wakeup_fd(self._former_pipe)
         for number, handler in self._former.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -82,20 +94,24 @@ class Interrupts:
         now = time.monotonic()
         if not self.reason:
             self.reason, self._since = reason, now
-            if rank() == 0:
-                say(
-                    f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once",
-                    error=True,
-                )
-        elif now - self._since > SAME_REQUEST_SECONDS and not self.leaving:
-            try:
-                self._leave(f"{reason}, the second request")
-            finally:  # also where the disk is full
-                os._exit(INTERRUPTED)
+            if rank() == 0 and self.leaving is None:
+                _say(f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once")
+        elif now - self._since > SAME_REQUEST_SECONDS:
+            if self.leaving is None:
+                self.leaving = INTERRUPTED
+                last = threading.Thread(target=self._leave, args=(f"{reason}, the second request",), daemon=True)
+                last.start()
+                last.join(LEAVE_SECONDS)
+            os._exit(self.leaving)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
     """The thread has it from the pipe; a handler must be there, or the signal would kill."""
+
+
+def _ignore() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def launchers() -> list[tuple[int, str]]:
@@ -125,3 +141,8 @@ def _fields(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
+
+
+def _say(words: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone does not end the watch
+        say(words, error=True)

@@ -7,10 +7,19 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from lmgym.console import bear_any_text, show_exception
-from lmgym.errors import InputError, RunStopped, shown_path
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 from lmgym.override import leave
+from lmgym.storage import storage_error
+
+_under_way = False
+
+
+def ends_process() -> bool:
+    """Whether this process ends with what `launch` runs, rather than go on, as a notebook does."""
+    return _under_way
 
 
 def launch(main: Callable[[], None]) -> None:
@@ -18,6 +27,8 @@ def launch(main: Callable[[], None]) -> None:
 
     A user's error is printed by rank 0 alone, and every rank exits with its code.
     """
+    global _under_way
+    _under_way = True
     # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)
@@ -27,12 +38,45 @@ def launch(main: Callable[[], None]) -> None:
     try:
         main()
     except (InputError, RunStopped) as error:
-        leave(error)
+        _leave(error)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if not (refusal := _refusal(error)):
             raise
-        leave(InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a path that there can be"))
+        _leave(refusal)
     succeeded.append(True)
+
+
+def _refusal(error: OSError) -> InputError | RunStopped | None:
+    """What a user is told of an error of the system that no defect of ours has caused."""
+    if error.errno == errno.ENAMETOOLONG:
+        return InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a path that there can be")
+    if not (said := storage_error(error)):
+        return None
+    why = f"a file, or the output, could not be written ({said}); free space, then run the same command again"
+    stopped = RunStopped(why, "failed", STORAGE_FULL)
+    stopped.alone = True
+    return stopped
+
+
+def _leave(error: InputError | RunStopped) -> NoReturn:
+    """Ends this process with the error's code, also where its output goes to a full disk: Python's own would be 120."""
+    try:
+        leave(error)
+    except SystemExit:
+        if _is_flushed():
+            raise
+    except OSError:  # so does what is said of the error
+        pass
+    os._exit(error.exit_code)
+
+
+def _is_flushed() -> bool:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _end_rank() -> None:

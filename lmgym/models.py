@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmgym.engine import gathered_parameters
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.finite_weights import refuse_non_finite_weights
 from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
 from lmgym.saving import below_adapters
 from lmgym.sources import no_folder, refuse_pickles, source_arguments
@@ -125,6 +126,7 @@ def load_classifier(
         raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
     if lost := sorted(absent - head_keys):
         raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
+    refuse_non_finite_weights(model, name)
     fit_to_tokenizer(model, tokenizer)
     if head_is_new:
         _init_head(model, seed)

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 
+from lmgym.checkpoint_contents import loading
 from lmgym.engine import rank, set_rates, take_scales, world_size
 from lmgym.saving import untied
 
@@ -139,7 +140,8 @@ class PlainEngine:
 
     def load(self, folder: str | Path) -> None:
         """Weights and optimizer, all of them."""
-        load_model(self.model, str(Path(folder) / "model.safetensors"), strict=True)
-        device = self.trained[0].device
-        state = torch.load(Path(folder) / "optimizer.pt", map_location=device, weights_only=True)
-        self.optimizer.load_state_dict(state)
+        with loading(Path(folder)):
+            load_model(self.model, str(Path(folder) / "model.safetensors"), strict=True)
+            device = self.trained[0].device
+            state = torch.load(Path(folder) / "optimizer.pt", map_location=device, weights_only=True)
+            self.optimizer.load_state_dict(state)

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
+from lmgym.finite_weights import refuse_non_finite_weights
 from lmgym.models import SCORER_HEADS, first_line, fit_to_tokenizer, load_config, runs_packed, working_dtype
 from lmgym.packing import ATTENTION, PackedBatch, pack, pad_right
 from lmgym.saving import Weights, below_adapters, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
@@ -50,6 +51,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
     if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
         kind = ", ".join(load_config(name, trust_remote_code).architectures or ["no architecture"])
         raise InputError(f"{name} is no causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
+    refuse_non_finite_weights(model, name)
     fit_to_tokenizer(model, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from lmgym.checkpoint_contents import loading
 from lmgym.engine import rank
 from lmgym.errors import InputError
 
@@ -22,7 +23,8 @@ def read_rank(folder: Path, number: int) -> Any:
             f"{path} is absent: without this rank's random numbers another run would go on; needed: the file, or an "
             "older checkpoint (remove this one), or --resume never"
         )
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with loading(folder):
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _file(folder: Path, number: int) -> Path:

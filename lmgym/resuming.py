@@ -5,15 +5,18 @@ difference: settings, data, engine, ranks.
 """
 
 import json
+import shlex
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmgym.checkpoints import Checkpoint, Checkpoints
+from lmgym.checkpoint_contents import loading
+from lmgym.checkpoints import Checkpoint, Checkpoints, newest_owner
 from lmgym.engine import rank, share_objects, world_size
 from lmgym.errors import InputError, RunStopped
+from lmgym.json_files import read_json
 from lmgym.locks import FolderLock
 from lmgym.run import WRITTEN, versions
 
@@ -60,24 +63,32 @@ def find_start(folder: str | Path, facts: Mapping[str, Any], resume: Resume = "a
 
 def _look(folder: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool) -> Start:
     former = _read(folder / "run.json")
-    fresh = Start(uuid.uuid4().hex)
-    if resume == "never" or not former.get("id") or former.get("outcome") == "finished":
+    run_id, fresh = former.get("id"), Start(uuid.uuid4().hex)
+    if resume == "auto" and not isinstance(run_id, str):
+        _refuse_unclaimed(folder)
+    if resume == "never" or not isinstance(run_id, str) or former.get("outcome") == "finished":
         _refuse_own_results(folder, facts["settings"])
         return fresh
-    checkpoint, skipped = Checkpoints(folder / FOLDER, former["id"]).newest()
+    checkpoint, skipped = Checkpoints(folder / FOLDER, run_id).newest()
     notes = tuple(skipped)
     if checkpoint is None:
         _refuse_own_results(folder, facts["settings"])
         return Start(fresh.run_id, notes=notes)
-    refuse_difference(folder, checkpoint, facts, reshard)
+    with loading(checkpoint.path):
+        refuse_difference(folder, checkpoint, facts, reshard)
+        notes += _other_versions(checkpoint, facts)
+    return Start(run_id, checkpoint, notes=(*notes, f"going on from {checkpoint.path}"))
+
+
+def _other_versions(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> tuple[str, ...]:
     changed = [
         f"{name} {was}, now {facts['versions'].get(name)}"
         for name, was in checkpoint.facts["versions"].items()
         if facts["versions"].get(name) != was
     ]
-    if changed:
-        notes += (f"the checkpoint was written with {', '.join(changed)}: results may differ in the last digits",)
-    return Start(former["id"], checkpoint, notes=(*notes, f"going on from {checkpoint.path}"))
+    if not changed:
+        return ()
+    return (f"the checkpoint was written with {', '.join(changed)}: results may differ in the last digits",)
 
 
 def _refuse_own_results(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -94,9 +105,29 @@ def _refuse_own_results(folder: Path, settings: Mapping[str, Any]) -> None:
                 )
 
 
+def _refuse_unclaimed(folder: Path) -> None:
+    """Raises InputError where checkpoints are there and no run.json says whose they are.
+
+    To begin anew beside them would lose what they hold without a word; to go on from them would load what may come from
+    elsewhere.
+    """
+    newest = newest_owner(folder / FOLDER)
+    if newest is None:
+        return
+    path, owner = newest
+    record = shlex.quote(str(folder / "run.json"))
+    kept = [str(one) for one in sorted(folder.glob("run.*.json"), reverse=True) if _read(one).get("id") == owner]
+    restore = f"cp {shlex.quote(kept[0])} {record}" if kept else f"echo '{json.dumps({'id': owner})}' > {record}"
+    found = "cannot be read" if (folder / "run.json").exists() else "is absent"
+    raise InputError(
+        f"{folder} holds checkpoints, the newest {path}, and its run.json, which says whose they are, {found}; to go "
+        f"on from them: {restore}; to begin anew: --resume never (they are kept as {FOLDER}.1), or another --output"
+    )
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text())
+        record = read_json(path)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

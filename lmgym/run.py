@@ -6,7 +6,9 @@
     run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   what former runs in this folder left
 
 Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
-metrics.jsonl. Nothing here imports torch, so a run can be opened before anything slow or fragile begins.
+metrics.jsonl. A folder that cannot be written is no error of the one rank that writes to it, but noted in `unwritten`:
+all ranks end together where they meet next (lmgym/keeping.py). Nothing here imports torch, so that a run can be opened
+before anything slow or fragile begins.
 """
 
 import importlib.metadata
@@ -22,16 +24,18 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, shown_path
+from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
+from lmgym.json_files import read_json, write_json, write_lines, write_text
 from lmgym.locks import FolderLock
+from lmgym.storage import storage_error, storage_full
 from lmgym.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
@@ -39,9 +43,10 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 
+NON_FINITE = "non_finite.json"
 WRITTEN = (
     *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", "non_finite.json"),
+    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
 )
 """all that a stage writes to its folder: a run that begins anew sets these aside"""
 
@@ -66,6 +71,8 @@ class Run:
         self._lock: FolderLock | None = None
         self._former: dict[str, Path] = {}
         self._learned = False
+        self.unwritten = ""
+        """the first thing that could not be written, and why; nothing but run.json is written after it"""
 
     @classmethod
     def start(
@@ -96,9 +103,9 @@ class Run:
         try:
             former = _set_aside_former_run(folder, resumed_at)
             if "metrics.jsonl" in former and resumed_at is not None:
-                _write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former["metrics.jsonl"], resumed_at)))
+                write_text(folder / "metrics.jsonl", "".join(_lines_up_to(former["metrics.jsonl"], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-            _write_json(folder / "run.json", record)
+            write_json(folder / "run.json", record)
         except OSError as error:
             lock.release()
             cause = error.strerror or error
@@ -126,24 +133,46 @@ class Run:
         line: dict[str, Any] = {"step": step, "time": round(self._seconds(), 3)}
         line |= {key: None if key in non_finite else value for key, value in values.items()}
         line |= {"non_finite": non_finite} if non_finite else {}
-        # a line at a time reaches the file, so that a killed run keeps what it measured
-        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
-        self._metrics.flush()
+        if not self.unwritten:
+            with self.writing("metrics.jsonl"):
+                # a line at a time reaches the file, so that a killed run keeps what it measured
+                self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
+                self._metrics.flush()
         self._learned |= step > 0
         if self._tracker:
             self._tracker.log(step, values)
 
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Within, a folder that cannot be written is noted in `unwritten`, with what was to be written."""
+        try:
+            yield
+        except Exception as error:
+            said = storage_error(error) or (" ".join(str(error).split()) if isinstance(error, OSError) else "")
+            if not said:
+                raise
+            self.unwritten = self.unwritten or f"{self.folder / name} could not be written ({said})"
+
     def write_json(self, name: str, content: Any) -> None:
         """Writes `content` to a file of the folder, atomically; the name may have folders in it."""
-        if self.is_main:
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            _write_json(self.folder / name, content)
+        if self.is_main and not self.unwritten:
+            with self.writing(name):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_json(self.folder / name, content)
+
+    def write_lines(self, name: str, rows: Iterable[Any]) -> None:
+        """Writes a JSON object a line, atomically; the name may have folders in it."""
+        if self.is_main and not self.unwritten:
+            with self.writing(name):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_lines(self.folder / name, rows)
 
     def update(self, **fields: Any) -> None:
         """Adds fields to run.json, as counts of data that are known only once it is read."""
         if self.is_main:
             self._record |= _redact(fields)
-            _write_json(self.folder / "run.json", self._record)
+            with self.writing("run.json"):
+                write_json(self.folder / "run.json", self._record)
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes how the run ended and closes what is open. May be called again: the last word stands."""
@@ -156,7 +185,8 @@ class Run:
 
     def _close(self) -> None:
         if self._metrics:
-            self._metrics.close()
+            with self.writing("metrics.jsonl"):  # what a full disk did not take is tried again
+                self._metrics.close()
             self._metrics = None
         if self._tracker:
             self._tracker.finish()
@@ -170,7 +200,7 @@ class Run:
         try:
             for name in WRITTEN:
                 _remove(self.folder / name)
-            # run.json last: killed in here, the next run begins anew and keeps the rest
+            # run.json last: killed in here, the next run says where it is
             for name, aside in reversed(self._former.items()):
                 aside.rename(self.folder / name)
             say(f"refused before its first update: {self.folder} is as it was", error=True)
@@ -183,38 +213,42 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outcome, exit_code = _outcome(error)
         said = self._record.get("outcome") != "running"
         if said and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller gave its own word, then left
-        try:
-            if self._former and not self._learned and not said and isinstance(error, InputError):
+        stopped = self._stopped_by_storage(error)
+        outcome, exit_code = outcome_of(stopped or error)
+        if self._former and not self._learned and not said and isinstance(error, InputError):
+            with self.writing("what a former run left"):
                 self._withdraw()
-                return
-            self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else error)
-        except OSError as trouble:
+            return
+        before = self.unwritten
+        self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else stopped or error)
+        if self.unwritten and not before and not stopped:
             if error is None:
-                raise
-            # a full disk ends the run and stops this note too: the first error is the one to show
-            say(f"warning: the outcome could not be written to {self.folder}: {trouble}", error=True)
+                stopped = storage_full(self.unwritten, self.folder)
+            else:  # the first error is the one to show
+                say(f"warning: the outcome is not recorded: {self.unwritten}", error=True)
+        if stopped:
+            raise stopped from error
+
+    def _stopped_by_storage(self, error: BaseException | None) -> RunStopped | None:
+        """What a run ends with that met a full disk and has not been ended for it: by the rank that met it."""
+        if isinstance(error, RunStopped | InputError | SystemExit | KeyboardInterrupt):
+            return None
+        said = storage_error(error)
+        if error is None and self.unwritten:
+            what = self.unwritten
+        elif said:
+            what = f"{self.folder} or what it needs could not be written ({said})"
+        else:
+            return None
+        stopped = storage_full(what, self.folder)
+        stopped.alone = True
+        return stopped
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
-
-
-def _outcome(error: BaseException | None) -> tuple[str, int]:
-    """How a run ended and the exit code that its process is about to give."""
-    if error is None:
-        return "finished", 0
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", 130
-    if isinstance(error, RunStopped | InputError):
-        return error.outcome, error.exit_code
-    if isinstance(error, SystemExit):
-        # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return ("failed" if code else "finished"), code
-    return "failed", 1
 
 
 def _describe(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
@@ -301,23 +335,25 @@ def _set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Pat
     """Renames what a former run left to the first number that nothing has taken; where each is now.
 
     Of one that goes on the results stay, and its record and metrics are copied: killed in here, it must still be known
-    as the run to go on with. One that never said how it ended was killed, since nobody holds the lock.
+    as the run to go on with. What it said of a loss that was not finite no longer holds. One that never said how it
+    ended was killed, since nobody holds the lock.
     """
-    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl")
+    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl", NON_FINITE)
     number = 1
     while any(_numbered(folder / name, number).exists() for name in WRITTEN):
         number += 1
     aside = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
-    for name, path in aside.items():
-        if resumed_at is None:
+    # run.json last: killed in here, the next run still knows whose the rest is
+    for name, path in reversed(aside.items()):
+        if resumed_at is None or name == NON_FINITE:
             (folder / name).rename(path)
         else:
             shutil.copy2(folder / name, path)
     with suppress(OSError, ValueError, KeyError, TypeError):
         record = aside["run.json"]
-        said = json.loads(record.read_text())
+        said = read_json(record)
         if said["outcome"] == "running":
-            _write_json(record, said | {"outcome": "killed"})
+            write_json(record, said | {"outcome": "killed"})
     return aside
 
 
@@ -336,39 +372,7 @@ def _lines_up_to(path: Path, step: int) -> Iterator[str]:
     """The lines of a metrics file up to a step; left out are one that a kill has cut, and those of a whole run."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 figures = json.loads(line)
                 if figures["step"] <= step and not any(name.startswith("run/") for name in figures):
                     yield line
-
-
-def _write_json(path: Path, content: Any) -> None:
-    """Writes valid JSON, atomically."""
-    _write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: a reader, or a kill, meets the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold: NaN and infinities, paths and other things as their text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())  # numbers and arrays of numpy and torch, without importing either
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)

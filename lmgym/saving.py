@@ -30,10 +30,14 @@ def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, s
 
 @contextlib.contextmanager
 def replaced(folder: str | Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `folder` once it is whole."""
+    """A folder to write to, which takes the place of `folder` once it is whole; what is not goes."""
     target, partial = Path(folder), Path(f"{folder}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    yield partial
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # half a model on a full disk leaves no room for the next attempt
+        raise
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
 

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from accelerate.utils import DeepSpeedSchedulerWrapper
 from safetensors.torch import load_model, save_model
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
+from lmgym.checkpoint_contents import loading
 from lmgym.checkpoints import ranks_of
 from lmgym.engine import Engine, agreed, rank
 from lmgym.random_state import random_state, restore_random_state
@@ -48,21 +49,36 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
 def read_model(trainer: Trainer, folder: Path) -> None:
     """The weights of a plain or DDP checkpoint, all of them; before the model is wrapped."""
     assert trainer.model is not None
-    load_model(trainer.model, str(folder / "model.safetensors"), strict=True)
+    with loading(folder):
+        load_model(trainer.model, str(folder / "model.safetensors"), strict=True)
 
 
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
     """The caller's sums of this rank; by another number of ranks, rank 0 has those of all. Collective."""
     if ranks == ranks_of(folder):
-        return agreed(lambda: read_rank(folder, rank())["sums"])
-    every = agreed(lambda: [read_rank(folder, i)["sums"] for i in range(ranks_of(folder))])
+        return agreed(lambda: _sums(folder, rank()))
+    every = agreed(lambda: [_sums(folder, i) for i in range(ranks_of(folder))])
     return every[0] | {"tallies": _added([sums["tallies"] for sums in every]) if rank() == 0 else {}}
+
+
+def _sums(folder: Path, number: int) -> dict[str, Any]:
+    found = read_rank(folder, number)
+    with loading(folder):
+        return found["sums"]
+
+
+def refuse_unreadable_state(folder: Path) -> None:
+    """Raises InputError where Trainer could not read its own state."""
+    with loading(folder):
+        TrainerState.load_from_json(str(folder / "trainer_state.json"))
 
 
 def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
     """This rank's random numbers as they were; new ones, of seed and step, where there was another number of ranks."""
     if ranks == ranks_of(folder):
-        restore_random_state(read_rank(folder, rank())["random"])
+        found = read_rank(folder, rank())
+        with loading(folder):
+            restore_random_state(found["random"])
     else:
         from transformers import set_seed
 

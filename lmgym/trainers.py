@@ -1,23 +1,23 @@
 """Hugging Face's Trainer with our batches, our normalisation and our probes. It owns the loop."""
 
+import contextlib
 import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import final
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.batching import Slots, UpdateSampler
-from lmgym.engine import end_fetches, first_non_finite, rank, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.checkpoint_contents import loading
+from lmgym.engine import end_fetches, first_non_finite, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.objectives import Batch, Objective
@@ -25,7 +25,8 @@ from lmgym.probes import Probe, full_name, join_reports
 from lmgym.resharding import mend_sharded_load
 from lmgym.run import Run
 from lmgym.schedules import learning_rate
-from lmgym.trainer_state import read_model, read_sums, restore_random, write_trainer
+from lmgym.trainer_callbacks import Leaving
+from lmgym.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
 # of a trainer's own figures, what a checkpoint keeps
 KEPT = ("_total_loss", "_logged_at", "_evaluated_at", "before", "losses")
@@ -261,10 +262,14 @@ class ObjectiveTrainer(Trainer):
         end_fetches(model)  # the next probe, or who saves, gathers the weights
         return metrics
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """The model, without what wraps it to train."""
+        return self.accelerator.unwrap_model(self.model_wrapped)
+
     def whole_state(self) -> dict[str, torch.Tensor]:
         """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
-        module = self.accelerator.unwrap_model(self.model_wrapped)
-        state = whole_weights(module) if self.is_deepspeed_enabled else module.state_dict()
+        state = whole_weights(self.module) if self.is_deepspeed_enabled else self.module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
     # --- checkpoints: Trainer says when, lmgym/checkpoints.py how
@@ -274,7 +279,7 @@ class ObjectiveTrainer(Trainer):
             tallies = dict(zip(self._tallies, (value.cpu() for value in self._tallies.values()), strict=True))
             sums = {"tallies": tallies, **{name: getattr(self, name) for name in KEPT}}
             began = time.perf_counter()
-            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums))
+            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module)
             self._mark += time.perf_counter() - began
 
     def train_from(self, checkpoint: Path | None) -> None:
@@ -285,6 +290,7 @@ class ObjectiveTrainer(Trainer):
         """
         self.args.eval_on_start = checkpoint is None
         if checkpoint:
+            refuse_unreadable_state(checkpoint)
             sums = read_sums(checkpoint, world_size())
             self._tallies.update(sums["tallies"])
             for name in KEPT:
@@ -299,7 +305,8 @@ class ObjectiveTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """After DeepSpeed has loaded its part."""
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with loading(Path(checkpoint)) if checkpoint else contextlib.nullcontext():
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint and self.is_deepspeed_enabled:
             mend_sharded_load(self.model_wrapped, Path(checkpoint))
 
@@ -336,60 +343,3 @@ def _shape_that_did_not_fit(inputs: Batch) -> str:
 
 def _named(probe: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {full_name(probe, name): value for name, value in metrics.items()}
-
-
-class Leaving(TrainerCallback):
-    """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
-
-    def __init__(self, trainer: ObjectiveTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        """After an update."""
-        if self.trainer.leaving:
-            control.should_save = control.should_training_stop = True
-
-
-class Progress(TrainerCallback):
-    """A progress bar on the main rank with the last loss and accuracy."""
-
-    SHOWN = MappingProxyType(
-        {
-            "train/loss": "loss",
-            "train/accuracy": "accuracy",
-            "eval/accuracy": "eval accuracy",
-            "eval/perplexity": "eval perplexity",
-        }
-    )
-
-    def __init__(self) -> None:
-        self.bar: tqdm | None = None
-        self.figures: dict[str, str] = {}
-
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Opens the bar."""
-        if rank() == 0:
-            self.bar = tqdm(
-                total=state.max_steps,
-                initial=state.global_step,
-                unit="update",
-                dynamic_ncols=True,
-                mininterval=0.5,
-                desc="training",
-            )
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        """One update on."""
-        if self.bar is not None:
-            self.bar.update(1)
-
-    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
-        """Shows the newest figures."""
-        if self.bar is not None and logs:
-            self.figures |= {shown: f"{logs[name]:.3f}" for name, shown in self.SHOWN.items() if name in logs}
-            self.bar.set_postfix(self.figures, refresh=False)
-
-    def on_train_end(self, args, state, control, **kwargs) -> None:
-        """Closes the bar."""
-        if self.bar is not None:
-            self.bar.close()

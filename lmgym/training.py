@@ -11,7 +11,7 @@ import torch
 from lmgym.batching import accumulation_steps
 from lmgym.config import ModelConfig, StageConfig
 from lmgym.deepspeed_config import refuse_disagreement, run_values
-from lmgym.engine import engine_name, rank, read_config, start_distributed, world_size
+from lmgym.engine import agreed, engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models import add_lora, context_length, count_parameters, load_config
@@ -95,20 +95,23 @@ def kept_run(
     """The run's folder, locked; its keeper; and the checkpoint to go on from, of a former launch of this command."""
     facts = _facts(config, deepspeed, accumulation, data)
     start = find_start(config.output, facts, config.run.resume, config.run.reshard)
-    run = Run.start(
-        config.output,
-        flatten(config),
-        config.optimizer.seed,
-        config.run.tracking,
-        data.fingerprint,
-        is_main=rank() == 0,
-        name=config.name,
-        start=start,
+    run = agreed(
+        lambda: Run.start(
+            config.output,
+            flatten(config),
+            config.optimizer.seed,
+            config.run.tracking,
+            data.fingerprint,
+            is_main=rank() == 0,
+            name=config.name,
+            start=start,
+        )
     )
     with run, Keeper(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as keeper:
         run.update(data=data.counts)
         if run.is_main:
-            write_rejections(run.folder / "rejected.jsonl", data.rejections)
+            with run.writing("rejected.jsonl"):
+                write_rejections(run.folder / "rejected.jsonl", data.rejections)
             show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
         yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
 

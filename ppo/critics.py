@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmgym.errors import InputError
+from lmgym.finite_weights import refuse_non_finite_weights
 from lmgym.models import gathered, head_name, load_classifier, load_config, load_tokenizer
 from lmgym.saving import Weights, below, replaced, save_plain
 
@@ -50,6 +51,7 @@ def load_value_head(head: ValueHead, folder: str) -> None:
             "the policy that it was trained with, or critic=head"
         )
     head.load_state_dict(found)
+    refuse_non_finite_weights(head, f"critic {folder}")
 
 
 def load_critic(name: str, tokenizer):

@@ -91,11 +91,8 @@ def show_samples(rows: Sequence[Mapping[str, Any]], update: int, sampling: Sampl
 
 def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:
     """A file of replies, a row each, under samples/."""
-    if run.is_main and rows:
-        path = run.folder / "samples" / f"{name}-{update:06d}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        lines = [json.dumps({"update": update, **row}, ensure_ascii=False, default=str) for row in rows]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if rows:
+        run.write_lines(f"samples/{name}-{update:06d}.jsonl", [{"update": update, **row} for row in rows])
 
 
 def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:

@@ -92,8 +92,8 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)
         metrics = _loop(config, parts, state, run, keeper, iterations)
-        keeper.beat("saving the policy")
-        folder = save_results(config, parts.engine, tokenizer, run, metrics)
+        with keeper.saving_results(parts.engine.module):
+            folder = save_results(config, parts.engine, tokenizer, run, metrics)
         if run.is_main:
             show_notes([f"the policy: {folder}"])
     stop_distributed()
@@ -155,7 +155,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 8. save
         leaving = sum_over_ranks(torch.tensor(float(keeper.asked_to_leave))).item() > 0
         if leaving or _saves(config, state.iteration, p.updates, iterations):
-            keeper.save(update, lambda folder: write_state(folder, p.engine, state))
+            keeper.save(update, lambda folder: write_state(folder, p.engine, state), p.engine.module)
         if leaving:
             keeper.leave(update)
     return metrics

@@ -61,8 +61,8 @@ def train(config: RewardConfig, task: Task) -> None:
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        keeper.beat("saving the model")
-        save_results(config, task, trainer, tokenizer, run)
+        with keeper.saving_results(trainer.module):
+            save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()
@@ -113,7 +113,8 @@ def _make_trainer(
     keeper: Keeper | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
-    from lmgym.trainers import ObjectiveTrainer, Progress
+    from lmgym.trainer_callbacks import Progress
+    from lmgym.trainers import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
 
     sampler = UpdateSampler(

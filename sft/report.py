@@ -67,11 +67,9 @@ class KeepSamples(TrainerCallback):
 
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """After the probes."""
-        if self.run.is_main and self.probe.rows:
-            lines = [json.dumps({"step": state.global_step, **row}, ensure_ascii=False) for row in self.probe.rows]
-            path = self.run.folder / "samples" / f"{state.global_step:06d}.jsonl"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if self.probe.rows:
+            rows = [{"step": state.global_step, **row} for row in self.probe.rows]
+            self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
 
 
 def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:

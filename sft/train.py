@@ -66,8 +66,8 @@ def train(config: SftConfig, task: SftTask) -> None:
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        keeper.beat("saving the model")
-        folder = save_results(config, task, trainer, tokenizer, run)
+        with keeper.saving_results(trainer.module):
+            folder = save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()
@@ -141,7 +141,8 @@ def _make_trainer(
     keeper: Keeper | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
-    from lmgym.trainers import ObjectiveTrainer, Progress
+    from lmgym.trainer_callbacks import Progress
+    from lmgym.trainers import ObjectiveTrainer
 
     o, precision = config.optimizer, config.policy.precision
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
 from lmgym.errors import InputError
+from lmgym.finite_weights import refuse_non_finite_weights
 from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.local_generation import LocalGenerator
 from lmgym.models import SCORER_HEADS, context_length, load_tokenizer
@@ -38,6 +39,7 @@ def load_causal(name: str) -> Generator:
     if odd:
         lacks = "lacks" if info["missing_keys"] else "has"
         raise InputError(f"{name} is no causal model: it {lacks} {odd[0]} ({len(odd)} such); a scorer cannot talk")
+    refuse_non_finite_weights(model, name)
     model = model.to("cuda" if on_gpu else "cpu").eval()
     try:
         return LocalGenerator(model, tokenizer)

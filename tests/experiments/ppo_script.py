@@ -5,9 +5,10 @@ share them. EPS is Adam's: a large one lets a gradient that is too large be seen
 numpy's and torch's generators to rewards. LOGITS is how many of them there are at once. On rank RANK, or on all: FEWEST
 is that of lmgym/blocks.py; CACHE lets the frozen layers' states exceed every budget; TALKS gives its episodes three
 turns, those of other ranks one; FAULT happens in rewards from call AT on (0 is the evaluation before step 1, 1 the
-first iteration), or in forward AT of the values.
+first iteration; "full" is the disk that DISK lies on), or in forward AT of the values.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -93,6 +94,10 @@ class Vowels:
         found: list[Any] = [share_of_vowels(text) for text in outputs]
         if "NOISY" in PLANT:
             found = [x + random.random() + np.random.random() + torch.rand(()).item() for x in found]
+        if fault == "full":
+            with contextlib.suppress(OSError), (Path(PLANT["DISK"]) / "filler").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
         if fault == "raise":
             raise KeyError("planted")
         if fault == "stop":

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,18 @@ def dropping(small_models: dict[str, Path], tmp_path_factory) -> Path:
     assert len(rates) == 3
     (folder / "config.json").write_text(json.dumps(config | rates))
     return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 24 MiB; skips, and says so, where none may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a disk of its own cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture(scope="session")

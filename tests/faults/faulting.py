@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ ENGINES = {
     "plain": ("python", None), "ddp": ("torchrun", None), "zero1": ("deepspeed", "zero1.json"),
     "zero2": ("deepspeed", "zero2.json"), "zero3": ("deepspeed", "zero3.json"),
 }  # fmt: skip
+NO_FIGURES = ("step", "epoch", "time", "non_finite")
 TIMES = ("time", "train/items_per_second", "train/tokens_per_second", "run/seconds")
 
 
@@ -82,6 +84,31 @@ def kill_rank(launched: Launched, rank: int) -> None:
     os.kill(workers(launched)[rank], signal.SIGKILL)
 
 
+def newest(folder: Path) -> Path:
+    """The last checkpoint of a run."""
+    return folder / "checkpoints" / f"step-{steps(folder)[-1]:08d}"
+
+
+def reseal(checkpoint: Path) -> None:
+    """Rewrites a checkpoint's manifest to agree with its files, as somebody would who has replaced one."""
+    from lmgym import checkpoints
+
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    for file in manifest["files"]:
+        path = checkpoint / file["path"]
+        file |= {"size": path.stat().st_size, "sha256": checkpoints._sha256(path)}
+    manifest["sha256"] = checkpoints._seal(manifest)
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def lines_once(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics, of which none has a figure of a step that another has."""
+    lines = read_lines(path)
+    named = [(line["step"], name) for line in lines for name in line if name not in NO_FIGURES]
+    assert len(named) == len(set(named)), f"twice: {sorted({one for one in named if named.count(one) > 1})}"
+    return lines
+
+
 def digest(folder: Path) -> str:
     """sha256 of the final weights in the order of their names."""
     from safetensors.torch import load_file
@@ -94,8 +121,13 @@ def digest(folder: Path) -> str:
 
 def measured(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics but for their times, and the evaluation and scores."""
-    lines = [{k: v for k, v in line.items() if k not in TIMES} for line in read_lines(folder / "metrics.jsonl")]
+    lines = [{k: v for k, v in line.items() if k not in TIMES} for line in lines_once(folder / "metrics.jsonl")]
     return [*lines, json.loads((folder / "evaluation.json").read_text()), *read_lines(folder / "scores.jsonl")]
+
+
+def said_by_ranks(stderr: str) -> str:
+    """Without the traceback by which torchrun tells that a rank has failed."""
+    return re.sub(r"Traceback \(most(?:(?!Traceback).)*ChildFailedError", "", stderr, flags=re.DOTALL)
 
 
 def outcome(folder: Path) -> tuple[str, int | None]:

@@ -2,9 +2,11 @@
 generators in each data step. `LMGYM_TEST_*` in its environment plant what a test asks for.
 """
 
+import contextlib
 import os
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,11 +22,18 @@ PLANT = {
 MINE = PLANT.get("RANK", os.environ.get("RANK", "0")) == os.environ.get("RANK", "0")
 
 
+def fill(disk: Path) -> None:
+    """Leaves no byte free."""
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
 class Noisy:
     """Pairs whose margins are noise, and what was planted at update AT (0 the first) on rank RANK, or on all."""
 
-    def __init__(self, objective) -> None:
-        self.objective, self.calls = objective, 0
+    def __init__(self, objective, model) -> None:
+        self.objective, self.model, self.calls = objective, model, 0
 
     def collate(self, items):
         batch = self.objective.collate(items)
@@ -42,6 +51,12 @@ class Noisy:
             total = total * torch.inf
         if planted == "gradient":  # the square root's slope at 0 is infinite, and 0 times it is none
             total = total + ((scores * 0.0).sum()).abs().sqrt()
+        if planted == "full":
+            fill(Path(PLANT["DISK"]))
+        if planted == "weight":  # an embedding; frozen, or DeepSpeed would copy its fp32 master there
+            weight = self.model.classifier.get_input_embeddings().weight
+            with torch.no_grad():
+                getattr(weight, "ds_tensor", weight).view(-1)[-1] = torch.nan
         if planted == "stall":
             time.sleep(3600)
         if planted == "memory":
@@ -62,11 +77,26 @@ class NoisyTask:
         return getattr(self.task, name)
 
     def objective(self, config, model, pad_id):
-        return Noisy(self.task.objective(config, model, pad_id))
+        return Noisy(self.task.objective(config, model, pad_id), model)
+
+
+def save_slowly(seconds: float) -> None:
+    """Each rank rests within each save, before its last file."""
+    from lmgym import trainer_state
+
+    write = trainer_state.write_rank
+
+    def wait_and_write(folder: Path, content) -> None:
+        time.sleep(seconds)
+        write(folder, content)
+
+    trainer_state.write_rank = wait_and_write
 
 
 if __name__ == "__main__":
     config = override(CONFIG)
+    if "SAVE_SECONDS" in PLANT:
+        save_slowly(float(PLANT["SAVE_SECONDS"]))
     from reward_models.pairwise import PairTask
     from reward_models.train import train
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulting import begin_and_wait, kill_rank, outcome, steps
+from faulting import begin_and_wait, digest, kill_rank, newest, outcome, reseal
 from launching import finish, run
 
 from lmgym.errors import InputError
@@ -84,20 +84,36 @@ def test_code_of_a_folder_cannot_be_pinned(small_models: dict[str, Path]) -> Non
         load_config(str(small_models["llama"]), trust_remote_code=True)
 
 
-@pytest.mark.slow
-def test_a_shard_that_somebody_has_replaced_is_never_loaded(words: Words, uninterrupted, tmp_path: Path) -> None:
+REPLACED = [
+    ("plain", "optimizer.pt"),
+    pytest.param("plain", "rank-00000.pt", marks=pytest.mark.slow),
+    pytest.param("plain", "scheduler.pt", marks=pytest.mark.slow),
+    pytest.param("ddp", "rank-00001.pt", marks=pytest.mark.slow),
+    pytest.param("zero2", "global_step*/zero_pp_rank_0*optim_states.pt", marks=pytest.mark.slow),
+    pytest.param("zero3", "global_step*/zero_pp_rank_1*model_states.pt", marks=pytest.mark.slow),
+    pytest.param("zero3", "rank-00000.pt", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("engine", "pattern"), REPLACED)
+def test_a_pickle_that_somebody_has_put_into_a_checkpoint_is_never_loaded_and_the_one_before_is_gone_on_with(
+    engine: str, pattern: str, words: Words, uninterrupted, tmp_path: Path
+) -> None:
     folder, sung = tmp_path / "run", tmp_path / "sung"
-    launched = begin_and_wait(words("zero2", folder), folder, 4, LMGYM_TEST_SLEEP="0.1")
+    launched = begin_and_wait(words(engine, folder), folder, 4, LMGYM_TEST_SLEEP="0.1")
     kill_rank(launched, 0)
     finish(launched)
-    newest = folder / "checkpoints" / f"step-{steps(folder)[-1]:08d}"
-    shard = next(newest.glob("global_step*/zero_pp_rank_0*optim_states.pt"))
-    torch.save({"module": Canary(sung)}, shard)
-    done = run(words("zero2", folder))
+    replaced = newest(folder)
+    file = next(replaced.glob(pattern))
+    torch.save({"module": Canary(sung)}, file)
+    reseal(replaced)  # the manifest agrees: nothing but what the file holds is wrong
+    done = run(words(engine, folder))
     assert done.returncode == 0, done.stderr[-3000:]
     assert not sung.exists()
     said = done.stdout.replace("\n", "")
-    assert f"{newest} was skipped: global_step" in said
+    assert f"{replaced} was skipped: {file.relative_to(replaced)} " in said
+    assert f"going on from {folder}/checkpoints/step-{int(replaced.name[5:]) - 2:08d}" in said
+    assert digest(folder) == digest(uninterrupted(engine))
     assert outcome(folder) == ("finished", 0)
 
 

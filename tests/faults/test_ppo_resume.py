@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from faulting import ENGINES, ROOT, begin_and_wait, digest, outcome, steps, workers
+from faulting import ENGINES, ROOT, begin_and_wait, digest, lines_once, newest, outcome, steps, workers
 from launching import PRETENDED, finish, flags, launch, read_lines, run, words
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -66,7 +66,7 @@ def left(folder: Path) -> dict[str, Any]:
     """All that a run computed: weights, the loop's state at each checkpoint, metrics and replies, but for times."""
     timed = ("time", "run/", "rollout/tokens_per_second")
     lines = [
-        {k: v for k, v in line.items() if not k.startswith(timed)} for line in read_lines(folder / "metrics.jsonl")
+        {k: v for k, v in line.items() if not k.startswith(timed)} for line in lines_once(folder / "metrics.jsonl")
     ]
     states = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("checkpoints/step-*/loop.json")}
     samples = {path.name: read_lines(path) for path in sorted((folder / "samples").iterdir())}
@@ -104,6 +104,24 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     done = run(asked(engine, folder), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
+    assert_as_uninterrupted(folder, whole(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zero2", "zero3"])
+def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
+    engine: str, asked: Words, whole, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    kill(asked(engine, folder), folder, 8, 1, delay=0.0)
+    damaged = newest(folder)
+    shard = next(damaged.glob("global_step*/*zero_pp_rank_1*optim_states.pt"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    done = run(asked(engine, folder), **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.replace("\n", "")
+    assert f"{damaged} was skipped: global_step" in said
+    assert f"going on from {damaged.with_name(f'step-{int(damaged.name[5:]) - AN_ITERATION:08d}')}" in said
     assert_as_uninterrupted(folder, whole(engine))
 
 

@@ -5,11 +5,25 @@ Dropout is on, every data step draws random numbers, and the kill comes where it
 
 import json
 import random
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulting import ENGINES, EPOCH, UPDATES, begin_and_wait, digest, kill_rank, measured, outcome, steps, workers
+from faulting import (
+    ENGINES,
+    EPOCH,
+    UPDATES,
+    begin_and_wait,
+    digest,
+    kill_rank,
+    measured,
+    newest,
+    outcome,
+    steps,
+    workers,
+)
 from launching import finish, run
 
 RANKS = {"plain": 1}
@@ -84,6 +98,47 @@ def test_killed_again_and_again_at_random_it_still_ends_the_same(
         kills += 1
     go_on(words, folder, engine)
     assert_as_uninterrupted(folder, uninterrupted(engine))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "pattern", "damage"),
+    [
+        ("zero2", "global_step*/*zero_pp_rank_1*optim_states.pt", cut),
+        ("zero3", "global_step*/zero_pp_rank_0*model_states.pt", Path.unlink),
+    ],
+)
+def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
+    engine: str, pattern: str, damage: Callable[[Path], None], words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    kill_after(words, folder, engine, 6, rank=0)
+    damaged = newest(folder)
+    damage(next(damaged.glob(pattern)))
+    said = go_on(words, folder, engine).replace("\n", "")
+    assert f"{damaged} was skipped: global_step" in said
+    assert f"going on from {folder}/checkpoints/step-{int(damaged.name[5:]) - 2:08d}" in said
+    assert_as_uninterrupted(folder, uninterrupted(engine))
+
+
+@pytest.mark.slow
+def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
+    words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    kill_after(words, folder, "plain", 4, rank=0)
+    (folder / "run.json").unlink()
+    refused = run(words("plain", folder))
+    assert refused.returncode == 2
+    found = re.search("to go on from them: (.*); to begin anew", refused.stderr)
+    assert found, refused.stderr[-2000:]
+    subprocess.run(found[1], shell=True, check=True)
+    assert "going on from" in go_on(words, folder, "plain")
+    assert_as_uninterrupted(folder, uninterrupted("plain"))
 
 
 @pytest.mark.slow

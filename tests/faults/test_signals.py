@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from faulting import begin_and_wait, digest, measured, outcome, steps, wait_for, workers
-from launching import Launched, finish, run
+from faulting import begin_and_wait, digest, measured, outcome, said_by_ranks, steps, wait_for, workers
+from launching import Launched, finish, run, start
 
 Words = Callable[..., list]
 
@@ -96,6 +96,39 @@ def test_a_second_signal_leaves_at_once_with_the_former_checkpoint_whole(
     assert ended.returncode == 75
     assert steps(folder) == before
     assert outcome(folder)[0] in ("interrupted", "failed")
+    done = run(words(engine, folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert digest(folder) == digest(uninterrupted(engine))
+
+
+@pytest.mark.parametrize(
+    ("engine", "send", "number", "code"),
+    [
+        ("plain", to_one_rank, signal.SIGINT, 75),
+        pytest.param("ddp", to_the_group, signal.SIGINT, 1, marks=pytest.mark.slow),
+        pytest.param("zero2", to_the_group, signal.SIGTERM, None, marks=pytest.mark.slow),
+        pytest.param("zero3", to_the_group, signal.SIGINT, None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_signal_while_the_first_is_met_leaves_with_the_same_code(
+    engine: str, send, number: int, code: int | None, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    launched = start(words(engine, folder), LMGYM_TEST_SAVE_SECONDS="30")
+    wait_for(lambda: list(folder.glob("checkpoints/.step-*.partial")), launched=launched)
+    pids = list(workers(launched).values())
+    send(launched, number)
+    time.sleep(2.3)
+    assert all(map(_runs, pids)), "the first one waits for the save"
+    began = time.monotonic()
+    send(launched, number)
+    wait_for(lambda: not any(map(_runs, pids)), seconds=20)
+    assert time.monotonic() - began < 20, "at once: the save would take 30 seconds"
+    ended = finish(launched)
+    assert ended.returncode == code if code is not None else ended.returncode != 0, ended.stderr[-3000:]
+    assert outcome(folder) == ("interrupted", 75)
+    assert "noisy_experiment.py" not in said_by_ranks(ended.stderr), "no rank ends in a traceback; launchers may"
+    assert steps(folder) == [], "what was being saved is no checkpoint"
     done = run(words(engine, folder))
     assert done.returncode == 0, done.stderr[-3000:]
     assert digest(folder) == digest(uninterrupted(engine))

@@ -1,13 +1,16 @@
 """Runs that end by their own word: a loss or gradient that is not finite, a stall, a folder in use, no memory."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulting import begin_and_wait, outcome, steps, workers
-from launching import finish, flags, launch, run
+import torch
+from faulting import begin_and_wait, outcome, said_by_ranks, steps, workers
+from launching import finish, flags, launch, read_lines, run
+from safetensors.torch import load_file, save_file
 
 Words = Callable[..., list]
 CODES = {"ddp": 1}  # torchrun turns every code into 1
@@ -47,25 +50,62 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
     assert rows
     assert all(row.startswith("few.jsonl:") for row in rows)
     assert steps(folder)[-1] == 2, "the last good checkpoint is there"
-    assert "the weights are as after update 2" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert "the weights are as after update 2" in said
+    assert f"the last checkpoint is of step 2 ({folder}/checkpoints/step-00000002)" in said
     # without the fault the same command goes on from there and ends well
     again = run(words(engine, folder, save_updates=1))
     assert again.returncode == 0, again.stderr[-3000:]
     assert "step-00000002" in again.stdout.replace("\n", "")
 
 
-def test_a_margin_that_fp32_cannot_hold_is_named_by_its_row(dropping: Path, few_pairs: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "ddp", "zero2", "zero3"])
+def test_a_weight_that_is_not_finite_is_not_saved_and_named(engine: str, words: Words, tmp_path: Path) -> None:
+    folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
+    at = 9 if engine == "plain" else 5  # in the third update
+    planted = {"LMGYM_TEST_FAULT": "weight", "LMGYM_TEST_AT": str(at), "LMGYM_TEST_RANK": str(rank)}
+    command = words(engine, folder, save_updates=1, freeze_embeddings=True)
+    done = run(command, **planted)
+    assert done.returncode == CODES.get(engine, 65), done.stderr[-3000:]
+    assert outcome(folder) == ("non_finite", 65)
+    said = " ".join(done.stderr.split())
+    assert "the weights are not all finite: found nan in model.transformer.wte.weight; they were not saved" in said
+    assert f"the last checkpoint is of step 2 ({folder}/checkpoints/step-00000002)" in said
+    assert steps(folder)[-1] == 2
+    assert "Traceback" not in said_by_ranks(done.stderr)
+    assert run(command).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ddp", "zero2", "zero3"])
+def test_a_model_with_such_a_weight_is_refused_as_it_is_loaded(
+    engine: str, words: Words, dropping: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(dropping, model)
+    weights = load_file(model / "model.safetensors")
+    weights["transformer.wte.weight"][-1, -1] = torch.nan  # on the last rank
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    done = run(words(engine, tmp_path / "run", model=model))
+    assert done.returncode == CODES.get(engine, 2), done.stderr[-3000:]
+    said = " ".join(done.stderr.split())
+    assert f"error: the weights of {model} are not all finite: found nan in transformer.wte.weight" in said
+    assert said.count("error: ") == 1
+
+
+def test_a_margin_that_fp32_cannot_hold_is_a_rejected_row(dropping: Path, few_pairs: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) | {"margin": 0.1} for line in few_pairs.read_text().splitlines()]
     rows[11]["margin"] = 1e39  # a number to JSON, infinite to fp32
     data = tmp_path / "margins.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    values = {"model": dropping, "dataset": data, "eval_size": 4, "max_length": 256, "precision": "fp32", "epochs": 3}
+    values = {"model": dropping, "dataset": data, "eval_size": 4, "max_length": 256, "precision": "fp32"}
     done = run(
         launch("python", *flags(**values, output=tmp_path / "run", global_batch=4, micro_batch=1, tracking="none"))
     )
-    assert done.returncode == 65
-    found = json.loads((tmp_path / "run" / "non_finite.json").read_text())
-    assert found["ranks"] == [{"rank": 0, "found": "a loss of inf", "rows": ["margins.jsonl:12"]}]
+    assert done.returncode == 0, done.stderr[-3000:]
+    [row] = read_lines(tmp_path / "run" / "rejected.jsonl")
+    assert (Path(row["file"]).name, row["line"], row["field"]) == ("margins.jsonl", 12, "margin")
 
 
 @pytest.mark.parametrize("engine", [slow("plain"), "ddp", slow("zero3")])
@@ -137,10 +177,11 @@ def test_a_stale_lock_of_a_build_is_named_at_the_start(words: Words, tmp_path: P
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_refused_before_training(
-    dropping: Path, few_pairs: Path, tmp_path: Path
+    dropping: Path, few_pairs: Path, disk: Path
 ) -> None:
-    values = {"model": dropping, "dataset": few_pairs, "max_length": 256, "save_total_limit": 10**9, "tracking": "none"}
-    done = run(launch("python", *flags(**values, output=tmp_path / "run", global_batch=4, micro_batch=1)))
+    values = {"model": dropping, "dataset": few_pairs, "max_length": 256, "save_total_limit": 5000, "tracking": "none"}
+    done = run(launch("python", *flags(**values, output=disk / "run", global_batch=4, micro_batch=1)))
     assert done.returncode == 2
+    assert "has 24.0 MiB free; needed: " in done.stderr
     assert "--save_total_limit" in done.stderr
     assert "training:" not in done.stderr

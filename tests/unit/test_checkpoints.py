@@ -1,7 +1,9 @@
 """Checkpoints: what a kill at any write, a full disk, a flipped bit and another run's files do to them."""
 
+import io
 import json
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -18,7 +20,7 @@ import torch
 from safetensors import torch as safetensors
 
 from lmgym import checkpoints
-from lmgym.checkpoints import Checkpoint, Checkpoints, fault
+from lmgym.checkpoints import Checkpoint, Checkpoints, read
 from lmgym.errors import RunStopped
 
 FACTS = {"ranks": 1, "settings": {"learning_rate": 0.001, "model": "gpt2"}}
@@ -138,13 +140,119 @@ def test_a_file_that_the_disk_cannot_read_makes_a_checkpoint_damaged(tmp_path: P
     path = tmp_path / "step-00000010"
     (path / "empty").unlink()
     (path / "empty").symlink_to("/proc/self/mem")  # of size 0, and its first byte is an error
-    assert fault(path, "mine") == "empty cannot be read (Input/output error)"
+    assert read(path, "mine") == "empty cannot be read (Input/output error)"
 
 
 def test_a_checkpoint_of_a_later_format_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, 10).folder / "step-00000010"
     monkeypatch.setattr(checkpoints, "FORMAT", 2)
-    assert fault(path, "mine") == "its format is 1; this version reads 2"
+    assert read(path, "mine") == "its format is 1; this version reads 2"
+
+
+class Canary:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mknod, (str(self.path),)
+
+
+def rewrite(path: Path, name: str, content: bytes) -> None:
+    """Replaces a file of a checkpoint, and the manifest with one that agrees: as somebody would who means harm."""
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"] = [
+        file | {"size": (path / file["path"]).stat().st_size, "sha256": checkpoints._sha256(path / file["path"])}
+        for file in [*(f for f in manifest["files"] if f["path"] != name), {"path": name, "rank": 0}]
+    ]
+    manifest["sha256"] = checkpoints._seal(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def pickled(content: Any, **how: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, **how)
+    return file.getvalue()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+SHARD = "global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt"
+HOSTILE: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
+    "a pickle that executes": ("optimizer.pt", lambda sung: pickled(Canary(sung)), "cannot be read (UnpicklingError"),
+    "a bare pickle": ("optimizer.pt", lambda sung: pickle.dumps(Canary(sung)), "cannot be read ("),
+    "random numbers that execute": ("rank-00000.pt", lambda sung: pickled(Canary(sung)), "cannot be read ("),
+    "a schedule that executes": ("scheduler.pt", lambda sung: pickled({"a": Canary(sung)}), "cannot be read ("),
+    "a shard that executes": (SHARD, lambda sung: pickled(Canary(sung)), "would execute posix.mknod as it is loaded"),
+    "a shard of a later protocol": (SHARD, lambda sung: pickled(Canary(sung), pickle_protocol=4), "cannot be read ("),
+    "a shard of the old format": (
+        SHARD, lambda sung: pickled(Canary(sung), _use_new_zipfile_serialization=False), "cannot be read ("
+    ),
+    "shards elsewhere": ("latest", lambda sung: str(sung.parent).encode(), "names '/"),
+    "an optimizer that is a list": ("optimizer.pt", lambda sung: pickled([1]), "holds no dictionary"),
+    "half a file of weights": ("model.safetensors", lambda sung: b"\xff" * 40, "cannot be read (SafetensorError"),
+    "a state that is a list": ("trainer_state.json", lambda sung: b"[1]", "holds no JSON object"),
+    "a state nested deeply": ("trainer_state.json", lambda sung: DEEP.encode(), "cannot be read (ValueError: nested"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_that_agrees_with_its_manifest_and_cannot_be_loaded_is_skipped_and_executes_nothing(
+    tmp_path: Path, what: str
+) -> None:
+    found, sung = saved(tmp_path / "checkpoints", 10, 20), tmp_path / "sung"
+    path = found.folder / "step-00000020"
+    name, content, why = HOSTILE[what]
+    rewrite(path, name, content(sung))
+    _, skipped = found.newest()
+    assert newest_step(found) == 10
+    assert len(skipped) == 1
+    assert skipped[0].startswith(f"{path} was skipped: {name} {why}")
+    assert len(skipped[0].splitlines()) == 1
+    assert not sung.exists()
+
+
+def test_shards_as_deepspeed_writes_them_are_whole(tmp_path: Path) -> None:
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    content = {
+        "loss_scaler": [LossScaler(1.0), DynamicLossScaler(2.0**16, 2.0, 1000, 1.0, 1)],
+        "zero_stage": ZeroStageEnum.gradients,
+        "param_slice_mappings": [{"weight": fragment_address(numel=3, start=0)}],
+        "fp32": torch.ones(3),
+    }
+    found = saved(tmp_path, 20)
+    rewrite(tmp_path / "step-00000020", SHARD, pickled(content))
+    rewrite(tmp_path / "step-00000020", "latest", b"global_step20\n")
+    assert found.newest()[1] == []
+    assert newest_step(found) == 20
+
+
+def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+    found = saved(tmp_path, 10)
+
+    def write_more(folder: Path) -> None:
+        write(folder)
+        torch.save({"a": Canary(tmp_path / "sung")}, folder / "scaler.pt")
+
+    with pytest.raises(RunStopped, match=r"scaler.pt cannot be read"):
+        found.save(20, write_more, FACTS)
+    assert newest_step(found) == 10
+
+
+@pytest.mark.parametrize("text", [DEEP, '{"files": ' + DEEP + "}", "\ud800", "null", '{"files": [[]]}', "1" * 5000])
+def test_a_manifest_of_any_content_is_skipped_and_does_not_stop_a_save(tmp_path: Path, text: str) -> None:
+    found = saved(tmp_path, 10, 20)
+    (tmp_path / "step-00000020" / "manifest.json").write_bytes(text.encode(errors="surrogatepass"))
+    _, skipped = found.newest()
+    assert newest_step(found) == 10
+    assert skipped[0].startswith(f"{tmp_path / 'step-00000020'} was skipped: its manifest.json cannot be read (")
+    found.save(20, write, FACTS)
+    assert newest_step(found) == 20
 
 
 def test_what_another_run_has_written_is_neither_read_nor_removed(tmp_path: Path) -> None:
@@ -163,7 +271,7 @@ def test_another_runs_checkpoint_of_the_same_step_is_not_written_over(tmp_path: 
     with pytest.raises(RunStopped, match=r"step-00000020 could not be written .*it is there, of another run") as caught:
         saved(tmp_path, 20)
     assert caught.value.exit_code == 74
-    assert fault(tmp_path / "step-00000020", "theirs") == ""
+    assert isinstance(read(tmp_path / "step-00000020", "theirs"), Checkpoint)
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(0, [40]), (1, [40]), (2, [30, 40]), (3, [20, 30, 40])])
@@ -358,7 +466,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_former_checkpoint(small_disk: P
         said = str(caught.value)
         assert caught.value.exit_code == 74
         assert str(small_disk / "checkpoints" / "step-00000020") in said
-        assert f"500,000 bytes needed, {shutil.disk_usage(small_disk).free:,} bytes free" in said
+        assert f"500,000 bytes needed; {shutil.disk_usage(small_disk).free:,} bytes free" in said
         assert newest_step(found) == 10
     found.save(20, write, FACTS)  # room again
     assert names(small_disk / "checkpoints") == ["step-00000010", "step-00000020"]
@@ -387,8 +495,15 @@ def test_a_file_that_may_grow_no_further_ends_the_run_and_leaves_the_former_chec
     code, said = in_child(limited)
     assert (code, said[:3]) == (0, "74 ")
     assert f"the checkpoint {tmp_path / 'step-00000020'} could not be written" in said
-    assert re.search(r"about 80,000 bytes needed, [\d,]+ bytes free; the former checkpoint is whole", said)
+    assert re.search(r"about 80,000 bytes needed; [\d,]+ bytes free; the last checkpoint is of step 10 \(/", said)
     assert newest_step(found) == 10
+
+
+def test_a_run_without_a_checkpoint_is_not_told_of_one(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or mend the folder, then"):
+        Checkpoints(tmp_path, "mine").save(20, write, FACTS, bytes_needed=10**18)
+    saved(tmp_path, 5, owner="theirs")
+    assert Checkpoints(tmp_path, "mine").last() == "there is no checkpoint yet"
 
 
 def test_what_will_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ STUCK = WATCH + "with interrupts:\n  say('ready')\n  {}"
 # launchers tell a worker at the end of its run again: this is no request
 LEAVING = (
     WATCH
-    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.leaving = True; time.sleep(4); say('by itself')"
+    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.leaving = 65; time.sleep(4); say('by itself')"
 )
 LAUNCHERS = WATCH + "say(*(pid for pid, _ in launchers()))\n"
 
@@ -154,18 +154,91 @@ def test_a_second_request_ends_the_process_even_where_the_last_word_fails(python
     assert process.end()[0] == 75
 
 
-def test_a_run_on_its_way_out_hears_no_second_request(python: Callable[..., Process]) -> None:
+def test_a_run_on_its_way_out_takes_what_launchers_repeat_for_the_first_request(
+    python: Callable[..., Process],
+) -> None:
+    process = python(LEAVING)
+    process.send(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
+    assert process.end()[:2] == (0, "by itself\n")
+
+
+def test_a_second_request_ends_a_run_on_its_way_out_with_the_code_that_it_has_said(
+    python: Callable[..., Process],
+) -> None:
     process = python(LEAVING)
     process.send(signal.SIGTERM)
     time.sleep(2.2)
+    process.send(signal.SIGINT)
+    assert process.end()[:2] == (65, "")
+
+
+def test_a_second_request_does_not_wait_for_a_tracker_that_closes_slowly(python: Callable[..., Process]) -> None:
+    process = python(STUCK.format("interrupts._leave = lambda why: time.sleep(30); threading.Event().wait()"))
     process.send(signal.SIGTERM)
-    assert process.end()[:2] == (0, "by itself\n")
+    time.sleep(2.2)
+    began = time.monotonic()
+    process.send(signal.SIGTERM)
+    assert process.end()[0] == 75
+    assert time.monotonic() - began < 15
+
+
+# each place of a run's end in which a signal may arrive, and the seconds that the run spends there
+ENDINGS = {
+    "closing its files": "time.sleep(4)",
+    "the exit handlers": "atexit.register(lambda: time.sleep(4))",
+    "the end of threads": "threading.Thread(target=lambda: time.sleep(4)).start()",
+    "the interpreter's own end": "sys.modules['slow'] = Slow()",
+}
+ENDING = (
+    WATCH
+    + """
+import atexit
+from lmgym.errors import RunStopped
+from lmgym.launch import launch
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(4)
+def run():
+    with interrupts:
+        say('ready'); loop(interrupts)
+        interrupts.leaving = 75
+        {}
+        raise RunStopped("stopped after update 4", "interrupted", 75)
+launch(run)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [*((place, signal.SIGINT) for place in ENDINGS), ("the interpreter's own end", signal.SIGTERM)],
+)
+def test_wherever_a_second_request_arrives_while_a_run_ends_the_code_is_75(
+    python: Callable[..., Process], place: str, number: int
+) -> None:
+    process = python(ENDING.format(ENDINGS[place]))
+    process.send(number)
+    time.sleep(2.2)
+    process.send(number)
+    code, _, err = process.end()
+    assert code == 75, err
+    assert "Traceback" not in err
 
 
 def test_after_the_watch_signals_do_what_they_did_before(python: Callable[..., Process]) -> None:
     process = python(WATCH + "with interrupts: pass\nsay('ready'); time.sleep(60)")
     process.send(signal.SIGTERM)
     assert process.end()[0] == -signal.SIGTERM
+
+
+def test_a_notebook_goes_on_after_a_run_that_was_asked_to_leave(python: Callable[..., Process]) -> None:
+    process = python(WATCH + "with interrupts: say('ready'); loop(interrupts)\nsay('over'); time.sleep(60)")
+    process.send(signal.SIGTERM)
+    assert process.line() == "over"
+    time.sleep(2.2)
+    process.send(signal.SIGINT)
+    code, _, err = process.end()
+    assert code == -signal.SIGINT
+    assert "KeyboardInterrupt" in err
 
 
 def launcher(folder: Path, name: str, code: str) -> list[str]:

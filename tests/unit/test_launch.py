@@ -66,3 +66,31 @@ def test_an_error_of_the_users_keeps_its_code():
     done = end("from lmgym.errors import InputError; del sys.kept.__class__.__del__; raise InputError('no')", RANK="0")
     assert done.returncode == 2
     assert done.stderr == "error: no\n"
+
+
+@pytest.mark.parametrize("deaf", ["stdout", "stderr"])
+@pytest.mark.parametrize("code", [2, 74])
+def test_a_run_whose_output_goes_to_a_full_disk_keeps_its_exit_code(deaf, code):
+    script = (
+        "from lmgym.errors import InputError, RunStopped\nfrom lmgym.launch import launch\n"
+        "def main():\n"
+        "    print('a plan')\n"
+        f"    raise InputError('mend this') if {code} == 2 else RunStopped('full', 'failed', {code})\n"
+        "launch(main)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full, open(os.devnull, "w") as other:
+        streams = {"stdout": other, "stderr": other} | {deaf: full}
+        done = subprocess.run([sys.executable, "-c", script], timeout=PATIENCE, env=environment, **streams)
+    assert done.returncode == code
+
+
+def test_output_that_finds_no_room_ends_a_run_like_any_other_full_disk():
+    script = "from lmgym.launch import launch\nlaunch(lambda: print('a plan', flush=True))\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], timeout=PATIENCE, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 74
+    assert "error: a file, or the output, could not be written ([Errno 28] No space left on device)" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lmgym.checkpoints import Checkpoints, fault
+from lmgym.checkpoints import Checkpoint, Checkpoints, read
 from lmgym.errors import InputError, RunStopped
 from lmgym.locks import FolderLock, is_free
 from lmgym.resuming import Start, describe, find_start
@@ -119,14 +120,72 @@ def test_a_run_that_did_not_finish_is_gone_on_with_from_its_newest_checkpoint(tm
     assert start.notes == (f"going on from {start.checkpoint.path}",)
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"outcome": "killed"}', '{"id": "for'])
-def test_a_folder_whose_record_does_not_name_its_run_begins_a_new_one(tmp_path: Path, damage: str) -> None:
+NO_RECORD = ["", "[]", "{}", '{"outcome": "killed"}', '{"id": "for', '{"id": 3}', "[" * 100_000, None]
+
+
+def lose_record(folder: Path, damage: str | None) -> None:
+    """Damages the record of a run, or removes it."""
+    if damage is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(damage)
+
+
+@pytest.mark.parametrize("damage", NO_RECORD)
+def test_checkpoints_whose_record_is_lost_are_neither_begun_anew_beside_nor_gone_on_with(
+    tmp_path: Path, damage: str | None
+) -> None:
+    former_run(tmp_path, 10, 20)
+    lose_record(tmp_path, damage)
+    before = names(tmp_path)
+    with pytest.raises(InputError) as caught:
+        find_start(tmp_path, FACTS)
+    said = str(caught.value)
+    newest = tmp_path / "checkpoints" / "step-00000020"
+    found = "is absent" if damage is None else "cannot be read"
+    assert f"the newest {newest}, and its run.json, which says whose they are, {found}; to go on" in said
+    assert "--resume never" in said
+    assert len(said.splitlines()) == 1
+    assert is_free(tmp_path)
+    assert names(tmp_path) == before
+    # the ways out that it names, each taken
+    command = re.search("to go on from them: (.*); to begin anew", said)
+    assert command
+    anew = tmp_path.with_name(f"{tmp_path.name}-anew")
+    shutil.copytree(tmp_path, anew)
+    assert found_start(anew, resume="never").resumed_at is None
+    subprocess.run(command[1], shell=True, check=True)
+    assert (found_start(tmp_path).run_id, found_start(tmp_path).resumed_at) == ("former", 20)
+
+
+def test_a_lost_record_is_restored_from_the_one_that_was_kept(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
-    (tmp_path / "run.json").write_text(damage)
+    release(begin(tmp_path, find_start(tmp_path, FACTS)))
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match=f"to go on from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
+        find_start(tmp_path, FACTS)
+
+
+@pytest.mark.parametrize("damage", NO_RECORD)
+def test_without_a_whole_checkpoint_a_lost_record_begins_a_new_run(tmp_path: Path, damage: str | None) -> None:
+    former_run(tmp_path, 10)
+    (tmp_path / "checkpoints" / "step-00000010" / "weights").unlink()
+    lose_record(tmp_path, damage)
     start = find_start(tmp_path, FACTS)
     assert start.resumed_at is None
     begin(tmp_path, start).finish()
-    assert (tmp_path / "run.1.json").read_text() == damage
+    if damage is not None:
+        assert (tmp_path / "run.1.json").read_text() == damage
+
+
+@pytest.mark.parametrize("facts", [{}, {"engine": 3}, FACTS | {"settings": []}, FACTS | {"versions": None}])
+def test_facts_that_are_none_are_refused_in_one_line(tmp_path: Path, facts: dict[str, Any]) -> None:
+    former_run(tmp_path, 10)
+    Checkpoints(tmp_path / "checkpoints", "former").save(20, lambda path: (path / "weights").touch(), facts)
+    with pytest.raises(InputError) as caught:
+        find_start(tmp_path, FACTS)
+    assert "step-00000020" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_checkpoints_of_another_run_are_not_gone_on_with(tmp_path: Path) -> None:
@@ -246,6 +305,14 @@ def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_
     assert found_start(tmp_path).resumed_at == 20
 
 
+def test_what_was_said_of_a_loss_that_was_not_finite_is_set_aside_by_the_run_that_goes_on(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    (tmp_path / "non_finite.json").write_text("{}")
+    begin(tmp_path, find_start(tmp_path, FACTS)).finish()
+    assert not (tmp_path / "non_finite.json").exists()
+    assert (tmp_path / "non_finite.1.json").exists()
+
+
 def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -267,7 +334,7 @@ def test_a_run_that_begins_anew_sets_the_checkpoints_aside_too(tmp_path: Path) -
     run = begin(tmp_path, find_start(tmp_path, FACTS, resume="never"))
     expected = {"run.json", "run.1.json", "metrics.jsonl", "metrics.1.jsonl", "checkpoints.1"}
     assert names(tmp_path) == expected
-    assert fault(tmp_path / "checkpoints.1" / "step-00000010", "former") == ""
+    assert isinstance(read(tmp_path / "checkpoints.1" / "step-00000010", "former"), Checkpoint)
     assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert metrics(tmp_path / "metrics.1.jsonl") == [1, 10]
     assert (record(tmp_path / "run.1.json")["outcome"], record(tmp_path / "run.json")["resumed_at"]) == ("killed", None)

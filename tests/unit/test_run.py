@@ -2,18 +2,22 @@
 
 import json
 import os
+import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from patience import PATIENCE
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 from lmgym.run import Run
 
 
@@ -58,7 +62,7 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
     # a copy of the package, so that the repository is the test's own
     package = Path(__file__).parents[2] / "lmgym"
     (tmp_path / "lmgym").mkdir()
-    for name in ("__init__.py", "errors.py", "run.py", "tracking.py"):
+    for name in ("__init__.py", "errors.py", "json_files.py", "locks.py", "run.py", "storage.py", "tracking.py"):
         (tmp_path / "lmgym" / name).write_text((package / name).read_text())
     (tmp_path / ".gitignore").write_text("__pycache__\n")
 
@@ -302,10 +306,84 @@ def test_whoever_reads_while_it_is_rewritten_reads_a_whole_file(tmp_path: Path) 
 def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path) -> None:
     run = start(tmp_path)
     before = record(tmp_path)
-    with pytest.raises(OSError, match="File too large"):
-        _no_room(lambda: run.update(rows=5))
+    _no_room(lambda: run.update(rows=5))
+    assert run.unwritten.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
     assert record(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "run.json"]
+
+
+WRITES: dict[str, Callable[[Run], None]] = {
+    "metrics.jsonl": lambda run: run.log(1, {"loss": 1.0}),
+    "run.json": lambda run: run.update(rows=5),
+    "evaluation.json": lambda run: run.write_json("evaluation.json", {"accuracy": 0.5}),
+    "samples/000004.jsonl": lambda run: run.write_lines("samples/000004.jsonl", [{"reply": "Hello, you."}]),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_is_free(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start(tmp_path)
+
+    def go_on() -> None:
+        with run:
+            WRITES[name](run)
+            run.log(2, {"loss": 0.5})  # no line comes behind one that is lost
+            run.write_json("report.json", {})
+
+    with pytest.raises(RunStopped) as caught:
+        _no_room(go_on)
+    said = str(caught.value)
+    assert (caught.value.outcome, caught.value.exit_code) == ("failed", 74)
+    assert said.startswith(f"{tmp_path / name} could not be written ([Errno 27] File too large")
+    assert re.search(r"; [\d,]+ bytes free; free space or mend the folder, then run the same command again$", said)
+    assert len(said.splitlines()) == 1
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "metrics.jsonl").stat().st_size <= 16
+    assert not (tmp_path / "report.json").exists()
+    start(tmp_path).finish()  # the lock is free
+
+
+def test_where_there_is_room_for_the_record_it_has_the_outcome(tmp_path: Path) -> None:
+    run = start(tmp_path)
+    with pytest.raises(RunStopped), run:
+        _no_room(lambda: run.log(1, {"loss": 1.0}))
+    found = record(tmp_path)
+    assert (found["outcome"], found["exit_code"]) == ("failed", 74)
+    assert "metrics.jsonl could not be written" in found["error"]
+
+
+def _rust(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(1000)}, folder / "weights.safetensors")
+
+
+def _torch(folder: Path) -> None:
+    import torch
+
+    torch.save(torch.zeros(200_000), folder / "weights.pt")
+
+
+@pytest.mark.parametrize("write", [_rust, _torch, lambda folder: (folder / "a").write_text("a" * 100)])
+def test_a_full_disk_is_recognised_in_the_words_of_every_library(write: Callable[[Path], None], tmp_path: Path) -> None:
+    with pytest.raises(RunStopped) as caught, start(tmp_path / "run"):
+        _no_room(lambda: write(tmp_path))
+    assert caught.value.exit_code == 74
+    assert caught.value.alone
+
+
+def test_a_folder_that_is_removed_under_a_run_ends_it_like_a_full_disk(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+
+    def remove_and_write() -> None:
+        shutil.rmtree(tmp_path / "run")
+        run.update(rows=5)
+
+    with pytest.raises(RunStopped, match=r"run.json could not be written .*No such file or directory") as caught, run:
+        remove_and_write()
+    assert caught.value.exit_code == 74
 
 
 def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
@@ -319,7 +397,20 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
 
     with pytest.raises(RuntimeError, match="the first"):
         _no_room(fail)
-    assert "outcome could not be written" in capsys.readouterr().err
+    assert "the outcome is not recorded" in capsys.readouterr().err
+
+
+def test_a_full_disk_at_the_very_end_of_a_run_is_no_success(tmp_path: Path) -> None:
+    run = start(tmp_path)
+    with pytest.raises(RunStopped, match=r"run.json could not be written") as caught:
+        _no_room(lambda: run.__exit__(None, None, None))
+    assert caught.value.exit_code == 74
+
+
+def test_lines_hold_any_text_as_valid_json(tmp_path: Path) -> None:
+    rows = [{"text": "\ud800 ü", "score": float("nan"), "of": (1, Path("a"))}]
+    start(tmp_path).write_lines("samples/1.jsonl", rows)
+    assert lines(tmp_path / "samples", "1.jsonl") == [{"text": "\ud800 ü", "score": "nan", "of": [1, "a"]}]
 
 
 def test_metrics_reach_the_tracker_too(tmp_path: Path) -> None:

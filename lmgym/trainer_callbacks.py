@@ -1,0 +1,69 @@
+"""Callbacks of Hugging Face's Trainer: leaving when asked to, and the progress bar."""
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from lmgym.engine import rank
+
+if TYPE_CHECKING:
+    from lmgym.trainers import ObjectiveTrainer
+
+
+class Leaving(TrainerCallback):
+    """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
+
+    def __init__(self, trainer: "ObjectiveTrainer") -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """After an update."""
+        if self.trainer.leaving:
+            control.should_save = control.should_training_stop = True
+
+
+class Progress(TrainerCallback):
+    """A progress bar on the main rank with the last loss and accuracy."""
+
+    SHOWN = MappingProxyType(
+        {
+            "train/loss": "loss",
+            "train/accuracy": "accuracy",
+            "eval/accuracy": "eval accuracy",
+            "eval/perplexity": "eval perplexity",
+        }
+    )
+
+    def __init__(self) -> None:
+        self.bar: tqdm | None = None
+        self.figures: dict[str, str] = {}
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Opens the bar."""
+        if rank() == 0:
+            self.bar = tqdm(
+                total=state.max_steps,
+                initial=state.global_step,
+                unit="update",
+                dynamic_ncols=True,
+                mininterval=0.5,
+                desc="training",
+            )
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """One update on."""
+        if self.bar is not None:
+            self.bar.update(1)
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """Shows the newest figures."""
+        if self.bar is not None and logs:
+            self.figures |= {shown: f"{logs[name]:.3f}" for name, shown in self.SHOWN.items() if name in logs}
+            self.bar.set_postfix(self.figures, refresh=False)
+
+    def on_train_end(self, args, state, control, **kwargs) -> None:
+        """Closes the bar."""
+        if self.bar is not None:
+            self.bar.close()
