@@ -73,7 +73,7 @@ def tokenize_replies(
 def left_out(dropped_turns: int, shortened: int) -> str:
     """What truncation left out, in words; empty where it left out nothing."""
     turns = f"without the {dropped_turns} oldest turn{'s' * (dropped_turns > 1)}" if dropped_turns else ""
-    tokens = f"the last turn without its first {shortened} tokens" if shortened else ""
+    tokens = f"the last turn without its first {shortened} token{'s' * (shortened > 1)}" if shortened else ""
     return ", ".join(filter(None, (turns, tokens)))
 
 

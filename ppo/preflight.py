@@ -26,8 +26,9 @@ from ppo.state import LoopState
 
 EXACT_GAP = 1e-4
 """nats that two computations of a log-probability in fp32 may differ by; of 16 bits see ppo/rounding.py"""
-MOST_ROUNDING = 0.1
-"""nats a token between a model's log-probabilities in 16 bits and in fp32: beyond it ratios of PPO are noise"""
+COARSE_ROUNDING = 0.1
+"""nats a token between a model's log-probabilities in 16 bits and in fp32 above which people are warned: half of what
+PPO's clip range is"""
 
 
 def prompt_lengths(tokenizer, tasks: Sequence[Task]) -> list[int]:
@@ -116,11 +117,13 @@ def check_first_rollouts(
 
 def check_rollouts(
     config: PPOConfig, p: Parts, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, gap: Gap
-) -> None:
+) -> list[str]:
     """What must hold before an update, in the first iteration and in every one. Raises InputError, on all ranks.
 
-    In 16 bits what they let differ is measured on the first rollouts, and again where that is not enough. Collective.
+    In 16 bits what they let differ is measured on the first rollouts, and again where that is not enough; returns lines
+    on what people should know of it. Collective.
     """
+    notes: list[str] = []
     agreed(partial(check_finite, config, p.tokenizer, rollouts))
     agreed(partial(p.sampler.refuse_stale, p.engine.version))
     known = state.rounding_gap
@@ -129,10 +132,24 @@ def check_rollouts(
     elif known is None or gap.mean > allowed_apart(known, gap.tokens):
         rounding = measure_rounding(p.sampler.whole, rollouts, p.experience.actor.temperature, p.experience.device)
         agreed(partial(check_gap, config, p.tokenizer, rollouts, rounding))
+        notes = [] if known is not None else coarse(config, rounding)
         state.rounding_gap = rounding.trainer
     if state.iteration == 0:
         given = (p.tokenizer, p.sampler.generator.eos, episodes, rollouts, state.rounding_gap)
         agreed(lambda: check_first_rollouts(config, *given))
+    return notes
+
+
+def coarse(config: PPOConfig, rounding: Rounding) -> list[str]:
+    """A line where 16 bits are too few for this policy's ratios to mean much."""
+    if rounding.trainer <= COARSE_ROUNDING:
+        return []
+    precision = config.policy.precision
+    return [
+        f"warning: {precision} is coarse for this policy: its log-probabilities differ by {rounding.trainer:.2g} nats "
+        f"a token between {precision} and fp32 ({rounding.tokens} tokens), where PPO clips ratios at "
+        f"{config.method.cliprange:g}; --precision fp32 learns from more than rounding"
+    ]
 
 
 def ratio_check(config: PPOConfig, p: Parts, state: LoopState, rollouts: Rollouts) -> FirstLook | None:
@@ -168,12 +185,6 @@ def check_gap(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Roundi
             )
         return
     precision, own = config.policy.precision, rounding.trainer
-    if own > MOST_ROUNDING:
-        raise InputError(
-            f"{precision} is too coarse for this policy: log-probabilities of {rounding.tokens} sampled tokens differ "
-            f"by {own:.2g} nats a token between the trainer's forward in {precision} and in fp32, of which "
-            f"{MOST_ROUNDING:g} is allowed; needed: --precision fp32, or another model"
-        )
     if rounding.sampler > rounding.allowed:
         apart = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
         most = f", most at {_token(tokenizer, rollouts, int(apart.argmax()))}" if len(apart) else ""
