@@ -78,7 +78,7 @@ def _table_rows(name: str, probe: Probe, before: Mapping[str, float]) -> Iterato
         if metric not in now:
             continue
         interval = metric == "accuracy" and "accuracy_low" in now
-        said = "accuracy (95% interval over prompts)" if interval else f"{name}: {label}" if name else label
+        said = "accuracy (95% interval)" if interval else f"{name}: {label}" if name else label
         if not before:
             yield said, _cell(metric, now)
         elif metric not in then:

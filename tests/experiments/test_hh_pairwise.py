@@ -166,7 +166,9 @@ def test_the_runs_that_are_compared_train_and_have_a_short_update(plain, small_m
 def test_the_folder_holds_config_counts_and_outcome(plain) -> None:
     record = json.loads((plain[1] / "run.json").read_text())
     assert (record["outcome"], record["exit_code"], record["name"]) == ("finished", 0, "hh_pairwise")
-    assert record["data"] == {"train_pairs": 23, "eval_pairs": 40, "truncated_pairs": 0, "rejected_rows": 0}
+    assert record["data"] == {
+        "train_pairs": 23, "eval_pairs": 40, "truncated_pairs": 0, "shortened_pairs": 0, "rejected_rows": 0,
+    }  # fmt: skip
     assert record["config"]["learning_rate"] == 1e-3
     assert record["parameters"] == record["trainable_parameters"] > 10_000
     assert record["new_head"] is True
@@ -209,7 +211,7 @@ def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pyt
     said = words(done.stdout)
     assert said.count("23 pairs to train on, 40 to evaluate on; 0 truncated") == 1
     assert said.count("hh_pairwise: 40 held-out pairs") == 1
-    assert said.count("accuracy (95% interval over prompts)") == 1
+    assert said.count("accuracy (95% interval)") == 1
     assert str(folder / "model") in done.stdout.replace("\n", "")
     assert "training: 100%" in done.stderr
 
