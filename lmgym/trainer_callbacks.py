@@ -49,8 +49,13 @@ class Progress(TrainerCallback):
                 unit="update",
                 dynamic_ncols=True,
                 mininterval=0.5,
-                desc="training",
+                desc="training" if state.global_step else "evaluating before update 1",
             )
+
+    def on_evaluate(self, args, state, control, **kwargs) -> None:
+        """After the evaluation that comes first, training begins."""
+        if self.bar is not None:
+            self.bar.set_description("training")
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One update on."""
