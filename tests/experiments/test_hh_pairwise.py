@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 from launching import (
+    BAR,
     ROOT,
     flags,
     largest_difference,
@@ -221,7 +222,7 @@ def test_the_launchers_local_rank_is_taken_silently_by_plain_python(plain) -> No
 
 
 def test_plain_python_says_nothing_that_a_user_must_puzzle_over(plain) -> None:
-    lines = [line for line in plain[0].stderr.replace("\r", "\n").splitlines() if not line.startswith(("training:", "evaluating"))]
+    lines = [line for line in plain[0].stderr.replace("\r", "\n").splitlines() if not line.startswith(BAR)]
     assert [line for line in lines if line.strip() and "real_accelerator.py" not in line] == []
 
 
