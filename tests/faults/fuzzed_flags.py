@@ -75,7 +75,7 @@ def make_command(seed: int, number: int, fields: Mapping[str, Any], usual: Mappi
         flags.pop("scorers")  # a function rewards there
     words: list[str] = []
     for _ in range(rng.choice((1, 1, 1, 2))):
-        name = rng.choice(sorted(defaults))
+        name = rng.choice(sorted(defaults.keys() - {"dry_run"}))
         value = rng.choice(_pool(defaults[name]) if rng.random() < 0.85 else TEXTS)
         flags.pop(name, None)
         if rng.random() < 0.05:
