@@ -124,8 +124,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         gap = p.experience.measure(rollouts, p.sampler.states)
-        notes = check_rollouts(config, p, state, episodes, rollouts, gap)
-        notes += p.experience.why_no_cache(rollouts)
+        notes = check_rollouts(config, p, state, episodes, rollouts, gap) + p.experience.why_no_cache(rollouts)
         show_notes(notes if run.is_main else [])
 
         # 4. KL reward and advantages
