@@ -22,7 +22,7 @@ from lmgym.environments.app import deploy
 from lmgym.environments.days import Wordless, live
 from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from reward_models.evaluation.embedded_world import bot_reply
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,7 +27,7 @@ from scipy.stats import binomtest
 from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
 
 from lmgym.environments.world import World
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.text import Conversation, Turn, messages, to_transcript
 from reward_models.evaluation.actions import Shown, Talk
 from reward_models.evaluation.commands import respond
@@ -110,7 +110,7 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
 
 def make_old_scorer(world: World, folder: Path) -> Path:
     """A small scorer from scratch, of pairs that people judged by what everybody agrees on."""
-    from lmgym.small_models import make_small_model
+    from lmgym.models.small_models import make_small_model
 
     words, rng = random.Random(f"old {world.seed}"), np.random.default_rng([world.seed, 1])
     conversations: list[Conversation] = []

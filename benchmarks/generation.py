@@ -21,8 +21,8 @@ from machine import describe_machine, pin_command
 from shapes import read_shape
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
 
 ROOT = Path(__file__).resolve().parent.parent
 # name: (prompts, their lengths from and to, replies a prompt, lengths of the replies from and to)

@@ -35,8 +35,8 @@ from runners.ours_iteration import Iteration
 from shapes import random_model, read_shape
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.memory import GIB
-from lmgym.models import Float32Head
+from lmgym.models.heads import Float32Head
+from lmgym.models.memory import GIB
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import reward_and_advance
 from ppo.models import adapted

@@ -23,10 +23,10 @@ from machine import describe_machine
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.generation import Sampling  # noqa: E402
-from lmgym.local_generation import LocalGenerator  # noqa: E402
-from lmgym.models import load_tokenizer  # noqa: E402
-from lmgym.policies import load_policy  # noqa: E402
+from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
+from lmgym.generation.protocol import Sampling  # noqa: E402
+from lmgym.models.loading import load_tokenizer  # noqa: E402
+from lmgym.models.policies import load_policy  # noqa: E402
 from ppo.random_walks import draw_random_walks  # noqa: E402
 from ppo.random_walks_start import make_start  # noqa: E402
 

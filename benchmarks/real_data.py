@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 from lmgym.engine import free_port
+from lmgym.models.small_models import make_small_model
 from lmgym.pairs import Pair, validate
 from lmgym.records import read_records
 from lmgym.rows import fingerprint, split_by_prompt
-from lmgym.small_models import make_small_model
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from lmgym.memory import GIB
+from lmgym.models.memory import GIB
 
 # bytes a second of memory, dense bf16 operations a second: NVIDIA's data sheets of the SXM parts (H200 Tensor Core GPU:
 # 4.8 TB/s, 1,979 TFLOPS "with sparsity", half of it without; H100: 3.35 TB/s and the same processor)

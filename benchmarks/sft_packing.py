@@ -24,8 +24,8 @@ from machine import describe_machine, pin_command
 from transformers import AutoModelForCausalLM
 
 from lmgym.cli.worlds import make_world, make_world_policy
-from lmgym.models import load_tokenizer
-from lmgym.policies import PolicyModel, load_policy
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import PolicyModel, load_policy
 from lmgym.records import read_records
 from sft.conversations import validate_chats
 from sft.losses import next_token_loss, next_token_loss_at

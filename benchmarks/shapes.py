@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from lmgym.small_models import build_model, train_tokenizer
+from lmgym.models.small_models import build_model, train_tokenizer
 
 SHAPES_FILE = Path(__file__).with_name("shapes.json")
 

@@ -24,10 +24,10 @@ from machine import describe_machine
 from lmgym.cli.worlds import make_world, make_world_policy
 from lmgym.environments.checker import faults
 from lmgym.environments.world import World
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.text import Conversation, from_transcript
 
 ROOT = Path(__file__).resolve().parent.parent

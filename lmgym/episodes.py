@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from lmgym.environments.protocol import Environment, Judge, Observation, Sample, StepResult, Task
 from lmgym.errors import InputError
-from lmgym.generation import Completion, Generator, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Generator, Sampling, seeds_of
 from lmgym.prompt_fitting import Prompt, fit_prompts, room_for_prompts
 from lmgym.text import Conversation, Turn
 

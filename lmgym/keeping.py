@@ -12,8 +12,8 @@ from lmgym.checkpoints import Checkpoints
 from lmgym.console import say
 from lmgym.engine import rank, share_objects
 from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
-from lmgym.finite_weights import non_finite_weight, own_weights
 from lmgym.interrupts import Interrupts
+from lmgym.models.finite_weights import non_finite_weight, own_weights
 from lmgym.resuming import FOLDER, Start
 from lmgym.run import NON_FINITE as NON_FINITE_ROWS
 from lmgym.run import Run

@@ -9,7 +9,7 @@ from safetensors.torch import load_model, save_model
 
 from lmgym.checkpoint_contents import loading
 from lmgym.engine import rank, set_rates, take_scales, world_size
-from lmgym.saving import untied
+from lmgym.models.saving import untied
 
 BUCKET = 1 << 26  # numbers that are averaged at once
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.text import Conversation, render_all, tokenize_texts
 from lmgym.truncation import truncate
 

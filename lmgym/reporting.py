@@ -7,10 +7,10 @@ from rich.table import Table
 from lmgym.config import StageConfig
 from lmgym.console import CONSOLE, printed_line, say
 from lmgym.engine import engine_name, world_size
-from lmgym.probes import Probe, Report, full_name
 from lmgym.rejections import Tally
 from lmgym.run import Run
 from lmgym.task_data import TaskData
+from lmgym.training.probes import Probe, Report, full_name
 
 
 def show_plan(

@@ -12,10 +12,12 @@ import torch
 
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
-from lmgym.families import family_of
-from lmgym.models import ScoringModel, context_length, load_classifier, load_config, load_tokenizer, round_scorer
-from lmgym.prefixes import Prefix
-from lmgym.sources import resolve_source
+from lmgym.models.fast.families import family_of
+from lmgym.models.heads import round_scorer
+from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
+from lmgym.models.prefixes import Prefix
+from lmgym.models.scoring_model import ScoringModel
+from lmgym.models.sources import resolve_source
 from lmgym.text import Conversation, Replies, render, tokenize_texts
 from lmgym.truncation import tokenize_replies
 

@@ -18,7 +18,7 @@ from lmgym.bounds import (
 )
 from lmgym.config import RunConfig
 from lmgym.errors import InputError
-from lmgym.training import refuse_fp16_without_gpu
+from lmgym.training.setup import refuse_fp16_without_gpu
 from ppo.advantages import MOST_CHANGE
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 

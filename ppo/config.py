@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 
 if TYPE_CHECKING:
-    from lmgym.generation import Sampling  # torch comes with it, and --help needs none
+    from lmgym.generation.protocol import Sampling  # torch comes with it, and --help needs none
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class PPOConfig:
     @property
     def sampling(self) -> "Sampling":
         """How replies are drawn. Raises InputError for settings out of bounds."""
-        from lmgym.generation import Sampling
+        from lmgym.generation.protocol import Sampling
 
         r = self.rollout
         return Sampling(

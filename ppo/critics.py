@@ -8,9 +8,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmgym.errors import InputError
-from lmgym.finite_weights import refuse_non_finite_weights
-from lmgym.models import gathered, head_name, load_classifier, load_config, load_tokenizer
-from lmgym.saving import Weights, below, replaced, save_plain
+from lmgym.models.finite_weights import refuse_non_finite_weights
+from lmgym.models.heads import head_name
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
+from lmgym.models.parameters import gathered
+from lmgym.models.saving import Weights, below, replaced, save_plain
 
 VALUE_HEAD = "value_head.safetensors"
 

@@ -14,11 +14,12 @@ import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
-from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
-from lmgym.memory import (
+from lmgym.models.causal_rows import CHUNK_LOGITS
+from lmgym.models.loading import context_length, load_config
+from lmgym.models.memory import (
     GIB,
     Demand,
     cached_numbers,
@@ -28,7 +29,6 @@ from lmgym.memory import (
     of_weights,
     refuse_excess,
 )
-from lmgym.models import context_length, load_config
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk

@@ -13,8 +13,8 @@ import numpy as np
 from lmgym.engine import agreed, rank, share_objects, world_size
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig

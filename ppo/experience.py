@@ -15,10 +15,10 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.causal_rows import CausalRows, lay
 from lmgym.engine import max_over_ranks, sum_over_ranks, world_size
-from lmgym.kept_states import KeptStates
-from lmgym.memory import GIB
+from lmgym.models.causal_rows import CausalRows, lay
+from lmgym.models.kept_states import KeptStates
+from lmgym.models.memory import GIB
 from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig

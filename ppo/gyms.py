@@ -14,7 +14,7 @@ from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
 from lmgym.errors import InputError, one_line, shown
-from lmgym.generation import Generator
+from lmgym.generation.protocol import Generator
 from lmgym.named_scorers import load_scorers, read_names, read_world
 from lmgym.rejections import Rejection, Tally, tally
 from lmgym.scorers import Scorer

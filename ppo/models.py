@@ -16,14 +16,15 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from lmgym.causal_rows import CausalRows, run_layers, token_logprobs
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
-from lmgym.families import Family, family_of
-from lmgym.models import add_lora, round_weights
-from lmgym.policies import load_policy
+from lmgym.models.causal_rows import CausalRows, run_layers, token_logprobs
+from lmgym.models.fast.families import Family, family_of
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import round_weights
+from lmgym.models.policies import load_policy
+from lmgym.models.saving import below_adapters, is_adapted
 from lmgym.random_state import seeded
-from lmgym.saving import below_adapters, is_adapted
 from ppo.config import PPOConfig
 from ppo.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from lmgym.engine import MAY_REST, RATE_SCALE, Engine, rank, resolve_config, world_size, zero_stage
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.keeping import Keeper
-from lmgym.models import count_parameters
+from lmgym.models.parameters import count_parameters
 from lmgym.plain_engine import PlainEngine, Trained
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.schedules import learning_rate
-from lmgym.training import room_for_checkpoints
+from lmgym.training.setup import room_for_checkpoints
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.gyms import Gym

@@ -9,9 +9,9 @@ from lmgym.engine import agreed
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
-from lmgym.families import family_named
-from lmgym.models import context_length, load_config
-from lmgym.policies import refuse_no_eos, refuse_scorer
+from lmgym.models.fast.families import family_named
+from lmgym.models.loading import context_length, load_config
+from lmgym.models.policies import refuse_no_eos, refuse_scorer
 from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig

@@ -10,11 +10,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lmgym.engine import without_sharded_load
-from lmgym.models import PAD_TOKEN
-from lmgym.policies import PolicyModel
+from lmgym.models.loading import PAD_TOKEN
+from lmgym.models.policies import PolicyModel
+from lmgym.models.saving import save_plain
+from lmgym.models.small_models import EOS_TOKEN, build_model, size_settings
 from lmgym.random_state import seeded
-from lmgym.saving import save_plain
-from lmgym.small_models import EOS_TOKEN, build_model, size_settings
 from ppo.random_walks import GOAL, LETTERS, draw_random_walks
 
 LAYERS, WIDTH, HEADS, CONTEXT = 6, 144, 12, 32

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import engine_name, world_size
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
+from lmgym.models.policies import save_policy
+from lmgym.models.saving import below
 from lmgym.plain_engine import Trained
-from lmgym.policies import save_policy
 from lmgym.prompt_fitting import fit_prompts
 from lmgym.reporting import show_rejections
 from lmgym.run import Run
-from lmgym.saving import below
 from lmgym.truncation import left_out
 from ppo.config import PPOConfig
 from ppo.critics import save_critic

@@ -14,7 +14,7 @@ import torch
 
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
-from lmgym.generation import Completion
+from lmgym.generation.protocol import Completion
 from lmgym.scorers import HFScorer, Scorer, TextCounts
 from lmgym.text import Conversation, reply_text
 from ppo.advantages import masked_sums, moments_of

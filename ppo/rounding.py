@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmgym.causal_rows import CausalRows, run_layer, token_logprobs
 from lmgym.engine import sum_over_ranks
-from lmgym.families import Family, family_of
-from lmgym.saving import below_adapters
+from lmgym.models.causal_rows import CausalRows, run_layer, token_logprobs
+from lmgym.models.fast.families import Family, family_of
+from lmgym.models.saving import below_adapters
 from ppo.experience import Batch
 from ppo.rollouts import Rollouts
 

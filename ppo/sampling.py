@@ -12,11 +12,11 @@ import torch
 
 from lmgym.engine import own_part
 from lmgym.errors import InputError
-from lmgym.kept_states import KeptStates
-from lmgym.local_generation import LocalGenerator
-from lmgym.memory import GIB
-from lmgym.models import gathered
-from lmgym.saving import below_adapters
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.kept_states import KeptStates
+from lmgym.models.memory import GIB
+from lmgym.models.parameters import gathered
+from lmgym.models.saving import below_adapters
 from ppo.models import ActorCritic
 
 
@@ -97,7 +97,7 @@ class SamplingPolicy:
 def copied(model, dtype: torch.dtype):
     """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
 
-    Buffers stay as they are: see round_weights in lmgym/models.py.
+    Buffers stay as they are: see round_weights in lmgym/models/loading.py.
     """
     weights = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
     return copy.deepcopy(model, weights)

@@ -27,12 +27,12 @@ from lmgym.environments.protocol import Judgement, Sample
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import EVALUATIONS, kept_run
+from lmgym.training.setup import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
 from ppo.bounds import refuse_impossible
 from ppo.config import PPOConfig

@@ -12,10 +12,10 @@ from lmgym.column_kinds import ID, NUMBER
 from lmgym.columns import read_columns, require_columns
 from lmgym.engine import world_size
 from lmgym.errors import InputError, one_line
-from lmgym.models import ScoringModel
-from lmgym.probes import Report
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, at_most, check_sides
+from lmgym.training.probes import Report
 from reward_models.config import RewardConfig
 from reward_models.evaluations import GOLD, Evaluation, find_file
 from reward_models.label_metrics import label_metrics

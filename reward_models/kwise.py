@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lmgym.errors import shown
 from lmgym.json_rows import parse_json, refuse_unusable_value
-from lmgym.models import ScoringModel
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.records import Record
 from lmgym.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
 from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value, whole_number

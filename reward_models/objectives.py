@@ -1,4 +1,4 @@
-"""What a scorer is trained for: how examples become a batch, and how scores become a loss (lmgym/objectives.py)."""
+"""What a scorer is trained for: how examples become a batch, and how scores become a loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from lmgym.models import ScoringModel
-from lmgym.objectives import Batch
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.scorers import Reduce
 from lmgym.text import Replies
+from lmgym.training.objectives import Batch
 from reward_models.data import PairExample
 from reward_models.labels import MISSING
 from reward_models.losses import bradley_terry, cross_entropy, multi_label_bce, plackett_luce, regression

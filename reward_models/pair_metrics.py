@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmgym.probes import Report
+from lmgym.training.probes import Report
 from reward_models.rank_statistics import Floats, finite_column, pearson, spearman
 
 BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lmgym.models import ScoringModel
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.pairs import validate
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData, prepare_prompted

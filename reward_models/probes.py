@@ -8,10 +8,10 @@ import torch
 
 from lmgym.batching import length_batches, shared_out
 from lmgym.engine import rank, sum_over_ranks, world_size
-from lmgym.models import ScoringModel
-from lmgym.probes import Probe, Report
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
+from lmgym.training.probes import Probe, Report
 from reward_models.data import PairExample
 from reward_models.evaluations import EvaluationSet
 from reward_models.losses import plackett_luce

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
-from lmgym.probes import join_reports
+from lmgym.models.saving import save_classifier
 from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from lmgym.run import Run
-from lmgym.saving import save_classifier
+from lmgym.training.probes import join_reports
 from lmgym.truncation import left_out
 from reward_models.config import RewardConfig
 from reward_models.evaluations import Evaluation

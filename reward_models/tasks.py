@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lmgym.models import ScoringModel
-from lmgym.objectives import Objective
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.scorers import Reduce
 from lmgym.task_data import TaskData
+from lmgym.training.objectives import Objective
 from reward_models.config import RewardConfig
 from reward_models.evaluations import Evaluation
 from reward_models.probes import HeldOut

@@ -7,13 +7,14 @@ from dataclasses import replace
 from lmgym.batching import UpdateSampler
 from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.keeping import Keeper
-from lmgym.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models import ScoringModel, load_classifier, load_config, load_tokenizer
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
+from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.task_data import TaskData
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
+from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from reward_models.bounds import refuse_impossible
 from reward_models.config import RewardConfig
 from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
@@ -113,8 +114,8 @@ def _make_trainer(
     keeper: Keeper | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
-    from lmgym.trainer_callbacks import Progress
-    from lmgym.trainers import ObjectiveTrainer
+    from lmgym.training.callbacks import Progress
+    from lmgym.training.trainer import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
 
     sampler = UpdateSampler(

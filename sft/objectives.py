@@ -1,4 +1,4 @@
-"""What a policy is trained for: rows become a batch, and logits at the places of outputs a loss (lmgym/objectives.py).
+"""What a policy is trained for: rows become a batch, and logits at the places of outputs a loss.
 
 `items` are output tokens here, so rates and accuracies are a token's; `count` is the same number.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lmgym.objectives import Batch
-from lmgym.policies import PolicyModel
+from lmgym.models.policies import PolicyModel
+from lmgym.training.objectives import Batch
 from sft.losses import SumAndCount, next_token_loss_at, soft_binary_entropy_at
 from sft.tokenization import Example
 

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from lmgym.batching import length_batches, shared_out
 from lmgym.engine import rank, share_objects, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
-from lmgym.generation import Sampling, own_sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.objectives import Objective
-from lmgym.policies import PolicyModel, plain_copy
-from lmgym.probes import Report
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.models.policies import PolicyModel, plain_copy
 from lmgym.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
+from lmgym.training.objectives import Objective
+from lmgym.training.probes import Report
 from sft.config import SamplesConfig
 from sft.tokenization import Example
 

@@ -10,11 +10,11 @@ from transformers import TrainerCallback
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
-from lmgym.policies import save_policy
-from lmgym.probes import join_reports
+from lmgym.models.policies import save_policy
 from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.task_data import TaskData
+from lmgym.training.probes import join_reports
 from lmgym.truncation import left_out
 from sft.config import SftConfig
 from sft.probes import SampleProbe

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lmgym.objectives import Objective
-from lmgym.policies import PolicyModel
+from lmgym.models.policies import PolicyModel
 from lmgym.records import Record
 from lmgym.rejections import Rejection
 from lmgym.task_data import TaskData, prepare_prompted
+from lmgym.training.objectives import Objective
 from sft.config import SftConfig
 from sft.conversations import Chat, validate_chats, validate_chosen, validate_taught
 from sft.objectives import NextToken, SoftTargets

@@ -8,10 +8,10 @@ from lmgym.batching import UpdateSampler
 from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models import context_length, load_config, load_tokenizer
+from lmgym.models.loading import context_length, load_config, load_tokenizer
+from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
 from lmgym.named_scorers import load_on_main_rank
-from lmgym.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
 from lmgym.records import read_records
 from lmgym.rejections import tally
 from lmgym.reporting import show_notes, show_plan, show_warning
@@ -20,7 +20,7 @@ from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
 from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
-from lmgym.training import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
+from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from sft.bounds import refuse_impossible
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe, Prompt, SampleProbe, sampling_of
@@ -141,8 +141,8 @@ def _make_trainer(
     keeper: Keeper | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
-    from lmgym.trainer_callbacks import Progress
-    from lmgym.trainers import ObjectiveTrainer
+    from lmgym.training.callbacks import Progress
+    from lmgym.training.trainer import ObjectiveTrainer
 
     o, precision = config.optimizer, config.policy.precision
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)

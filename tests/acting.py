@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
 from lmgym.episodes import Episode, run_episodes
-from lmgym.generation import Completion, Sampling
-from lmgym.small_models import train_tokenizer
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.small_models import train_tokenizer
 from lmgym.text import Conversation, Turn, tokenize_texts
 
 TOKENIZER = train_tokenizer(["hello there, how are you? fine thanks. one two three four five six seven"] * 3, 300)

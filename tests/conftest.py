@@ -46,7 +46,7 @@ def demo_texts(demo_file) -> list[str]:
 @pytest.fixture(scope="session")
 def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
     """Folders of small gpt2, llama, qwen3 (causal) and bert (masked) models with their tokenizers."""
-    from lmgym.small_models import make_small_model
+    from lmgym.models.small_models import make_small_model
 
     root = tmp_path_factory.mktemp("models")
     return {
@@ -145,8 +145,8 @@ def scorer_folders(tmp_path_factory, small_models) -> dict[str, Path]:
     """Those models as scorers, saved as a run saves them; weights are large, so that every token matters to a score."""
     import torch
 
-    from lmgym.models import load_classifier, load_tokenizer
-    from lmgym.saving import save_classifier
+    from lmgym.models.loading import load_classifier, load_tokenizer
+    from lmgym.models.saving import save_classifier
 
     root, folders = tmp_path_factory.mktemp("scorers"), {}
     for family, source in small_models.items():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmgym.environments.protocol import Judgement, Sample, ScoreRequest
-from lmgym.generation import Completion
+from lmgym.generation.protocol import Completion
 from lmgym.text import Conversation, Turn
 
 

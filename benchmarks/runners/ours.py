@@ -1,4 +1,4 @@
-"""lmgym's own trainer as users run it: packed rows with shared prefixes, through lmgym.trainers."""
+"""lmgym's own trainer as users run it: packed rows with shared prefixes, through lmgym.training.trainer."""
 
 from interface import Spec, UpdateClock, parse_paths, read_spec, write_result  # isort: skip
 
@@ -8,11 +8,12 @@ import tempfile
 import numpy as np
 
 from lmgym.batching import UpdateSampler
-from lmgym.models import ScoringModel, load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.run import Run
 from lmgym.text import share_prefix
-from lmgym.trainers import ObjectiveTrainer
-from lmgym.training import training_arguments
+from lmgym.training.setup import training_arguments
+from lmgym.training.trainer import ObjectiveTrainer
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise

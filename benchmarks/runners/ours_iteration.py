@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmgym.generation import Sampling
-from lmgym.models import ScoringModel
+from lmgym.generation.protocol import Sampling
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.config import PPOConfig
 from ppo.experience import Experience

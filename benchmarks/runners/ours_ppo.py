@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers.utils import logging
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.models import load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.critics import ValueHead
 from ppo.experience import reward_and_advance

@@ -24,7 +24,7 @@ from lmgym.environments.behaviour import Behaviour, refuse_unwritable
 from lmgym.environments.streams import Ints
 from lmgym.environments.world import VERSION, World
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 
 if TYPE_CHECKING:
     from lmgym.cli.arms import Arm

@@ -28,7 +28,7 @@ from lmgym.environments.behaviour import Behaviour, Part, side_by_side
 from lmgym.environments.streams import Ints
 from lmgym.environments.world import World
 from lmgym.errors import InputError
-from lmgym.generation import Generator, Sampling
+from lmgym.generation.protocol import Generator, Sampling
 
 WORTH = 3000  # days of users: less is lived before another process has started
 TOGETHER = 200  # users who advance together at least

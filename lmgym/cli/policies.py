@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lmgym.environments.app import OneLine
 from lmgym.environments.world import World
 from lmgym.errors import InputError, one_line, shown
-from lmgym.generation import BestOfN, Generator, ScriptedGenerator
+from lmgym.generation.protocol import BestOfN, Generator, ScriptedGenerator
 from lmgym.named_scorers import hidden_utility
 from lmgym.named_scorers import load_scorer as load_named
 from lmgym.scorers import RandomScorer, Scorer
@@ -76,7 +76,7 @@ def load_base(name: str, world: World) -> Generator:
         from reward_models.evaluation.embedded_world import bot_reply
 
         return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
-    from lmgym.local_generation import LocalGenerator
+    from lmgym.generation.local_generation import LocalGenerator
     from reward_models.evaluation.any_model import load_causal
 
     generator = load_causal(name)

@@ -20,7 +20,7 @@ def make_world(output: str, rows: int, seed: int) -> None:
 
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
     """Pretrains a small model on the chats of a world's logs, without their labels."""
-    from lmgym.pretraining import pretrain_small_model
+    from lmgym.models.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
     limits = (count_bound("steps", steps, 10**6), count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed))
@@ -38,7 +38,7 @@ def make_world_policy(
     world: str, output: str, layers: int = 2, width: int = 64, pieces: int | None = None, seed: int = 0
 ) -> None:
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
-    from lmgym.pretraining import make_untrained_policy
+    from lmgym.models.pretraining import make_untrained_policy
 
     refuse_out_of_bounds((
         count_bound("layers", layers, 1000),

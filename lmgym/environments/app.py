@@ -21,7 +21,7 @@ from lmgym.environments.users import Floats, Reaction
 from lmgym.environments.vocabulary import ADULT_TOPIC
 from lmgym.environments.world import Chat, World, open_chat, say
 from lmgym.errors import InputError, shown
-from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 
 DAYS, MOST_DAYS = 31, 100  # retention on day 30 needs the first; a conversation's id has room for the second

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lmgym.generation import Completion
+from lmgym.generation.protocol import Completion
 from lmgym.text import Conversation
 
 Task = Mapping[str, Any]

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from lmgym.environments.users import Floats, Users, join
 from lmgym.environments.world import World
-from lmgym.token_sampling import uniforms
+from lmgym.generation.token_sampling import uniforms
 
 Ints = NDArray[np.int64]
 PURPOSES = ("reaction", "return", "words", "policy")

@@ -12,7 +12,7 @@ from typing import Any
 
 from lmgym.bounds import MOST_SCORE
 from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.generation import Progress
+from lmgym.generation.protocol import Progress
 from reward_models.evaluation.exchanges import Exchange
 from reward_models.evaluation.explaining import explain
 from reward_models.evaluation.judging import agreement, described, ranks

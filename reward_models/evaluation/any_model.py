@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
 from lmgym.errors import InputError
-from lmgym.finite_weights import refuse_non_finite_weights
-from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import SCORER_HEADS, context_length, load_tokenizer
-from lmgym.sources import refuse_pickles, source_arguments
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
+from lmgym.models.finite_weights import refuse_non_finite_weights
+from lmgym.models.loading import SCORER_HEADS, context_length, load_tokenizer
+from lmgym.models.sources import refuse_pickles, source_arguments
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 

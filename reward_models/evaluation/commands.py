@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from lmgym.errors import InputError, one_line
-from lmgym.generation import Progress, Sampling
+from lmgym.generation.protocol import Progress, Sampling
 from reward_models.evaluation import actions
 from reward_models.evaluation.actions import VIEWS, Shown, Talk, near
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmgym.errors import InputError, TooLong
-from lmgym.generation import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation
 from lmgym.truncation import from_turn, truncate
 

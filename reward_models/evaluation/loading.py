@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.generation import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, own_sampling
 from reward_models.evaluation.actions import near
 from reward_models.evaluation.judging import Judge
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError, one_line, shown
-from lmgym.generation import Generator, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn, messages
 from reward_models.evaluation.exchanges import Candidate, Exchange, to_record
 from reward_models.evaluation.fitting import reply_within

@@ -19,7 +19,7 @@ import sft.train
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.engine import Engine, rank, read_config, resolve_config, start_distributed, stop_distributed, world_size
 from lmgym.launch import launch
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.run import Run
 from ppo.config import PPOConfig
 from ppo.models import build

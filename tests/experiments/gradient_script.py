@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from lmgym.engine import rank, start_distributed, stop_distributed
 from lmgym.launch import launch
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.run import Run
 from reward_models import train
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig

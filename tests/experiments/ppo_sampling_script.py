@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmgym.causal_rows import lay
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.engine import rank, read_config, share_objects, start_distributed, stop_distributed, whole_weights
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.launch import launch
-from lmgym.models import load_tokenizer
+from lmgym.models.causal_rows import lay
+from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig
 from ppo.models import build
 from ppo.parts import make_engine

@@ -3,7 +3,7 @@
 RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
 share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
 numpy's and torch's generators to rewards. LOGITS is how many of them there are at once. On rank RANK, or on all: FEWEST
-is that of lmgym/blocks.py; CACHE lets the frozen layers' states exceed every budget; TALKS gives its episodes three
+is that of blocks.py; CACHE lets the frozen layers' states exceed every budget; TALKS gives its episodes three
 turns, those of other ranks one; FAULT happens in rewards from call AT on (0 is the evaluation before step 1, 1 the
 first iteration; "full" is the disk that DISK lies on), or in forward AT of the values.
 """
@@ -25,7 +25,7 @@ import torch
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import RunStopped
-from lmgym.generation import Completion, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Sampling, seeds_of
 from lmgym.launch import launch
 from lmgym.override import override
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
@@ -144,7 +144,8 @@ def plant() -> None:
     import ppo.learner
     import ppo.parts
     import ppo.train as loop
-    from lmgym import causal_rows, families
+    from lmgym.models import causal_rows
+    from lmgym.models.fast import families
 
     if "FEWEST" in PLANT and MINE:
         families.FEWEST = int(PLANT["FEWEST"])

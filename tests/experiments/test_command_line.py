@@ -179,7 +179,7 @@ def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: Rewar
 
 
 def test_more_ranks_than_pairs_are_refused(config: RewardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmgym.models import load_tokenizer
+    from lmgym.models.loading import load_tokenizer
     from reward_models.pairwise import PairTask
 
     monkeypatch.setenv("WORLD_SIZE", "24")

@@ -31,7 +31,7 @@ STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
 HOSTILE = (
     '"""Says what would drive a terminal."""\n'
     "import time\n"
-    "from lmgym.generation import ScriptedGenerator\n"
+    "from lmgym.generation.protocol import ScriptedGenerator\n"
     "from reward_models.evaluation.lots import Lots\n"
     "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
     "class Hostile:\n"

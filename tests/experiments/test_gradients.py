@@ -8,7 +8,7 @@ import torch
 from gradient_script import gradients
 from launching import launch, run
 
-from lmgym.models import load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
 
 Gradients = list[dict[str, torch.Tensor]]
 # 23 pairs, 8 an update: 8, 8 and 7

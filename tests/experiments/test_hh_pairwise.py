@@ -267,7 +267,7 @@ def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_mode
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from lmgym.models import load_classifier, load_tokenizer
+    from lmgym.models.loading import load_classifier, load_tokenizer
 
     merged = read_weights(lora[1])
     first = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32).state_dict()

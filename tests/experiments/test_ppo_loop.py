@@ -14,7 +14,7 @@ from ppo_in_process import shortness, train_small
 
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
-from lmgym.local_generation import LocalGenerator
+from lmgym.generation.local_generation import LocalGenerator
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.gyms import Gym, Prepare, text_with_function

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.scorers import FunctionScorer
 from ppo.config import MethodConfig, PPOConfig, RewardConfig
 from ppo.critics import ValueHead, save_critic
@@ -298,7 +298,7 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
 
 
 def test_other_tasks_are_other_data(talkative_models) -> None:
-    from lmgym.models import load_tokenizer
+    from lmgym.models.loading import load_tokenizer
 
     tokenizer, config = load_tokenizer(str(talkative_models["gpt2"])), PPOConfig("x")
     tasks = [[{"prompt": "a", "wanted": 1}], [{"prompt": "a", "wanted": 1}], [{"prompt": "a", "wanted": 2}]]

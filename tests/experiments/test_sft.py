@@ -9,9 +9,9 @@ import pytest
 import torch
 from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
 
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 
 SFT = ROOT / "sft/experiments"
 UPDATES = 5

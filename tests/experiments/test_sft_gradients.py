@@ -9,7 +9,7 @@ from gradient_script import Capture
 from transformers import AutoModelForCausalLM
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.run import Run
 from sft import train
 from sft.config import DataConfig, SftConfig

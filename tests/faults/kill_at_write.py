@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from lmgym import checkpoints, trainer_state
+from lmgym import checkpoints
+from lmgym.training import trainer_state
 
 NTH, SAVE = int(os.environ["LMGYM_TEST_NTH"]), 3
 AIMED = os.environ.get("RANK", "0") == os.environ.get("LMGYM_TEST_RANK", "0")

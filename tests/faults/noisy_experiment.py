@@ -82,7 +82,7 @@ class NoisyTask:
 
 def save_slowly(seconds: float) -> None:
     """Each rank rests within each save, before its last file."""
-    from lmgym import trainer_state
+    from lmgym.training import trainer_state
 
     write = trainer_state.write_rank
 

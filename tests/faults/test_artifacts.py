@@ -13,7 +13,7 @@ from faulting import begin_and_wait, digest, kill_rank, newest, outcome, reseal
 from launching import finish, run
 
 from lmgym.errors import InputError
-from lmgym.models import load_classifier, load_config, load_tokenizer
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 
 Words = Callable[..., list]
 KEYS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGINGFACE_TOKEN", "OPENAI_API_KEY", "MY_SECRET_TOKEN")

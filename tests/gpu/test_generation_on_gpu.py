@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmgym.decoding import GraphedStep, prefill, step
-from lmgym.generation import Completion, Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer, round_weights
+from lmgym.generation.decoding import GraphedStep, prefill, step
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.parameters import round_weights
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 

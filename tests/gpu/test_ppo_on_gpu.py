@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmgym.causal_rows import lay, run_layers, token_logprobs
-from lmgym.families import family_of
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.models.causal_rows import lay, run_layers, token_logprobs
+from lmgym.models.fast.families import family_of
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from ppo.random_walks_start import make_start
 
 pytestmark = [

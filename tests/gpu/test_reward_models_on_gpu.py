@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmgym.models import ScoringModel, load_classifier, load_tokenizer
-from lmgym.packing import pad_right
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.packing import pad_right
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import share_prefix
 
 pytestmark = [

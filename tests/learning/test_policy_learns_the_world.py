@@ -9,10 +9,10 @@ from launching import ROOT, flags, launch, run
 from lmgym.cli.worlds import make_world, make_world_policy
 from lmgym.environments.checker import faults
 from lmgym.environments.world import World
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.text import Conversation, from_transcript
 
 REPLIES = 500

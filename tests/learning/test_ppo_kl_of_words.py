@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import ppo.experience
 import ppo.train as loop
 from lmgym.config import RunConfig
+from lmgym.models.saving import save_plain
+from lmgym.models.small_models import build_model, size_settings
 from lmgym.random_state import seeded
-from lmgym.saving import save_plain
-from lmgym.small_models import build_model, size_settings
 from ppo.experiments.sentiment_words import CONFIG, sentiment
 from ppo.gyms import text_with_function
 from ppo.learner import Learner

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import ppo.experience
 import ppo.train as loop
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.gyms import text_with_function

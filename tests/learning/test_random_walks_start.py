@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.text import tokenize_texts
 from ppo.random_walks import draw_random_walks
 from ppo.random_walks_start import make_start

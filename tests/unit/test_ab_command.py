@@ -14,7 +14,7 @@ from lmgym.cli.main import main
 from lmgym.cli.policies import Wording, load_policies, read_policy
 from lmgym.environments.world import World
 from lmgym.errors import InputError
-from lmgym.generation import BestOfN, Sampling
+from lmgym.generation.protocol import BestOfN, Sampling
 from lmgym.text import Conversation, Turn
 from reward_models.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
 from reward_models.logs import read_log

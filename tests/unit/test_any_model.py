@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
 from lmgym.named_scorers import load_scorers
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world

@@ -19,7 +19,7 @@ from lmgym.environments.tables import write_world
 from lmgym.environments.users import MAX_MESSAGES
 from lmgym.environments.world import World, simulate
 from lmgym.errors import InputError
-from lmgym.generation import Capabilities, Completion, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Capabilities, Completion, Sampling, ScriptedGenerator
 from lmgym.text import Conversation, from_transcript
 
 WORLD = World(0)

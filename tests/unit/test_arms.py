@@ -111,7 +111,7 @@ def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, t
 INTERRUPTED = """
 from lmgym.cli.arms import Arm, deploy_all
 from lmgym.environments.world import World
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 import numpy as np
 
 def arms():
@@ -137,7 +137,7 @@ def start_and_press(path, words, fds):
 multiprocessing.util.spawnv_passfds = start_and_press
 from lmgym.cli.arms import Arm, deploy_all
 from lmgym.environments.world import World
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 import numpy as np
 list(deploy_all(["bots"], World(0), [Arm(0, np.arange(20000), 31, 0, Sampling())], 2))
 """

@@ -12,7 +12,7 @@ import pytest
 
 from lmgym.columns import read_columns
 from lmgym.errors import InputError
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.records import Record
 from lmgym.rejections import NOT_JSON, Rejection, RowError
 from lmgym.text import Conversation, Replies, Turn

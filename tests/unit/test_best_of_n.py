@@ -6,8 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lmgym.best_of_n import best_of_n_kl, best_of_n_values
-from lmgym.generation import BestOfN, Sampling, ScriptedGenerator
+from lmgym.generation.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.generation.protocol import BestOfN, Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym import blocks, families
-from lmgym.blocks import gated_end, normed_heads
-from lmgym.causal_rows import lay, run_layers
-from lmgym.families import family_of
-from lmgym.functions import head_logprobs
+from lmgym.models.causal_rows import lay, run_layers
+from lmgym.models.fast import blocks, families
+from lmgym.models.fast.blocks import gated_end, normed_heads
+from lmgym.models.fast.families import family_of
+from lmgym.models.fast.functions import head_logprobs
 
 TOKENS, WIDE, HEADS, INNER = 37, 24, 3, 40  # two blocks of 16 and what is left
 

@@ -16,7 +16,7 @@ import reward_models.bounds
 import sft.bounds
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError, shown
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.override import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo

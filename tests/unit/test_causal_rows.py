@@ -6,11 +6,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym import causal_rows
-from lmgym.causal_rows import lay, run_layers, token_logprobs
 from lmgym.errors import InputError
-from lmgym.families import family_of
-from lmgym.joined import is_sharded
+from lmgym.models import causal_rows
+from lmgym.models.causal_rows import lay, run_layers, token_logprobs
+from lmgym.models.fast.families import family_of
+from lmgym.models.fast.joined import is_sharded
 
 SIZES = {
     "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmgym.errors import InputError
-from lmgym.generation import Completion, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation.fitting import WithPersona, fit

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from damaged_rows import DEEP, broken_text, check, write
 
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from reward_models.evaluations import RANK, RANKING, RETRY, read_evaluation
 from reward_models.labels import ACCEPTED_AND_CONTINUED, MESSAGES_FIRST_DAYS
 from reward_models.logs import read_log

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmgym.errors import InputError
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.pairs import Pair, validate
 from lmgym.records import Record, read_records
 from lmgym.rejections import HELD_OUT, Rejection, write_rejections
@@ -356,7 +356,7 @@ def test_the_fingerprint_tells_any_change_of_the_pairs_or_their_sides() -> None:
 
 
 def test_an_example_names_its_own_row_also_where_rows_before_it_do_not_fit(small_models):
-    from lmgym.models import load_tokenizer
+    from lmgym.models.loading import load_tokenizer
 
     conversation = Conversation((Turn("user", "hello"),))
     long, short = "word " * 60, "fine"

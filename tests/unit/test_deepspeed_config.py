@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from lmgym import training
 from lmgym.config import ModelConfig, RunConfig
 from lmgym.engine import read_config, resolve_config
 from lmgym.errors import InputError
+from lmgym.training import setup as training
 from ppo import parts
 from ppo.config import PPOConfig
 from ppo.demand import refuse_excess_memory

@@ -22,9 +22,9 @@ from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
 from lmgym.episodes import run_episodes
 from lmgym.errors import InputError
-from lmgym.generation import Sampling, ScriptedGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.text import Conversation, Turn, from_transcript, to_transcript
 
 WORLD = World(0)

@@ -6,8 +6,8 @@ from acting import TOKENIZER, Chat, Judges, Scripted, play
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.episodes import run_episodes
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
-from lmgym.small_models import train_tokenizer
+from lmgym.generation.protocol import Sampling
+from lmgym.models.small_models import train_tokenizer
 from lmgym.text import tokenize_texts
 
 

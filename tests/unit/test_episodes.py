@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
 from lmgym.episodes import run_episodes
 from lmgym.errors import InputError, RunStopped
-from lmgym.generation import Completion, Sampling, ScriptedGenerator
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
+from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lmgym import finite_weights
 from lmgym.errors import InputError, RunStopped
-from lmgym.finite_weights import non_finite_weight, own_weights, refuse_non_finite_weights
 from lmgym.keeping import Keeper
-from lmgym.models import load_classifier, load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.models import finite_weights
+from lmgym.models.finite_weights import non_finite_weight, own_weights, refuse_non_finite_weights
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.resuming import Start
 from lmgym.run import Run
 from lmgym.scorers import HFScorer

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lmgym.functions import RMSNorm, TargetLogprobs, gated_silu, head_logprobs, rms_norm
+from lmgym.models.fast.functions import RMSNorm, TargetLogprobs, gated_silu, head_logprobs, rms_norm
 
 
 def compare(ours, theirs, *inputs: torch.Tensor, **tolerance: float) -> None:

@@ -5,7 +5,7 @@ import torch
 from generation import NoText, ours, theirs
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym.local_generation import LocalGenerator
+from lmgym.generation.local_generation import LocalGenerator
 
 
 def test_both_make_the_same_tokens_of_the_lengths_that_are_asked_for() -> None:

@@ -4,11 +4,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from lmgym import causal_rows, families, joined
-from lmgym.causal_rows import lay, run_layers, token_logprobs
-from lmgym.families import family_of
-from lmgym.models import ScoringModel, add_lora
-from lmgym.policies import PolicyModel
+from lmgym.models import causal_rows
+from lmgym.models.causal_rows import lay, run_layers, token_logprobs
+from lmgym.models.fast import families, joined
+from lmgym.models.fast.families import family_of
+from lmgym.models.lora import add_lora
+from lmgym.models.policies import PolicyModel
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.models import ActorCritic
 from reward_models.data import PairExample

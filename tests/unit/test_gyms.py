@@ -19,7 +19,7 @@ from lmgym.environments.streams import draw_population
 from lmgym.environments.world import World
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.generation import Completion, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.named_scorers import load_scorer, read_world
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn

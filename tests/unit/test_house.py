@@ -160,7 +160,7 @@ def test_an_evaluation_is_short_says_who_talks_and_judges_and_loads_models_in_it
     assert ast.get_docstring(tree)
     assert {"get_base_model", "get_reward_models"} <= {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
     assert not imported_at_once(path) & {"torch", "transformers", "pandas", "datasets"}
-    heavy = ("from lmgym.scorers", "from lmgym.local", "from lmgym.models")
+    heavy = ("from lmgym.scorers", "from lmgym.generation.local", "from lmgym.models")
     assert not any(ast.unparse(node).startswith(heavy) for node in outside_functions(tree))
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from lmgym.joined import FEW_ROWS, SMALL, SMALL_IN_BF16, Joined, can_pack
+from lmgym.models.fast.joined import FEW_ROWS, SMALL, SMALL_IN_BF16, Joined, can_pack
 
 WIDTH = 256
 LARGE = 2 * SMALL // WIDTH  # columns of a matrix that is packed

@@ -11,11 +11,11 @@ import pytest
 
 from lmgym.errors import RunStopped
 from lmgym.keeping import Keeper
-from lmgym.models import load_classifier, load_tokenizer
-from lmgym.policies import load_policy, save_policy
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.policies import load_policy, save_policy
+from lmgym.models.saving import save_classifier
 from lmgym.resuming import Start
 from lmgym.run import Run
-from lmgym.saving import save_classifier
 
 
 @contextmanager

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmgym.causal_rows import lay, run_layers
-from lmgym.generation import Sampling
-from lmgym.kept_states import KeptStates
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.causal_rows import lay, run_layers
+from lmgym.models.kept_states import KeptStates
+from lmgym.models.loading import load_tokenizer
 
 LAYER = 1
 

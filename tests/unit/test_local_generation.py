@@ -10,12 +10,12 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
 
-from lmgym.decoding import prefill, static_step, step
 from lmgym.errors import InputError
-from lmgym.generation import Completion, Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.memory import cached_numbers
-from lmgym.models import load_tokenizer
+from lmgym.generation.decoding import prefill, static_step, step
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.memory import cached_numbers
 from lmgym.text import Conversation, Turn
 
 FAMILIES = ("gpt2", "llama", "qwen3")
@@ -301,7 +301,7 @@ def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, 
     assert sizes == [8]
     sizes.clear()
     a_token = 4 * cached_numbers(generator.model.config)
-    monkeypatch.setattr("lmgym.local_generation.CACHE_GIB", 50 * a_token / 2**30)
+    monkeypatch.setattr("lmgym.generation.local_generation.CACHE_GIB", 50 * a_token / 2**30)
     found = generator.generate(prompts, 1, sampling)
     assert [[one.ids for one in ones] for ones in found] == [[one.ids for one in ones] for ones in expected]
     assert sizes == [2, 2, 3, 1], "of 17 + 6, 13 + 6, 9 + 6 and 3 + 6 tokens a row: 50 at most"

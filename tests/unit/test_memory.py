@@ -6,8 +6,10 @@ import pytest
 from transformers import AutoConfig
 
 from lmgym.errors import InputError
-from lmgym.memory import GIB, Demand, count_weights, estimate, refuse_excess
-from lmgym.models import add_lora, count_parameters, load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.memory import GIB, Demand, count_weights, estimate, refuse_excess
+from lmgym.models.parameters import count_parameters
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 

@@ -11,21 +11,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from lmgym.errors import InputError
-from lmgym.models import (
-    PAD_TOKEN,
-    Float32Head,
-    ScoringModel,
-    add_lora,
-    count_parameters,
-    head_name,
-    load_classifier,
-    load_config,
-    load_tokenizer,
-)
-from lmgym.saving import save_classifier
+from lmgym.models.heads import Float32Head, head_name
+from lmgym.models.loading import PAD_TOKEN, load_classifier, load_config, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import count_parameters
+from lmgym.models.saving import save_classifier
+from lmgym.models.scoring_model import ScoringModel
+from lmgym.models.small_models import build_model
+from lmgym.models.sources import resolve_source
 from lmgym.scorers import HFScorer
-from lmgym.small_models import build_model
-from lmgym.sources import resolve_source
 from lmgym.text import Conversation, Turn
 from lmgym.truncation import tokenize_replies
 

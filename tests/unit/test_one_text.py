@@ -8,7 +8,7 @@ import pytest
 from test_sft_tokenization import CHATML
 
 from lmgym.environments.protocol import Sample, ScoreRequest
-from lmgym.generation import BestOfN, Completion, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import BestOfN, Completion, Sampling, ScriptedGenerator
 from lmgym.pairs import read_pair
 from lmgym.records import Record
 from lmgym.scorers import HFScorer

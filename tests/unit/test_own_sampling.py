@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lmgym.errors import InputError
-from lmgym.generation import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, own_sampling
 
 DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from lmgym import packing
 from lmgym.errors import InputError
-from lmgym.models import ScoringModel
-from lmgym.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.models import packing
+from lmgym.models.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
 
 VOCABULARY, PAD = 97, 0

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from lmgym.probes import Report
+from lmgym.training.probes import Report
 from reward_models import pair_metrics as metrics
 from reward_models.pair_metrics import pair_metrics, reliability
 

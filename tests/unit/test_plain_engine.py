@@ -8,9 +8,9 @@ import torch
 from lmgym.config import ModelConfig
 from lmgym.engine import agreed
 from lmgym.errors import InputError, RunStopped
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy, save_policy
 from lmgym.plain_engine import PlainEngine
-from lmgym.policies import load_policy, save_policy
 from lmgym.random_state import seed_all
 from ppo.config import PPOConfig
 from ppo.models import build

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import add_lora, fit_to_tokenizer, load_tokenizer
-from lmgym.packing import ATTENTION
-from lmgym.policies import PolicyModel, load_policy, plain_copy, save_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.packing import ATTENTION
+from lmgym.models.policies import PolicyModel, load_policy, plain_copy, save_policy
 from lmgym.text import Conversation, Turn
 
 VOCABULARY, PAD = 97, 0
@@ -137,7 +138,7 @@ def test_logits_are_those_of_the_models_own_forward_with_all_that_its_head_does(
     family: str, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SETTINGS, family, SETTINGS["llama"] | SCALED[family])
-    monkeypatch.setattr("lmgym.models.PACKED_FAMILIES", tuple(SETTINGS))
+    monkeypatch.setattr("lmgym.models.scoring_model.PACKED_FAMILIES", tuple(SETTINGS))
     plain, rows = plain_model(family), rows_of(LENGTHS["ragged"])
     plain.set_attn_implementation("sdpa" if family != "gemma2" else "eager")
     with torch.no_grad():

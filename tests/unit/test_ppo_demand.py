@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from lmgym.causal_rows import CHUNK_LOGITS
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.memory import Demand
-from lmgym.models import count_parameters, load_config, load_tokenizer
+from lmgym.models.causal_rows import CHUNK_LOGITS
+from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.models.memory import Demand
+from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
 from ppo import demand
 from ppo.config import PPOConfig, RolloutConfig

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from lmgym.causal_rows import lay
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.models import add_lora
+from lmgym.models.causal_rows import lay
+from lmgym.models.lora import add_lora
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner

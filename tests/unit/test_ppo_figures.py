@@ -9,8 +9,8 @@ import torch
 import ppo.phases
 from lmgym.config import ModelConfig
 from lmgym.episodes import Episode, Step
-from lmgym.generation import Completion, Sampling
-from lmgym.models import load_tokenizer
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.loading import load_tokenizer
 from lmgym.scorers import TextCounts
 from ppo.config import PPOConfig
 from ppo.experience import Gap

@@ -9,8 +9,8 @@ import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.episodes import Episode, Step
-from lmgym.generation import Completion
-from lmgym.models import load_tokenizer
+from lmgym.generation.protocol import Completion
+from lmgym.models.loading import load_tokenizer
 from lmgym.plain_engine import PlainEngine
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance

@@ -29,8 +29,9 @@ from shapes import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmgym.causal_rows import lay
-from lmgym.models import ScoringModel, add_lora
+from lmgym.models.causal_rows import lay
+from lmgym.models.lora import add_lora
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.models import ActorCritic, Reference, without_adapters
 

@@ -18,10 +18,10 @@ from lmgym.environments.protocol import Judge, Judgement, Sample
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.episodes import run_episodes
 from lmgym.errors import InputError, RunStopped
-from lmgym.generation import Sampling
-from lmgym.local_generation import LocalGenerator
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from ppo import attempts
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.gyms import text_with_function

@@ -9,7 +9,7 @@ import torch
 from lmgym.config import OptimizerConfig
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.generation import Completion
+from lmgym.generation.protocol import Completion
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts, gather, minibatches, similar_batches

@@ -13,9 +13,10 @@ import ppo.experience
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.families import family_of
-from lmgym.models import load_tokenizer, round_weights
-from lmgym.policies import load_policy
+from lmgym.models.fast.families import family_of
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.parameters import round_weights
+from lmgym.models.policies import load_policy
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Batch, Experience, Gap, reward_and_advance

@@ -12,8 +12,8 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.generation import Completion
-from lmgym.models import load_tokenizer
+from lmgym.generation.protocol import Completion
+from lmgym.models.loading import load_tokenizer
 from lmgym.override import override
 from lmgym.text import Conversation, Turn
 from ppo.attempts import WHOLE_STALLS

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym import functions
-from lmgym.causal_rows import lay, run_layers, token_logprobs
-from lmgym.decoding import prefill, static_step, step
-from lmgym.families import family_of
-from lmgym.generation import Sampling
-from lmgym.models import add_lora
+from lmgym.generation.decoding import prefill, static_step, step
+from lmgym.generation.protocol import Sampling
+from lmgym.models.causal_rows import lay, run_layers, token_logprobs
+from lmgym.models.fast import functions
+from lmgym.models.fast.families import family_of
+from lmgym.models.lora import add_lora
 from ppo.models import ActorCritic, Reference
 from ppo.sampling import SamplingPolicy, copied
 

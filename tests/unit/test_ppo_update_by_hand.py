@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.episodes import Episode, Step
-from lmgym.generation import Completion
-from lmgym.models import load_tokenizer
+from lmgym.generation.protocol import Completion
+from lmgym.models.loading import load_tokenizer
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learned, Learner

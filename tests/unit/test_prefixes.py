@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmgym import prefixes
-from lmgym.families import family_of
-from lmgym.prefixes import Prefix
+from lmgym.models import prefixes
+from lmgym.models.fast.families import family_of
+from lmgym.models.prefixes import Prefix
 
 FAMILIES = ("gpt2", "llama", "qwen3")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lmgym.models import load_classifier, load_tokenizer
-from lmgym.policies import load_policy
-from lmgym.pretraining import make_untrained_policy, pretrain_small_model, word_vectors
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.policies import load_policy
+from lmgym.models.pretraining import make_untrained_policy, pretrain_small_model, word_vectors
 from lmgym.text import Conversation, Turn
 
 THEMES = [

@@ -11,7 +11,8 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, mean_squared_error, roc_auc_score
 
 from lmgym.errors import InputError
-from lmgym.models import ScoringModel, load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.scoring_model import ScoringModel
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, Turn, share_prefix
 from reward_models.behaviour import BehaviourTask

@@ -7,10 +7,10 @@ import torch
 from runners.products import CountProducts
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym import families
-from lmgym.causal_rows import lay, run_layers
-from lmgym.families import family_of
-from lmgym.products import WIDE, added_product, least_width_by_onednn, product
+from lmgym.models.causal_rows import lay, run_layers
+from lmgym.models.fast import families
+from lmgym.models.fast.families import family_of
+from lmgym.models.fast.products import WIDE, added_product, least_width_by_onednn, product
 
 
 @pytest.mark.parametrize(("rows", "wide", "inner"), [(256, 300, 257), (64, 512, 128), (63, 512, 128), (256, 8, 8)])
@@ -27,14 +27,14 @@ def test_a_product_is_torchs(rows: int, wide: int, inner: int, biased: bool) -> 
 def test_it_goes_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr("lmgym.products.least_width_by_onednn", lambda: 0)
+    monkeypatch.setattr("lmgym.models.fast.products.least_width_by_onednn", lambda: 0)
     weight = torch.randn(256, 256)
     product(torch.randn(64, 256), weight)
     assert len(asked) == 1
     product(torch.randn(63, 256), weight)  # few rows, a part of a matrix, another type: torch's own
     product(torch.randn(64, 128), torch.randn(512, 256)[:, :128])
     product(torch.randn(64, 256).double(), weight.double())
-    monkeypatch.setattr("lmgym.products.least_width_by_onednn", lambda: 257)
+    monkeypatch.setattr("lmgym.models.fast.products.least_width_by_onednn", lambda: 257)
     product(torch.randn(64, 256), weight)
     assert len(asked) == 1
     product(torch.randn(64, 256), torch.randn(257, 256))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.models import load_tokenizer
-from lmgym.policies import load_policy
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.text import tokenize_texts
 from ppo.random_walks import LETTERS, RandomWalks, draw_random_walks
 from ppo.random_walks_start import build_letter_tokenizer, make_start, train_start

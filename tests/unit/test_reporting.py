@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from launching import words
 
-from lmgym.probes import Report
 from lmgym.reporting import figures_table, overfitting, show_table
+from lmgym.training.probes import Report
 
 
 @dataclass

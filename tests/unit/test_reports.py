@@ -8,7 +8,7 @@ from attacks import ATTACKS, drives
 import ppo.report
 import reward_models.report
 import sft.report
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.reporting import show_notes
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lmgym.rotary import ROOM_STEP, Angles
+from lmgym.models.fast.rotary import ROOM_STEP, Angles
 
 POSITIONS = torch.tensor([3, 0, 7, 7, ROOM_STEP + 5])
 

@@ -11,9 +11,9 @@ from demo_pairs import demo_pairs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.errors import InputError
-from lmgym.models import load_classifier, load_tokenizer
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.saving import save_classifier
 from lmgym.named_scorers import load_on_main_rank, load_scorer, weights_dtype
-from lmgym.saving import save_classifier
 from lmgym.scorers import (
     REPLIES_A_ROW,
     Ensemble,

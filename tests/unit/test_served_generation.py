@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import pytest
 from patience import wait_until
 
-from lmgym import served_generation
 from lmgym.errors import InputError
-from lmgym.generation import BestOfN, Capabilities, Sampling
+from lmgym.generation import openai_server as served_generation
+from lmgym.generation.openai_server import SEED_STEP, ServedGenerator, ServerError
+from lmgym.generation.protocol import BestOfN, Capabilities, Sampling
 from lmgym.scorers import FunctionScorer
-from lmgym.served_generation import SEED_STEP, ServedGenerator, ServerError
 from lmgym.text import Conversation, Turn
 
 HELLO = Conversation((Turn("user", "hello"),), persona="You are kind.")

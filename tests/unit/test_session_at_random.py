@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.generation import ScriptedGenerator
+from lmgym.generation.protocol import ScriptedGenerator
 from reward_models.evaluation.actions import Shown, Talk
 from reward_models.evaluation.commands import respond
 from reward_models.evaluation.exchanges import Exchange

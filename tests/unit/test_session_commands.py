@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from reward_models.evaluation.commands import COMMANDS, Shown, Talk, complete, respond
 from reward_models.evaluation.ipython_skin import Cells, is_ours, transform

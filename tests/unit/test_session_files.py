@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from lmgym.text import messages
 from reward_models.evaluation.records import export_preferences, load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from attacks import ATTACKS, drives
 
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scorers import FunctionScorer
 from reward_models.evaluation.actions import Talk
 from reward_models.evaluation.commands import respond

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmgym.errors import InputError
-from lmgym.generation import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.pairs import validate
 from lmgym.records import read_records
 from lmgym.scorers import FunctionScorer

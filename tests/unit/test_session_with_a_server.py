@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from servers import Server
 
-from lmgym import served_generation
 from lmgym.errors import TooLong
-from lmgym.served_generation import ServedGenerator
+from lmgym.generation import openai_server as served_generation
+from lmgym.generation.openai_server import ServedGenerator
 from reward_models.evaluation.actions import Talk
 from reward_models.evaluation.commands import respond
 from reward_models.evaluation.loading import model_revisions

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError
-from lmgym.generation import Sampling
-from lmgym.models import load_tokenizer
-from lmgym.policies import PolicyModel, load_policy
+from lmgym.generation.protocol import Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.models.policies import PolicyModel, load_policy
 from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from sft import train

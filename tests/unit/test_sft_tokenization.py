@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, render, tokenize_texts
 from sft.conversations import Chat
 from sft.report import marked

@@ -10,8 +10,8 @@ import huggingface_hub.constants
 import pytest
 
 from lmgym.errors import InputError
-from lmgym.models import load_config, load_tokenizer
-from lmgym.sources import hub_has_address, source_arguments
+from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.models.sources import hub_has_address, source_arguments
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

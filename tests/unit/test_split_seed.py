@@ -8,7 +8,7 @@ import pytest
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.errors import InputError
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.gyms import app_conversations, text_with_function
 from reward_models.behaviour import BehaviourTask

@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from lmgym.errors import InputError
-from lmgym.models import load_tokenizer
+from lmgym.models.loading import load_tokenizer
 from lmgym.text import (
     BOS_TEMPLATE,
     FLAT_TEMPLATE,
@@ -164,7 +164,7 @@ def test_a_tokenizers_own_chat_template_is_respected(small_models) -> None:
 def test_a_tokenizer_that_adds_a_bos_itself_gets_it_through_the_template_once(demo_texts) -> None:
     from tokenizers import processors
 
-    from lmgym.small_models import train_tokenizer
+    from lmgym.models.small_models import train_tokenizer
 
     tokenizer = train_tokenizer(demo_texts[:50], 400)
     tokenizer.add_special_tokens({"bos_token": "<s>"})

@@ -8,7 +8,7 @@ import torch
 
 from lmgym.errors import InputError
 from lmgym.random_state import random_state
-from lmgym.trainer_state import read_sums, restore_random
+from lmgym.training.trainer_state import read_sums, restore_random
 from ppo.config import MethodConfig
 from ppo.state import LoopState, read_state
 

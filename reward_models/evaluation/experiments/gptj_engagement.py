@@ -6,7 +6,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name gp
 
 from dataclasses import dataclass
 
-from lmgym.generation import Generator, Sampling
+from lmgym.generation.protocol import Generator, Sampling
 from reward_models.evaluation.judging import Judge
 
 SAMPLING = Sampling(temperature=0.72, repetition_penalty=1.13125, max_new_tokens=64, top_p=0.725, stop=("\n",))

@@ -6,7 +6,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh
 
 from dataclasses import dataclass
 
-from lmgym.generation import Generator, Sampling
+from lmgym.generation.protocol import Generator, Sampling
 from reward_models.evaluation.judging import Judge
 
 DEFAULT_SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lmgym.generation import Generator, ScriptedGenerator
+from lmgym.generation.protocol import Generator, ScriptedGenerator
 from reward_models.evaluation.judging import Judge
 from reward_models.evaluation.lots import Lots
 

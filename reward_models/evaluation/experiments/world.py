@@ -3,7 +3,7 @@
 python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name world --select_model demo
 """
 
-from lmgym.generation import Generator, ScriptedGenerator
+from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.text import Conversation
 from reward_models.evaluation.judging import Judge
 

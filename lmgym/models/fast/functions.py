@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lmgym.products import added_product, product
+from lmgym.models.fast.products import added_product, product
 
 CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from lmgym.batching import length_batches
-from lmgym.families import Family
-from lmgym.joined import versions
-from lmgym.packing import similar
+from lmgym.models.fast.families import Family
+from lmgym.models.fast.joined import versions
+from lmgym.models.packing import similar
 from lmgym.text import common_prefix
 
 ROOM_STEP = 256  # the room of keys and values grows by this: a copy at every token would cost more than the token

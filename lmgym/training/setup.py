@@ -14,7 +14,9 @@ from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import agreed, engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.models import add_lora, context_length, count_parameters, load_config
+from lmgym.models.loading import context_length, load_config
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import count_parameters
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.rejections import Rejection, write_rejections

@@ -4,7 +4,7 @@ Design decisions:
 - What is sampled stays on the device until the batch ends: to wait for a token costs a GPU more than a small model's
   step. Which rows have ended is looked at every LOOK_EVERY tokens; what they say meanwhile counts nothing.
 - Stop strings are text, which the device does not know: with them every token is waited for. So it is with top-p
-  without top-k, which may need more than the likeliest tokens (lmgym/token_sampling.py).
+  without top-k, which may need more than the likeliest tokens (lmgym/generation/token_sampling.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.decoding import Cache, GraphedStep, prefill, prefill_from, step
 from lmgym.errors import InputError
-from lmgym.families import family_of
-from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
-from lmgym.kept_states import KeptStates
-from lmgym.memory import GIB, cached_numbers
-from lmgym.models import context_length
-from lmgym.prefixes import Prefix
+from lmgym.generation.decoding import Cache, GraphedStep, prefill, prefill_from, step
+from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.token_sampling import choose, penalise, row_seeds, uniforms
+from lmgym.models.fast.families import family_of
+from lmgym.models.kept_states import KeptStates
+from lmgym.models.loading import context_length
+from lmgym.models.memory import GIB, cached_numbers
+from lmgym.models.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
-from lmgym.token_sampling import choose, penalise, row_seeds, uniforms
 
 KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
 GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph
@@ -81,7 +81,7 @@ class _Replies:
 
 @final
 class LocalGenerator:
-    """Samples from a causal model of a tested family (lmgym/decoding.py). `batch_rows` replies advance together."""
+    """Samples from a causal model of a tested family (decoding.py). `batch_rows` replies advance together."""
 
     capabilities = Capabilities(token_ids=True, logprobs=True)
 

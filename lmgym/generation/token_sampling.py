@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lmgym.generation import Sampling
+from lmgym.generation.protocol import Sampling
 
 FIRST_LOOK = 256  # the likeliest tokens, enough for most top-p: a sort of all takes ten times as long
 BLOCK = 128  # places of the vocabulary that are summed first

@@ -7,7 +7,7 @@ Design decisions:
 - The last layer is finished only where its output is read: of a row with a prompt of 100 tokens and a reply of 50,
   a third of its work remains. What stands behind the last place that is read is left out.
 - It may begin above the lowest layers, from their states: what is frozen is computed once (ppo/experience.py).
-- The layers are those of lmgym/families.py, called as modules, so ZeRO-3's hooks and adapters work. No dropout.
+- The layers are those of lmgym/models/fast/families.py, called as modules, so ZeRO-3 and adapters work. No dropout.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.engine import max_over_ranks
-from lmgym.families import Family, attention_dtype
-from lmgym.functions import CACHED_LOGITS, Spread, Taken, TargetLogprobs, head_logprobs
-from lmgym.joined import is_sharded
+from lmgym.models.fast.families import Family, attention_dtype
+from lmgym.models.fast.functions import CACHED_LOGITS, Spread, Taken, TargetLogprobs, head_logprobs
+from lmgym.models.fast.joined import is_sharded
 
 CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
 FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product by a large weight, and of one whose gradient it adds to

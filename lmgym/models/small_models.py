@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lmgym.models import PAD_TOKEN
+from lmgym.models.loading import PAD_TOKEN
 from lmgym.text import ensure_template
 
 EOS_TOKEN = "<|eos|>"

@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from lmgym.models import ScoringModel, load_classifier
-from lmgym.small_models import build_model, size_settings, train_tokenizer, train_word_tokenizer
+from lmgym.models.loading import load_classifier
+from lmgym.models.scoring_model import ScoringModel
+from lmgym.models.small_models import build_model, size_settings, train_tokenizer, train_word_tokenizer
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5

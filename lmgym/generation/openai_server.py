@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from lmgym.bounds import Bound, refuse_out_of_bounds
 from lmgym.errors import InputError, TooLong
-from lmgym.generation import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
 
 FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED_WAIT = 0.5, 8.0, 30.0

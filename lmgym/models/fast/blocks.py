@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lmgym.functions import inverse_root
-from lmgym.products import added_product, product
+from lmgym.models.fast.functions import inverse_root
+from lmgym.models.fast.products import added_product, product
 
 BLOCKS = {torch.float32: 256, torch.bfloat16: 512}  # tokens: gate and up of 2 x 688 numbers each are 1.4 MB
 FEWEST = 512  # tokens: with fewer, weights that are laid side by side cost more than is gained

@@ -20,13 +20,13 @@ from lmgym.checkpoint_contents import loading
 from lmgym.engine import end_fetches, first_non_finite, skipped_steps, sum_over_ranks, whole_weights, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
-from lmgym.objectives import Batch, Objective
-from lmgym.probes import Probe, full_name, join_reports
 from lmgym.resharding import mend_sharded_load
 from lmgym.run import Run
 from lmgym.schedules import learning_rate
-from lmgym.trainer_callbacks import Leaving
-from lmgym.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
+from lmgym.training.callbacks import Leaving
+from lmgym.training.objectives import Batch, Objective
+from lmgym.training.probes import Probe, full_name, join_reports
+from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
 # of a trainer's own figures, what a checkpoint keeps
 KEPT = ("_total_loss", "_logged_at", "_evaluated_at", "before", "losses")

@@ -2,9 +2,9 @@
 
 Design decisions:
 - A family is four functions over tokens laid end to end, `[tokens, ...]`: `embed`, `project` (queries, keys and values
-  of a layer), `finish` (the rest of the layer) and `head`. Attention is the caller's own: sampling (lmgym/decoding.py)
-  and judging (lmgym/prefixes.py) know which rows share what.
-- Weights that training has changed are the weights that sample: where copies serve (lmgym/joined.py), they are renewed.
+  of a layer), `finish` (the rest of the layer) and `head`. Attention is the caller's own:
+  sampling and judging know which rows share what.
+- Weights that training has changed are the weights that sample: where copies serve (joined.py), they are renewed.
 - What the library's forward does besides (masks, caches that are copied as they grow, hooks) took about as long as the
   matrix products of a small model.
 """
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.blocks import FEWEST, gated_end, normed_heads
 from lmgym.errors import InputError
-from lmgym.functions import Taken, gated_silu, rms_norm
-from lmgym.joined import Joined, is_sharded, ranks_learn_together
-from lmgym.rotary import Angles
+from lmgym.models.fast.blocks import FEWEST, gated_end, normed_heads
+from lmgym.models.fast.functions import Taken, gated_silu, rms_norm
+from lmgym.models.fast.joined import Joined, is_sharded, ranks_learn_together
+from lmgym.models.fast.rotary import Angles
 
 # what models of other families multiply, divide or cap states and logits by: a config that names one is none of ours
 SCALES = (
@@ -143,7 +143,7 @@ class LlamaFamily:
         return queries, keys, values
 
     def _goes_by_blocks(self, layer: int, hidden: torch.Tensor) -> bool:
-        """Whether lmgym/blocks.py does the layer's work: plain fp32 weights on a CPU, for tokens enough."""
+        """Whether lmgym/models/fast/blocks.py does the layer's work: plain fp32 weights on a CPU, for tokens enough."""
         few = len(hidden) < FEWEST and not ranks_learn_together()
         if few or hidden.device.type != "cpu" or hidden.dtype != torch.float32:
             return False

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lmgym.causal_rows import attend, lay, side_by_side, slots_of
-from lmgym.families import Family, attention_dtype
-from lmgym.prefixes import Prefix
+from lmgym.models.causal_rows import attend, lay, side_by_side, slots_of
+from lmgym.models.fast.families import Family, attention_dtype
+from lmgym.models.prefixes import Prefix
 
 
 @dataclass

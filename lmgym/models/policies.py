@@ -10,11 +10,22 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
-from lmgym.finite_weights import refuse_non_finite_weights
-from lmgym.models import SCORER_HEADS, first_line, fit_to_tokenizer, load_config, runs_packed, working_dtype
-from lmgym.packing import ATTENTION, PackedBatch, pack, pad_right
-from lmgym.saving import Weights, below_adapters, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
-from lmgym.sources import refuse_pickles, source_arguments
+from lmgym.models.finite_weights import refuse_non_finite_weights
+from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
+from lmgym.models.packing import ATTENTION, PackedBatch, pack, pad_right
+from lmgym.models.parameters import working_dtype
+from lmgym.models.saving import (
+    Weights,
+    below_adapters,
+    empty_copy,
+    is_adapted,
+    merged,
+    replaced,
+    save_adapter,
+    save_plain,
+)
+from lmgym.models.scoring_model import runs_packed
+from lmgym.models.sources import refuse_pickles, source_arguments
 from lmgym.text import Replies
 
 CANNOT_TALK = (
@@ -84,7 +95,7 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 class PolicyModel(nn.Module):
     """A causal model whose one forward gives logits at chosen places of a batch of rows, and at no others.
 
-    Families in PACKED_FAMILIES run packed (lmgym/packing.py): rows end to end, each attending to itself alone at
+    Families in PACKED_FAMILIES run packed (lmgym/models/packing.py): rows end to end, each attending to itself alone at
     positions of its own. Others run as padded rows through their own forward.
     """
 

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from lmgym.engine import rank
 
 if TYPE_CHECKING:
-    from lmgym.trainers import ObjectiveTrainer
+    from lmgym.training.trainer import ObjectiveTrainer
 
 
 class Leaving(TrainerCallback):

@@ -1,0 +1,38 @@
+"""Weights of a model: gathered under ZeRO-3, rounded, counted."""
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from lmgym.engine import gathered_parameters
+
+
+def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):
+    """Whole parameters for the length of a `with`, where ZeRO-3 has sharded them; else nothing happens."""
+    if not any(hasattr(p, "ds_id") for p in parameters):
+        return contextlib.nullcontext()
+    return gathered_parameters(parameters, modifier_rank)
+
+
+def working_dtype(module: nn.Module) -> torch.dtype:
+    """What its matrix products run in: autocast's type, or the weights' own."""
+    parameter = next(module.parameters())
+    kind = parameter.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
+
+
+def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Gives the weights this type, in place, as DeepSpeed does: `model.to(dtype)` would round buffers too.
+
+    Rotary frequencies of 8 bits are off by a quarter of a radian at position 150.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def count_parameters(model) -> tuple[int, int]:
+    """(trainable, all) parameters, whole sizes under ZeRO-3 too."""
+    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
