@@ -1,0 +1,140 @@
+"""Rows of tokens laid end to end, without padding: what one packed forward of a decoder reads.
+
+Design decisions:
+- Rows are cut into segments. A segment sees itself, causally, and may continue another one, which it sees whole: so a
+  row is `prefix + tail 1 + tail 2 + ...`, the prefix runs once, and each tail's score is that of the row alone.
+- Lengths are plain integers: nothing asks the device for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from lmgym.text import Replies
+
+
+@dataclass(frozen=True)
+class Varlen:
+    """The segments as a flash attention kernel takes them: S segments, K keys (a prefix once for each that uses it)."""
+
+    query_starts: torch.Tensor
+    """[S + 1] int32"""
+    key_starts: torch.Tensor
+    """[S + 1] int32"""
+    keys: torch.Tensor | None
+    """[K] int64: which of the N tokens; None where no segment continues another: all of them, in order"""
+    longest_query: int
+    longest_key: int
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """N tokens in S segments, of which M are read. It passes whole through keyword arguments of a model."""
+
+    ids: torch.Tensor
+    """[N] int64"""
+    positions: torch.Tensor
+    """[N] int64; a segment goes on from the one that it continues"""
+    places: torch.Tensor
+    """[M] int64: which of the N are read, in the order that outputs have"""
+    lengths: tuple[int, ...]
+    """[S]: tokens of each segment; they add up to N"""
+    prefixes: tuple[int, ...]
+    """[S]: the segment that each one continues, an earlier one; -1: none"""
+    reads: tuple[int, ...] | None = None
+    """[S]: the last so many of a segment's tokens are read, in order; None: `places` are anywhere"""
+    varlen: Varlen | None = None
+    """on a GPU alone"""
+
+    def to(self, device) -> "PackedRows":
+        """The same on another device."""
+        moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        if torch.device(device).type == "cuda" and moved.varlen is None:
+            return replace(moved, varlen=_varlen(self.lengths, self.prefixes, device))
+        return moved
+
+    def pin_memory(self) -> "PackedRows":
+        """The same in pinned memory; the loader asks for it."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, function) -> "PackedRows":
+        return replace(self, ids=function(self.ids), positions=function(self.positions), places=function(self.places))
+
+    def rows(self) -> list[list[int]]:
+        """Ids of each segment, behind those that it continues: whole rows, as a padded forward takes them."""
+        ids, starts = self.ids.tolist(), [0, *accumulate(self.lengths)]
+        found: list[list[int]] = []
+        for segment, prefix in enumerate(self.prefixes):
+            own = ids[starts[segment] : starts[segment + 1]]
+            found.append((found[prefix] if prefix >= 0 else []) + own)
+        return found
+
+
+def pack_rows(rows: Sequence[Sequence[int]], reads: Sequence[int], skip: int = 1) -> PackedRows:
+    """Rows of ids, read at the `reads[i]` places of row i before its last `skip` tokens.
+
+    With skip 1 these are the places whose next tokens are the row's last `reads[i]`; with 0 the last places themselves.
+    The skipped tokens are left out: no place that is read sees them.
+    """
+    kept = [row[: len(row) - skip] for row in rows]
+    lengths, counts = np.array([len(row) for row in kept]), np.asarray(reads)
+    firsts = np.cumsum(lengths) - counts
+    places = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return _packed(kept, [-1] * len(kept), places, tuple(counts.tolist()))
+
+
+def pack_places(rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> PackedRows:
+    """Rows of ids, each read at places of its own, row after row."""
+    starts = np.cumsum([0, *(len(row) for row in rows)])
+    of_row = [np.asarray(own, dtype=np.int64) + start for own, start in zip(places, starts, strict=False)]
+    return _packed(rows, [-1] * len(rows), np.concatenate(of_row), None)
+
+
+def pack_replies(rows: Sequence[Replies]) -> PackedRows:
+    """Rows of replies, each read at its last token, row after row; a shared prefix runs once."""
+    pieces: list[Sequence[int]] = []
+    prefixes: list[int] = []
+    for row in rows:
+        shared = bool(row.prefix)
+        first = len(pieces)
+        pieces += [row.prefix, *row.tails] if shared else row.tails
+        prefixes += [-1] * shared + [first if shared else -1] * len(row.tails)
+    is_tail = np.array([bool(own) for row in rows for own in [0] * bool(row.prefix) + [1] * len(row.tails)])
+    ends = np.cumsum([len(piece) for piece in pieces]) - 1
+    return _packed(pieces, prefixes, ends[is_tail], tuple(is_tail.astype(int).tolist()))
+
+
+def _packed(
+    pieces: Sequence[Sequence[int]], prefixes: Sequence[int], places: np.ndarray, reads: tuple[int, ...] | None
+) -> PackedRows:
+    lengths = np.array([len(piece) for piece in pieces])
+    begins = np.zeros(len(pieces), dtype=np.int64)  # positions
+    for segment, prefix in enumerate(prefixes):
+        if prefix >= 0:
+            begins[segment] = begins[prefix] + lengths[prefix]
+    ids = np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces])
+    starts = np.cumsum(lengths) - lengths
+    positions = np.arange(len(ids)) + np.repeat(begins - starts, lengths)
+    tensors = [torch.from_numpy(part) for part in (ids, positions, places)]
+    return PackedRows(tensors[0], tensors[1], tensors[2], tuple(lengths.tolist()), tuple(prefixes), reads)
+
+
+def _varlen(lengths: Sequence[int], prefixes: Sequence[int], device) -> Varlen:
+    starts = [0, *accumulate(lengths)]
+    # the segments that each one sees, the first of them first: with their places among the N tokens
+    chains: list[list[int]] = []
+    for segment, prefix in enumerate(prefixes):
+        chains.append([*(chains[prefix] if prefix >= 0 else []), segment])
+    seen = [sum(lengths[s] for s in chain) for chain in chains]
+    keys = None
+    if any(prefix >= 0 for prefix in prefixes):
+        spans = [np.arange(starts[s], starts[s + 1]) for chain in chains for s in chain]
+        keys = torch.from_numpy(np.concatenate(spans)).to(device, non_blocking=True)
+    query_starts, key_starts = (
+        torch.tensor(edges, dtype=torch.int32).to(device, non_blocking=True)
+        for edges in (starts, [0, *accumulate(seen)])
+    )
+    return Varlen(query_starts, key_starts, keys, max(lengths), max(seen))
