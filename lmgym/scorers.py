@@ -12,7 +12,6 @@ import torch
 
 from lmgym.batching import length_batches
 from lmgym.errors import InputError
-from lmgym.models.fast.families import family_of
 from lmgym.models.heads import round_scorer
 from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
 from lmgym.models.prefixes import Prefix
@@ -88,7 +87,7 @@ class HFScorer:
     ) -> None:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
         self.max_length, self.batch_tokens, self.moments = max_length, batch_tokens, moments
-        self.prefix = Prefix(family_of(model.classifier)) if model.packed else None
+        self.prefix = Prefix(model.decoder) if model.decoder is not None and model.packed else None
         self.counts = TextCounts()
 
     @classmethod
@@ -185,7 +184,7 @@ class HFScorer:
         if alone and self.prefix and not self.model.training:
             [row] = rows
             self.prefix.reach(row.prefix)
-            return self.prefix.family.head(self.prefix.tails(row.tails))
+            return self.prefix.decoder.scores(self.prefix.tails(row.tails))
         inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
         device = next(self.model.parameters()).device
         return self.model(**{name: value.to(device) for name, value in inputs.items()})

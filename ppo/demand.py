@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
-from lmgym.models.causal_rows import CHUNK_LOGITS
 from lmgym.models.loading import context_length, load_config
+from lmgym.models.logprobs import CHUNK_LOGITS
 from lmgym.models.memory import (
     GIB,
     Demand,

@@ -3,8 +3,7 @@
 Design decisions:
 - A policy that sampled in fp32 knows its log-probabilities: a first batch is computed again and compared, and where the
   gap is below GAP the sampler's own serve for the rest. Elsewhere all are computed again.
-- Frozen layers run once: their states serve policy, values, reference and every epoch. In fp32 without DeepSpeed they
-  are those that sampling computed; a process's first batch is computed again and compared.
+- Frozen layers run once: their states serve policy, values, reference and every epoch.
 - Where the first update trains on all rows at once, its forward is the one that is computed here.
 """
 
@@ -16,9 +15,8 @@ import numpy as np
 import torch
 
 from lmgym.engine import max_over_ranks, sum_over_ranks, world_size
-from lmgym.models.causal_rows import CausalRows, lay
-from lmgym.models.kept_states import KeptStates
 from lmgym.models.memory import GIB
+from lmgym.models.packed_rows import PackedRows, pack_rows
 from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig
@@ -26,7 +24,6 @@ from ppo.models import ActorCritic, Reference, without_adapters
 from ppo.rollouts import Rollouts, similar_batches
 
 GAP = 1e-4  # nats between sampler and trainer
-STATES_GAP = 1e-4  # between their frozen layers' states, as a share of the largest
 ROWS_AT_ONCE = 4  # times a micro-batch: nothing is kept for a backward
 
 
@@ -48,15 +45,11 @@ class Experience:
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.size = ROWS_AT_ONCE * config.optimizer.micro_batch
         self.trusts_sampler = config.policy.precision == "fp32" and _samples_freely(config)
-        self._trusts_states: bool | None = None
         self._told_no_cache = False
 
     @torch.no_grad()
-    def measure(self, rollouts: Rollouts, sampled: KeptStates | None = None) -> Gap:
-        """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states.
-
-        `sampled` are those states that sampling has kept; they are given up.
-        """
+    def measure(self, rollouts: Rollouts) -> Gap:
+        """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states."""
         found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
         found["logprobs"].copy_(rollouts.sampler_logprobs)
         rollouts.states = [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
@@ -65,7 +58,7 @@ class Experience:
         for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
             batch = Batch.of(rollouts, rows, self.device)
-            states = self._trunk(batch, sampled)
+            states = self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
             if serves_twice:
                 with torch.enable_grad():
                     rollouts.forward = self.engine(batch.rows, batch.targets, states)
@@ -83,8 +76,6 @@ class Experience:
                     for i, own in zip(rows, states.split(batch.rows.lengths), strict=True):
                         rollouts.states[i] = own.clone()
         rollouts.logprobs, rollouts.reference_logprobs = found["logprobs"], found["reference"]
-        if sampled is not None:
-            sampled.forget()
         rollouts.values, rollouts.bootstrap = found["values"], self._bootstraps(rollouts)
         return gap
 
@@ -96,19 +87,6 @@ class Experience:
         # of a game each trained agent has an episode of its own
         one_update = self.config.optimizer.global_batch == rollouts.episodes * world_size()
         return whole and one_update and self.config.run.deepspeed is None
-
-    def _trunk(self, batch: "Batch", sampled: KeptStates | None) -> torch.Tensor | None:
-        """[N, W] where layers are frozen."""
-        if not self.actor.frozen_layers:
-            return None
-        kept = sampled.of(batch.ids) if sampled is not None else None
-        if kept is not None and self._trusts_states:
-            return kept
-        own = self.engine(batch.rows, trunk_only=True)
-        if kept is None or self._trusts_states is not None:
-            return own
-        self._trusts_states = bool((kept - own).abs().max() <= STATES_GAP * own.abs().max())
-        return kept if self._trusts_states else own  # and not `own` where they agree: a resumed run compares elsewhere
 
     def _reference(self, batch: "Batch", states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
@@ -124,7 +102,7 @@ class Experience:
         rows = rollouts.final_rows
         batches = most_batches(len(rows), self.size)
         for chosen in similar_batches([len(row) for row in rows], self.size, batches):
-            laid = lay([rows[i] for i in chosen] or [rollouts.rows[0]], [1] * max(1, len(chosen)), skip=0)
+            laid = pack_rows([rows[i] for i in chosen] or [rollouts.rows[0]], [1] * max(1, len(chosen)), skip=0)
             _, values = self.engine(laid.to(self.device))
             if len(chosen):
                 found[torch.from_numpy(rollouts.final_episodes[chosen])] = values.cpu()
@@ -186,7 +164,7 @@ class Batch:
     """which of the rollouts' rows"""
     ids: list[list[int]]
     """of those rows"""
-    rows: CausalRows
+    rows: PackedRows
     targets: torch.Tensor
     places: torch.Tensor
     """which of the M tokens, on the CPU"""
@@ -195,7 +173,7 @@ class Batch:
     def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "Batch":
         chosen = rows if len(rows) else np.zeros(1, dtype=np.int64)
         ids = [rollouts.rows[i] for i in chosen]
-        laid = lay(ids, [int(rollouts.counts[i]) for i in chosen])
+        laid = pack_rows(ids, [int(rollouts.counts[i]) for i in chosen])
         return Batch(
             chosen,
             ids,

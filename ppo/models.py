@@ -18,9 +18,11 @@ from torch import nn
 
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
-from lmgym.models.causal_rows import CausalRows, run_layers, token_logprobs
-from lmgym.models.fast.families import Family, family_of
+from lmgym.models.anatomy import Anatomy, examine, find_blocks
+from lmgym.models.decoder import Decoder
+from lmgym.models.logprobs import token_logprobs
 from lmgym.models.lora import add_lora
+from lmgym.models.packed_rows import PackedRows
 from lmgym.models.parameters import round_weights
 from lmgym.models.policies import load_policy
 from lmgym.models.saving import below_adapters, is_adapted
@@ -34,16 +36,22 @@ class ActorCritic(nn.Module):
     """A policy and its values. `critic` is a classifier with one output, or None for a head on the policy's trunk."""
 
     def __init__(
-        self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0
-    ) -> None:
+        self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0,
+        anatomy: Anatomy | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.critic = policy, critic
-        self.family: Family = family_of(self.causal)
-        self.critic_family = None if critic is None else family_of(critic)
+        self.decoder = Decoder(self.causal, anatomy)
+        self.critic_decoder = None if critic is None else Decoder(critic)
         self.value_head = ValueHead(self.causal.config.hidden_size, seed) if critic is None else None
         self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
         if frozen_layers:
-            freeze_below(self.causal, frozen_layers)
+            freeze_below(self.causal, frozen_layers, self.decoder.anatomy)
+        self.eval()
+
+    def train(self, mode: bool = True) -> "ActorCritic":
+        """Stays as it is: with dropout the policy would be another than the one that sampled."""
+        return super().train(False)
 
     @property
     def causal(self):
@@ -55,14 +63,13 @@ class ActorCritic(nn.Module):
         """The policy's."""
         return self.causal.config
 
-    def trunk(self, rows: CausalRows) -> torch.Tensor:
+    def trunk(self, rows: PackedRows) -> torch.Tensor:
         """States [N, W] of all tokens below the first layer that is trained."""
-        with torch.no_grad():
-            return run_layers(self.family, rows, None, 0, self.frozen_layers)
+        return self.decoder.below(rows, self.frozen_layers)
 
     def forward(
         self,
-        rows: CausalRows,
+        rows: PackedRows,
         targets: torch.Tensor | None = None,
         states: torch.Tensor | None = None,
         values: bool = True,
@@ -80,52 +87,51 @@ class ActorCritic(nn.Module):
         if targets is not None or self.value_head is not None:
             if states is None and self.frozen_layers:
                 states = self.trunk(rows)
-            hidden = run_layers(self.family, rows, states, self.frozen_layers, None, self.recompute)
-            normed = self.family.norm(hidden)
+            normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers, recompute=self.recompute)
             if targets is not None:
-                logprobs = token_logprobs(self.family, normed, targets, self.temperature)
+                logprobs = token_logprobs(self.decoder, normed, targets, self.temperature)
             if values and self.value_head is not None:
                 found = self.value_head(normed.detach() if apart else normed)
-        if values and self.critic_family is not None:
-            family = self.critic_family
-            found = family.head(run_layers(family, rows, None, 0, None, self.recompute))[:, 0].float()
+        if values and self.critic_decoder is not None:
+            states = self.critic_decoder.hidden(rows, recompute=self.recompute)
+            found = self.critic_decoder.scores(states)[:, 0].float()
         return logprobs, found
 
 
-def freeze_below(causal, layers: int) -> None:
-    """Freezes the embeddings, the lowest `layers` and a tied head."""
-    for module in frozen_modules(causal, layers):
+def freeze_below(causal, layers: int, anatomy: Anatomy | None = None) -> None:
+    """Freezes what runs before the layers, the lowest `layers` and a tied head."""
+    for module in frozen_modules(causal, layers, anatomy):
         module.requires_grad_(False)
 
 
-def frozen_modules(causal, layers: int) -> list[nn.Module]:
-    """What `num_layers_unfrozen` leaves as it is."""
-    trunk = getattr(causal, causal.base_model_prefix)
-    blocks = trunk.h if hasattr(trunk, "h") else trunk.layers
+def frozen_modules(causal, layers: int, anatomy: Anatomy | None = None) -> list[nn.Module]:
+    """What `num_layers_unfrozen` leaves as it is; without an anatomy, of what runs before the layers the embeddings."""
+    blocks = causal.get_submodule(find_blocks(causal))
     head, words = causal.get_output_embeddings(), causal.get_input_embeddings()
     tied = [head] if head.weight is words.weight else []
-    positions = [trunk.wpe] if hasattr(trunk, "wpe") else []
-    return [words, *positions, *blocks[:layers], *tied]
+    embeddings = [words, *(m for m in causal.modules() if isinstance(m, nn.Embedding) and m is not words)]
+    before = embeddings if anatomy is None else [causal.get_submodule(name) for name in anatomy.before_blocks]
+    return [*before, *blocks[:layers], *tied]
 
 
 @final
 class Reference:
     """The policy as it was before step 1. Made by `of`, before the policy is wrapped."""
 
-    def __init__(self, model, frozen_layers: int, temperature: float) -> None:
-        self.model, self.frozen_layers, self.temperature = model, frozen_layers, temperature
-        self.family = family_of(model)
+    def __init__(self, decoder: Decoder, frozen_layers: int, temperature: float) -> None:
+        self.decoder, self.frozen_layers, self.temperature = decoder, frozen_layers, temperature
+        self.model = decoder.model
 
     @classmethod
     def of(cls, actor: ActorCritic) -> "Reference | None":
         """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
         if is_adapted(actor.policy):
             return None
-        frozen = frozen_modules(actor.causal, actor.frozen_layers)
+        frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.anatomy)
         shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]
         model = copy.deepcopy(actor.causal, {id(module): module for module in shared})
         model.requires_grad_(False)
-        return cls(model.eval(), actor.frozen_layers, actor.temperature)
+        return cls(Decoder(model.eval(), actor.decoder.anatomy), actor.frozen_layers, actor.temperature)
 
     def round(self, everything: bool) -> None:
         """bf16 weights: of all modules as under DeepSpeed, or of linear layers, which autocast would round each time.
@@ -139,10 +145,12 @@ class Reference:
             module.to(torch.bfloat16)
 
     @torch.no_grad()
-    def logprobs(self, rows: CausalRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
+    def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
         """[M] of the targets; `states` as `ActorCritic.trunk` gives them."""
-        hidden = run_layers(self.family, rows, states, self.frozen_layers)
-        return token_logprobs(self.family, self.family.norm(hidden), targets, self.temperature)
+        if states is None and self.frozen_layers:
+            states = self.decoder.below(rows, self.frozen_layers)
+        normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
+        return token_logprobs(self.decoder, normed, targets, self.temperature)
 
 
 def own_linear_layers(causal, frozen_layers: int) -> Iterator[nn.Module]:
@@ -192,15 +200,22 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     settings, method = config.policy, config.method
     layers = count_layers(config, policy.config)
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
+    anatomy = examine(policy)
     if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
-        freeze_below(policy, frozen)
+        freeze_below(policy, frozen, anatomy)
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
         with seeded(config.optimizer.seed):  # every rank draws the same adapters
             policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
     actor = ActorCritic(
-        policy, critic, frozen, config.rollout.temperature, settings.gradient_checkpointing, config.optimizer.seed
+        policy,
+        critic,
+        frozen,
+        config.rollout.temperature,
+        settings.gradient_checkpointing,
+        config.optimizer.seed,
+        anatomy,
     )
     if actor.value_head is not None and method.critic != "head":
         load_value_head(actor.value_head, method.critic)

@@ -9,7 +9,6 @@ from lmgym.engine import agreed
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
-from lmgym.models.fast.families import family_named
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.policies import refuse_no_eos, refuse_scorer
 from lmgym.prompt_fitting import fit_prompts, room_for_prompts
@@ -55,7 +54,6 @@ def check_policy(config: PPOConfig, tokenizer) -> int:
     found = load_config(settings.model, settings.trust_remote_code)
     refuse_no_eos(settings.model, tokenizer)
     refuse_scorer(settings.model, found)
-    family_named(found)
     count_layers(config, found)
     if not is_on_trunk(method.critic):
         refuse_unfit_critic(method.critic, tokenizer)

@@ -87,7 +87,7 @@ def _fit(policy: PolicyModel, rows: list[list[int]], pad_id: int, steps: int, rn
     policy.train()
     for batch in order.reshape(steps, BATCH).tolist():
         chosen = [rows[i] for i in batch]
-        logits = policy(**policy.collate(chosen, [range(len(row) - 1) for row in chosen], pad_id))
+        logits = policy(**policy.collate(chosen, [range(len(row) - 1) for row in chosen]))
         targets = torch.tensor([token for row in chosen for token in row[1:]])
         F.cross_entropy(logits, targets).backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)

@@ -12,16 +12,17 @@ Design decisions:
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from lmgym.engine import sum_over_ranks
-from lmgym.models.causal_rows import CausalRows, run_layer, token_logprobs
-from lmgym.models.fast.families import Family, family_of
-from lmgym.models.saving import below_adapters
+from lmgym.models.anatomy import forwards
+from lmgym.models.decoder import Decoder
+from lmgym.models.logprobs import token_logprobs
+from lmgym.models.packed_rows import PackedRows
 from ppo.experience import Batch
 from ppo.rollouts import Rollouts
 
@@ -59,36 +60,41 @@ def _of_few(gap: float, tokens: int) -> float:
 
 
 @torch.no_grad()
-def measure_rounding(model, rollouts: Rollouts, temperature: float, device: torch.device) -> Rounding:
+def measure_rounding(decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device) -> Rounding:
     """Of up to ROWS rows of each rank, whose log-probabilities in 16 bits are known. Collective.
 
-    `model` is the policy with whole weights.
+    `decoder` is of the policy with whole weights.
     """
-    family = family_of(below_adapters(model))
     chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, min(ROWS, len(rollouts.rows))).astype(np.int64))
     sums = torch.zeros(3, dtype=torch.float64)
     for rows in np.split(chosen, range(ROWS_AT_ONCE, len(chosen), ROWS_AT_ONCE)):
         if len(rows):
             batch = Batch.of(rollouts, rows, device)
-            exact = logprobs_in_fp32(family, batch.rows, batch.targets, temperature).cpu()
+            exact = logprobs_in_fp32(decoder, batch.rows, batch.targets, temperature).cpu()
             both = (rollouts.logprobs[batch.places], rollouts.sampler_logprobs[batch.places])
             sums += torch.tensor([*((one - exact).abs().double().sum() for one in both), len(exact)])
     trainer, sampler, tokens = sum_over_ranks(sums).tolist()
     return Rounding(trainer / max(1, tokens), sampler / max(1, tokens), int(tokens))
 
 
-def logprobs_in_fp32(family: Family, batch: CausalRows, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probabilities [M] of targets [M] at what the batch reads, computed in fp32 whatever type the weights have.
+def logprobs_in_fp32(decoder: Decoder, batch: PackedRows, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probabilities [M] of targets [M] at what the batch reads, computed in fp32 whatever type the weights have."""
+    blocks = list(decoder.blocks)
+    of_layers = {id(p) for block in blocks for p in block.parameters()}
+    with _widened([p for p in decoder.model.parameters() if id(p) not in of_layers]):
+        with forwards({block: _in_fp32(block) for block in blocks}):
+            normed = decoder.hidden(batch)
+        return token_logprobs(decoder, normed, targets, temperature)
 
-    The family must be one of its own, of which no copies were made (`Family.refresh`).
-    """
-    of_layers = {id(p) for block in family.blocks for p in block.parameters()}
-    with _widened([p for p in family.weights() if id(p) not in of_layers]):
-        hidden = family.embed(batch.ids, batch.positions)
-        for layer, block in enumerate(family.blocks):
-            with _widened(list(block.parameters())):
-                hidden = run_layer(family, batch, layer, hidden, layer == family.layers - 1)
-        return token_logprobs(family, family.norm(hidden), targets, temperature)
+
+def _in_fp32(block: torch.nn.Module) -> Callable:
+    forward = block.forward
+
+    def widened(*args, **kwargs):
+        with _widened(list(block.parameters())):
+            return forward(*args, **kwargs)
+
+    return widened
 
 
 @contextlib.contextmanager

@@ -1,19 +1,21 @@
 """The weights that sample: the policy's own where they are whole and of the working type, else a copy kept in step.
 
 Under ZeRO-3 each rank has a part of every weight; gathered into a copy of its own, ranks sample freely, each at its own
-length. In bf16 without DeepSpeed the trained weights are fp32: a rounded copy reads half as much a token. Its layers
-add up in fp32, as autocast lets those that learn: of 36 random layers log-probabilities are .018 apart, else .022.
+length. In bf16 without DeepSpeed the trained weights are fp32, and autocast would round them at every token: linear
+layers have a rounded copy, and everything else is the policy's own. The forward is then the one that trains.
 """
 
 import copy
 from typing import final
 
 import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from lmgym.engine import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.models.kept_states import KeptStates
+from lmgym.models.decoder import Decoder
 from lmgym.models.memory import GIB
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import below_adapters
@@ -28,37 +30,38 @@ class SamplingPolicy:
         self.actor = actor
         rounds = precision == "bf16" and not under_deepspeed
         self.sharded, self.copied = sharded, sharded or rounds
-        # DeepSpeed may make a forward collective: ranks would have to agree on whose states are whole
-        self.keeps_states = precision == "fp32" and not under_deepspeed and actor.frozen_layers > 0
         model = actor.policy
         if self.copied:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             _refuse_no_room(model, dtype)
-            model = copied(model, dtype)
+            model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
         self.policy = model
-        self.generator = LocalGenerator(below_adapters(model), tokenizer, rows)
-        self.generator.family.sums_in_fp32 = rounds
+        causal = below_adapters(model)
+        self.generator = LocalGenerator(
+            causal, tokenizer, rows, Decoder(causal, actor.decoder.anatomy), torch.bfloat16 if rounds else None
+        )
+        trained = dict(actor.policy.named_parameters())
+        # a tied head of rounded layers is a copy of its own: by name it is the embedding
+        head = trained_head(actor.policy)
+        self._pairs = [(name, trained.get(name, head), own) for name, own in self.policy.named_parameters()]
         self._synced = False
         self.version = -1
         """the engine's, of the weights that were taken over last"""
 
     @property
-    def whole(self):
+    def whole(self) -> Decoder:
         """The policy with whole weights: the trained one, or the copy where ZeRO-3 has sharded that."""
-        return self.policy if self.sharded else self.actor.policy
+        return self.generator.decoder if self.sharded else self.actor.decoder
 
     @torch.no_grad()
-    def sync(self, keeps_gib: float = 0.0, version: int = 0) -> None:
+    def sync(self, version: int = 0) -> None:
         """Takes over the weights as they are now; a copy's one by one, frozen ones once. Collective under ZeRO-3.
 
-        `version` is the engine's. What follows keeps up to so much of the frozen layers' states in `states`, where they
-        are those that training would compute: in fp32 without DeepSpeed.
+        `version` is the engine's.
         """
-        keeps = self.keeps_states and keeps_gib > 0
-        self.generator.keeps = KeptStates(self.actor.frozen_layers, keeps_gib * GIB / 4) if keeps else None
         if self.copied:
-            for trained, own in zip(self.actor.policy.parameters(), self.policy.parameters(), strict=True):
-                if trained.requires_grad or not self._synced:
+            for _, trained, own in self._pairs:
+                if own is not trained and (trained.requires_grad or not self._synced):
                     with gathered([trained]):
                         own.copy_(trained)
         self._synced, self.version = True, version
@@ -72,8 +75,8 @@ class SamplingPolicy:
         them. A copy is compared weight by weight, under ZeRO-3 those of which this rank has a part.
         """
         names, differ = [], []
-        for (name, trained), own in zip(self.actor.policy.named_parameters(), self.policy.parameters(), strict=True):
-            if self.copied and trained.requires_grad:
+        for name, trained, own in self._pairs:
+            if self.copied and own is not trained and trained.requires_grad:
                 part, begin = own_part(trained)
                 names.append(name)
                 differ.append((own.flatten()[begin : begin + len(part)] != part.to(own)).any())
@@ -88,19 +91,35 @@ class SamplingPolicy:
                 f"trained after {version}{found and '; '}{found}: the replies are of another policy; a defect of ours"
             )
 
-    @property
-    def states(self) -> KeptStates | None:
-        """What the replies since the last `sync` left."""
-        return self.generator.keeps
-
 
 def copied(model, dtype: torch.dtype):
     """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
 
-    Buffers stay as they are: see round_weights in lmgym/models/loading.py.
+    Buffers stay as they are: see round_weights in lmgym/models/parameters.py.
     """
-    weights = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
+    weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
     return copy.deepcopy(model, weights)
+
+
+def with_rounded_linear_layers(model):
+    """A copy for sampling under autocast: linear layers in bf16, frozen; everything else is the model's own."""
+    memo: dict[int, object] = {id(p): p for p in model.parameters()}
+    words = below_adapters(model).get_input_embeddings().weight
+    for module in model.modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            for parameter in module.parameters(recurse=False):
+                if parameter is not words:
+                    memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
+    found = copy.deepcopy(model, memo)
+    head = below_adapters(found).get_output_embeddings()
+    if head.weight is words:
+        head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
+    return found
+
+
+def trained_head(model) -> torch.Tensor:
+    """The weight of a causal model's head."""
+    return below_adapters(model).get_output_embeddings().weight
 
 
 def _refuse_no_room(model, dtype: torch.dtype) -> None:

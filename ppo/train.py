@@ -109,7 +109,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 1. the weights that sample are those that were trained
         clock.phase("rollout_generate")
-        p.sampler.sync(config.rollout.cache_gb, p.engine.version)
+        p.sampler.sync(p.engine.version)
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)
@@ -123,7 +123,7 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
-        gap = p.experience.measure(rollouts, p.sampler.states)
+        gap = p.experience.measure(rollouts)
         notes = check_rollouts(config, p, state, episodes, rollouts, gap) + p.experience.why_no_cache(rollouts)
         show_notes(notes if run.is_main else [])
 
@@ -194,7 +194,7 @@ def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) ->
         return
     if state.scorer_moments is None:
         keeper.beat("reference replies, to normalise scorers")
-        p.sampler.sync(version=p.engine.version)
+        p.sampler.sync(p.engine.version)
         tasks, seeds = _share(config, p.gym, 0)
         heard = Hearing()
         play(p.gym, tasks, [seed ^ 1 for seed in seeds], p.sampler.generator, p.tokenizer, p.sampling, config, heard)
@@ -265,7 +265,7 @@ def _due(iteration: int, updates: int, each: int, iterations: int) -> bool:
 
 
 def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: int) -> dict[str, float]:
-    p.sampler.sync(version=p.engine.version)
+    p.sampler.sync(p.engine.version)
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
     failed, asked, trouble = found.failed_rewards

@@ -21,7 +21,7 @@ def _batch(model: PolicyModel, pad_id: int, items: Items) -> Batch:
     rows = [row for row, _ in items]
     number = sum(len(row.targets) for row, counts in items if counts)
     return {
-        "inputs": model.collate([row.ids for row in rows], [row.places for row in rows], pad_id),
+        "inputs": model.collate([row.ids for row in rows], [row.places for row in rows]),
         "items": number,
         "count": number,
         "origins": [row.origin for row in rows],

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from lmgym.batching import length_batches, shared_out
 from lmgym.engine import rank, share_objects, sum_over_ranks, whole_weights, world_size
-from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.models.decoder import Decoder
 from lmgym.models.policies import PolicyModel, plain_copy
 from lmgym.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
@@ -125,16 +125,7 @@ class SampleProbe:
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Mean length, the share that ended by an eos, and mean scores. Collective where weights are sharded."""
         causal = self._whole_model(device)
-        said: dict[str, float] | InputError = {}
-        if causal is not None:
-            try:
-                said = self._answer(causal)
-            except InputError as error:  # a family that our sampler does not know: training goes on without samples
-                said = error
-        said = share_objects(said)[0]
-        if isinstance(said, InputError):
-            self.report = Report({}, {"tokens": str(said)})
-            return {}
+        said = share_objects({} if causal is None else self._answer(causal))[0]
         self.report = Report(said, {})
         return said
 
@@ -150,7 +141,8 @@ class SampleProbe:
 
     def _answer(self, causal) -> dict[str, float]:
         conversations = [prompt.conversation for prompt in self.prompts]
-        generator = LocalGenerator(causal, self.tokenizer)
+        # of a copy too: what a forward is made of is known
+        generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.anatomy))
         replies = [group[0] for group in generator.reply(conversations, 1, self.sampling)]
         texts = [reply_text(reply.text) for reply in replies]
         scores = {name: scorer.score(conversations, texts).tolist() for name, scorer in self.scorers.items()}

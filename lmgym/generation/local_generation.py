@@ -7,7 +7,7 @@ Design decisions:
   without top-k, which may need more than the likeliest tokens (lmgym/generation/token_sampling.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,19 +15,15 @@ import numpy as np
 import torch
 
 from lmgym.errors import InputError
-from lmgym.generation.decoding import Cache, GraphedStep, prefill, prefill_from, step
 from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.generation.token_sampling import choose, penalise, row_seeds, uniforms
-from lmgym.models.fast.families import family_of
-from lmgym.models.kept_states import KeptStates
+from lmgym.models.decoder import Decoder
 from lmgym.models.loading import context_length
 from lmgym.models.memory import GIB, cached_numbers
 from lmgym.models.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
 
-KEEP_SHARE = 0.75  # the batch is cut down once fewer of its rows than this are open: copying the caches costs too
-GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph
-GRAPH_STEPS = 16  # a capture costs about three steps
 LOOK_EVERY = 8  # tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
 CACHE_GIB = 2.0  # of a batch on a CPU; a constant: which replies share a batch must not depend on what is free
 
@@ -81,18 +77,19 @@ class _Replies:
 
 @final
 class LocalGenerator:
-    """Samples from a causal model of a tested family (decoding.py). `batch_rows` replies advance together."""
+    """Samples from any causal model. `batch_rows` replies advance together; `autocast` is a type to compute in."""
 
     capabilities = Capabilities(token_ids=True, logprobs=True)
 
-    def __init__(self, model, tokenizer, batch_rows: int = 64) -> None:
+    def __init__(
+        self, model, tokenizer, batch_rows: int = 64, decoder: Decoder | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.batch_rows = model, tokenizer, batch_rows
-        self.family = family_of(model)
-        self.prefix = Prefix(self.family)
-        self.graphs = self.family.device.type == "cuda"
-        self.look_every = 1 if self.family.device.type == "cpu" else LOOK_EVERY
-        self.keeps: KeptStates | None = None
-        """what is kept of a request, for who asks for it; captured graphs keep nothing"""
+        self.autocast = autocast
+        self.decoder = Decoder(model) if decoder is None else decoder
+        self.prefix = Prefix(self.decoder)
+        self.look_every = 1 if self.decoder.device.type == "cpu" else LOOK_EVERY
         config = getattr(model, "generation_config", None)
         eos = getattr(config, "eos_token_id", None)
         eos = tokenizer.eos_token_id if eos is None else eos
@@ -102,7 +99,6 @@ class LocalGenerator:
 
     def renew(self) -> None:
         """To be called once weights have changed in a way that leaves no trace: by DeepSpeed, or a fused optimizer."""
-        self.family.refresh(renew=True)
         self.prefix.forget()
 
     def reply(
@@ -121,16 +117,18 @@ class LocalGenerator:
         """
         self._refuse(prompts, n, sampling)
         self.model.eval()
-        self.family.refresh()
         seeds = seeds_of(sampling, len(prompts))
         found: list[list[Completion]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         start = 0
         while start < len(order):
-            size = self._prompts_at_once(len(prompts[order[start]]), n, sampling.max_new_tokens)
-            batch = order[start : start + size]
-            start += size
-            replies = self._batch([prompts[i] for i in batch], [seeds[i] for i in batch], n, sampling, progress)
+            longest = len(prompts[order[start]])
+            batch = order[start : start + self._prompts_at_once(longest, n, sampling.max_new_tokens)]
+            if not self.decoder.packed:
+                batch = [i for i in batch if len(prompts[i]) == longest]
+            start += len(batch)
+            with torch.autocast(self.decoder.device.type, self.autocast, enabled=self.autocast is not None):
+                replies = self._batch([prompts[i] for i in batch], [seeds[i] for i in batch], n, sampling, progress)
             for place, i in enumerate(batch):
                 found[i] = replies[place * n : (place + 1) * n]
         return found
@@ -138,9 +136,9 @@ class LocalGenerator:
     def _prompts_at_once(self, longest: int, n: int, room: int) -> int:
         """How many prompts of up to `longest` tokens make a batch: on a CPU as many as CACHE_GIB lets."""
         size = max(1, self.batch_rows // n)
-        if self.family.device.type != "cpu":
+        if self.decoder.device.type != "cpu":
             return size
-        bytes_a_token = 4 * cached_numbers(self.model.config)  # attention is in fp32 on a CPU
+        bytes_a_token = max(1, 4 * cached_numbers(self.model.config))  # attention is in fp32 on a CPU
         return max(1, min(size, int(CACHE_GIB * GIB) // (bytes_a_token * (longest + n * room))))
 
     def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
@@ -161,13 +159,7 @@ class LocalGenerator:
     ) -> list[Completion]:
         total = len(prompts) * n
         room = sampling.max_new_tokens
-        keeps = None if self.graphs else self.keeps
-        if len(prompts) == 1 and keeps is None:  # the next turn of a conversation goes on from this one
-            logits, cache = prefill_from(self.prefix, prompts[0], n, room)
-        else:
-            logits, cache = prefill(self.family, prompts, n, room, keeps.layer if keeps else None)
-        if keeps is not None and cache.tapped is not None:
-            keeps.begin(cache.tapped, total, room)
+        logits, steps = self._start(prompts, n, room)
         logits = logits if n == 1 else logits.repeat_interleave(n, 0)
         noise = torch.from_numpy(uniforms(row_seeds(seeds, n)[:, None], np.arange(room))).to(logits.device)
         every_row = np.arange(total)
@@ -180,7 +172,6 @@ class LocalGenerator:
         replies = _Replies.of(total, room, self.eos if sampling.ends_at_eos else [], logits.device)
         # only what stop strings need is text: for them each token is looked at
         every = 1 if sampling.stop else self.look_every
-        advance = self._stepper(cache, room)
         for position in range(room):
             chosen, chosen_logprobs = self._next(logits, rows, sampling, position)
             replies.add(position, rows, chosen, chosen_logprobs)
@@ -193,24 +184,18 @@ class LocalGenerator:
                 self._look(rows, replies, position, sampling.stop)
                 if not rows.open.any():
                     break
-                going_on = self._leave(rows, chosen, cache)
-                if len(going_on) < len(chosen):
-                    advance = self._stepper(cache, room)
-            logits = advance(going_on)
-            if keeps is not None and cache.tapped is not None:
-                keeps.add(rows.index, position, cache.tapped)
+                going_on = self._leave(rows, chosen, steps)
+            logits = steps.advance(going_on)
         if sampling.stop:
             self._look(rows, replies, position, sampling.stop)
-        found = self._completions(replies, position + 1, sampling)
-        if keeps is not None:
-            keeps.end(prompts, n, [reply.ids for reply in found])
-        return found
+        return self._completions(replies, position + 1, sampling)
 
-    def _stepper(self, cache: Cache, room: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What makes logits out of the rows' new tokens; on a GPU a captured graph, where enough steps are left."""
-        if self.graphs and room - cache.length >= GRAPH_STEPS:
-            return GraphedStep(self.family, cache)
-        return lambda tokens: step(self.family, tokens, cache)
+    def _start(self, prompts: list[list[int]], n: int, room: int) -> tuple[torch.Tensor, Steps]:
+        """Logits [P, vocabulary] after each prompt, and the steps that follow."""
+        if not self.decoder.packed:
+            return start_padded(self.decoder, prompts, n)
+        # the next turn of a conversation goes on from this one
+        return start_packed(self.decoder, prompts, n, room, self.prefix if len(prompts) == 1 else None)
 
     def _next(
         self, logits: torch.Tensor, rows: _Rows, sampling: Sampling, position: int
@@ -246,21 +231,21 @@ class LocalGenerator:
             self._ends_of_stops[stops] = mask
         return self._ends_of_stops[stops]
 
-    def _leave(self, rows: _Rows, chosen: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def _leave(self, rows: _Rows, chosen: torch.Tensor, steps: Steps) -> torch.Tensor:
         """The tokens to go on with; once enough rows are closed, they and their caches are dropped."""
-        share = GRAPHED_KEEP_SHARE if self.graphs else KEEP_SHARE
+        share = steps.keep_share
         if np.count_nonzero(rows.open) >= share * len(rows.open):
             return chosen
-        grid = rows.open.reshape(-1, cache.replies)
+        grid = rows.open.reshape(-1, steps.replies)
         alive = grid.sum(1)
         most, prompts = int(alive.max()), np.flatnonzero(alive)
         # open rows first; a prompt with fewer than the others keeps some closed ones beside
         places = np.argsort(~grid[prompts], axis=1, kind="stable")[:, :most]
-        kept = (prompts[:, None] * cache.replies + places).ravel()
+        kept = (prompts[:, None] * steps.replies + places).ravel()
         if len(kept) > share * len(rows.row):
             return chosen
         index = torch.from_numpy(kept).to(chosen.device)
-        cache.keep(torch.from_numpy(prompts).to(chosen.device), index)
+        steps.keep(torch.from_numpy(prompts).to(chosen.device), index)
         rows.row, rows.open, rows.noise = rows.row[kept], rows.open[kept], rows.noise[index]
         rows.index = torch.from_numpy(rows.row).to(chosen.device)
         rows.seen = None if rows.seen is None else rows.seen[index]

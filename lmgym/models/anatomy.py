@@ -39,6 +39,8 @@ class Anatomy:
     """of the trunk"""
     block_outputs: int
     """0: a layer gives its states; n: a tuple of n, of which they are the first"""
+    before_blocks: tuple[str, ...]
+    """what has weights of its own and runs before the first layer, such as embeddings"""
     plain_head: bool
     """logits are head.weight times the states, plus its bias, and nothing else"""
     padded_because: str
@@ -71,7 +73,15 @@ def _examine(model: Any) -> Anatomy:
         for name, module in model.named_modules()
         if name and _holds(module, model.get_submodule(blocks))
     ]
-    hooks.append(model.get_submodule(blocks)[0].register_forward_hook(lambda _, __, out: calls.append(("block", out))))
+    first = model.get_submodule(blocks)[0]
+    before: list[str] = []
+    hooks.append(first.register_forward_hook(lambda _, __, out: calls.append(("block", out))))
+    hooks += [
+        module.register_forward_pre_hook(lambda *_, name=name: before.append(name))
+        for name, module in model.named_modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    hooks.append(first.register_forward_pre_hook(lambda *_: before.append("block")))
     try:
         alone = []
         for row in rows:
@@ -89,7 +99,8 @@ def _examine(model: Any) -> Anatomy:
             hook.remove()
     because = _why_padded(model, name, model.get_submodule(blocks), rows, torch.cat(alone))
     outputs = 0 if isinstance(block, torch.Tensor) else len(block)
-    return Anatomy(name, blocks, type(output), outputs, _has_plain_head(model, name, output, alone[0]), because)
+    early = tuple(dict.fromkeys(before[: before.index("block")]))
+    return Anatomy(name, blocks, type(output), outputs, early, _has_plain_head(model, name, output, alone[0]), because)
 
 
 def find_blocks(model: Any) -> str:

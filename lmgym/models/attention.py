@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from lmgym.models.packed_rows import PackedRows, Varlen
 
@@ -106,7 +105,6 @@ def noting() -> Iterator[list[tuple[torch.nn.Module, LayerAttention]]]:
 
 
 AttentionInterface.register(NAME, _of_transformers)
-AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
 
 
 @dataclass

@@ -5,11 +5,10 @@ Design decisions:
 - A forward may begin above the lowest layers, from their states, or end below the upper ones: the layers that do not
   run pass on what they are given. So what is frozen is computed once, whatever the family.
 - Logits are those of the model's own forward, with its scales and caps, of given states.
-- Hand-written layers of a few families (lmgym/models/fast) run instead where there are some.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from lmgym.errors import InputError
 from lmgym.models.anatomy import Anatomy, examine, forwards, logits_of
 from lmgym.models.attention import Attention, RowAttention, again_in_backward, attending
 from lmgym.models.heads import head_name
@@ -30,6 +30,10 @@ class Decoder:
     def __init__(self, model, anatomy: Anatomy | None = None) -> None:
         self.model = model
         self.anatomy = examine(model) if anatomy is None else anatomy
+        self.trunk: nn.Module = model.get_submodule(self.anatomy.trunk)
+        """everything below the head"""
+        self.blocks: nn.ModuleList = model.get_submodule(self.anatomy.blocks)
+        """the layers"""
 
     @property
     def packed(self) -> bool:
@@ -37,14 +41,10 @@ class Decoder:
         return not self.anatomy.padded_because
 
     @property
-    def trunk(self) -> nn.Module:
-        """Everything below the head."""
-        return self.model.get_submodule(self.anatomy.trunk)
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The layers."""
-        return self.model.get_submodule(self.anatomy.blocks)
+    def note(self) -> str:
+        """A line on why rows are padded; empty where they are not."""
+        because = self.anatomy.padded_because
+        return f"rows of this {self.model.config.model_type} are padded: {because}" if because else ""
 
     @property
     def device(self) -> torch.device:
@@ -72,6 +72,12 @@ class Decoder:
             replaced |= {block: _checkpointed(block) for block in blocks[first:]}
         found = self._run(rows, attention, padded, replaced)
         return found.index_select(0, rows.places)
+
+    def run(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """States [N, W] behind the last norm of ids [N] at positions [N]. For a packed decoder."""
+        with attending(self.model.config, attention):
+            found = self.trunk(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+        return found.last_hidden_state[0]
 
     @torch.no_grad()
     def below(self, rows: PackedRows, layers: int) -> torch.Tensor:
@@ -108,10 +114,7 @@ class Decoder:
         """[N, W] behind the last norm."""
         with forwards(replaced):
             if attention is not None:
-                with attending(self.model.config, attention):
-                    return self.trunk(
-                        input_ids=rows.ids[None], position_ids=rows.positions[None], use_cache=False
-                    ).last_hidden_state[0]
+                return self.run(rows.ids, rows.positions, attention)
             assert padded is not None
             found = self.trunk(input_ids=padded.ids, attention_mask=padded.mask, use_cache=False).last_hidden_state
             return padded.end_to_end(found)
@@ -126,6 +129,22 @@ class Decoder:
             return (out, *[None] * (outputs - 1)) if outputs else out
 
         return forward
+
+
+def decoder_of(model, packed: bool | None = None) -> Decoder:
+    """The decoder of a causal model or a classifier; `packed` False pads its rows.
+
+    Raises InputError where it is True and rows cannot be packed.
+    """
+    decoder = Decoder(model)
+    if packed and not decoder.packed:
+        raise InputError(
+            f"--packed: rows of a {model.config.model_type} cannot be packed: {decoder.anatomy.padded_because}; "
+            "leave --packed out"
+        )
+    if packed is False:
+        return Decoder(model, replace(decoder.anatomy, padded_because="--packed false"))
+    return decoder
 
 
 def _checkpointed(block: nn.Module) -> Callable:

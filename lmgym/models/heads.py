@@ -19,6 +19,11 @@ def head_name(model) -> str:
     return found[0]
 
 
+def is_decoder(classifier) -> bool:
+    """A classifier over a decoder, which reads the last token; transformers calls the head of those `score`."""
+    return hasattr(classifier, "score")
+
+
 def init_head(model, seed: int) -> None:
     head = getattr(model, head_name(model))
     if not isinstance(head, nn.Linear):

@@ -123,7 +123,9 @@ def refuse_excess(
 
 
 def cached_numbers(model_config) -> int:
-    """Keys and values of a token."""
-    heads = model_config.num_attention_heads
+    """Keys and values of a token; 0 of a model without attention, whose states do not grow."""
+    heads = getattr(model_config, "num_attention_heads", None)
+    if not heads:
+        return 0
     width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
     return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)

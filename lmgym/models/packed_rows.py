@@ -107,6 +107,16 @@ def pack_replies(rows: Sequence[Replies]) -> PackedRows:
     return _packed(pieces, prefixes, ends[is_tail], tuple(is_tail.astype(int).tolist()))
 
 
+def pad_right(rows: Sequence[Replies], pad_id: int) -> dict[str, torch.Tensor]:
+    """Every reply as a whole row of its own, padded on the right: what encoders take. [n, T] ids and mask."""
+    sequences = [row.prefix + tail for row in rows for tail in row.tails]
+    lengths = np.array([len(ids) for ids in sequences])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = np.concatenate([np.asarray(s, dtype=np.int64) for s in sequences])
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+
 def _packed(
     pieces: Sequence[Sequence[int]], prefixes: Sequence[int], places: np.ndarray, reads: tuple[int, ...] | None
 ) -> PackedRows:

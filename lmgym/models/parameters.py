@@ -36,3 +36,14 @@ def count_parameters(model) -> tuple[int, int]:
     """(trainable, all) parameters, whole sizes under ZeRO-3 too."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
+
+
+def is_sharded(layer: nn.Module) -> bool:
+    """Whether ZeRO-3 has a part of its weights on each rank.
+
+    To read `layer.weight` in a forward would gather it, together with the other ranks: where these do not, they hang.
+    """
+    for weight in layer._parameters.values():  # what `parameters()` goes over, without its search for submodules
+        if weight is not None:
+            return hasattr(weight, "ds_id")
+    return hasattr(next(layer.parameters()), "ds_id")

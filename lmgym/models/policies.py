@@ -10,10 +10,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
+from lmgym.models.decoder import decoder_of
 from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
-from lmgym.models.packing import ATTENTION, PackedBatch, pack, pad_right
-from lmgym.models.parameters import working_dtype
+from lmgym.models.packed_rows import PackedRows, pack_places
 from lmgym.models.saving import (
     Weights,
     below_adapters,
@@ -24,9 +24,7 @@ from lmgym.models.saving import (
     save_adapter,
     save_plain,
 )
-from lmgym.models.scoring_model import runs_packed
 from lmgym.models.sources import refuse_pickles, source_arguments
-from lmgym.text import Replies
 
 CANNOT_TALK = (
     "a scorer, which cannot talk; needed: a causal model, as sft and ppo save theirs, or the one that the scorer was "
@@ -95,16 +93,13 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 class PolicyModel(nn.Module):
     """A causal model whose one forward gives logits at chosen places of a batch of rows, and at no others.
 
-    Families in PACKED_FAMILIES run packed (lmgym/models/packing.py): rows end to end, each attending to itself alone at
-    positions of its own. Others run as padded rows through their own forward.
+    Rows run packed where the model can (lmgym/models/decoder.py); `packed` as in `decoder_of`.
     """
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()
         self.model = model
-        self.packed = runs_packed(self.causal.config, packed)
-        if self.packed:
-            self.causal.set_attn_implementation(ATTENTION)
+        self.decoder = decoder_of(self.causal, packed)
 
     @property
     def causal(self):
@@ -116,38 +111,18 @@ class PolicyModel(nn.Module):
         """The model's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
         return self.causal.config
 
-    def collate(self, rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]], pad_id: int) -> dict[str, Any]:
-        """Keyword arguments of `forward` for rows of ids, each with the places whose logits are wanted."""
-        sequences = [Replies([], [list(row)]) for row in rows]
-        number = torch.tensor([row for row, of_row in enumerate(places) for _ in of_row])
-        column = torch.tensor([place for of_row in places for place in of_row])
-        if self.packed:
-            lengths = torch.tensor([len(row) for row in rows])
-            return {"packed": pack(sequences), "places": (lengths.cumsum(0) - lengths)[number] + column}
-        # of a padded batch, only the columns that some row reads
-        columns, found = column.unique(return_inverse=True)
-        return {**pad_right(sequences, pad_id), "columns": columns, "places": number * len(columns) + found}
+    @property
+    def packed(self) -> bool:
+        """Rows run without padding."""
+        return self.decoder.packed
 
-    def forward(
-        self, places: torch.Tensor, packed: PackedBatch | None = None, input_ids=None, attention_mask=None, columns=None
-    ) -> torch.Tensor:
+    def collate(self, rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Keyword arguments of `forward` for rows of ids, each with the places whose logits are wanted."""
+        return {"rows": pack_places(rows, places)}
+
+    def forward(self, rows: PackedRows) -> torch.Tensor:
         """Logits [places, vocabulary] in fp32, row after row."""
-        if packed is None:
-            logits = self.model(input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=columns).logits
-            return logits.flatten(0, 1).index_select(0, places).float()
-        # by the model's own forward: what its head does besides, such as a softcap or a scale of the logits, is in it
-        return (
-            self.causal(
-                input_ids=packed.input_ids,
-                position_ids=packed.position_ids,
-                packed=packed,
-                masks=packed.masks(working_dtype(self.causal)),
-                use_cache=False,
-                logits_to_keep=places,
-            )
-            .logits[0]
-            .float()
-        )
+        return self.decoder.logits(self.decoder.hidden(rows)).float()
 
 
 def save_policy(model, state_dict: Weights, folder: Path, tokenizer, merge: bool) -> Path:

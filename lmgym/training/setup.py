@@ -14,6 +14,7 @@ from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import agreed, engine_name, rank, read_config, start_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
+from lmgym.models.attention import again_in_backward
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
@@ -26,6 +27,7 @@ from lmgym.resuming import describe, find_start
 from lmgym.run import Run
 
 EVALUATIONS = 5
+CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
 # what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
@@ -130,7 +132,7 @@ def adapt(model, settings: ModelConfig, run: Run):
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
         model = add_lora(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
     trainable, parameters = count_parameters(model)

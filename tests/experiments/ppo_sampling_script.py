@@ -14,8 +14,8 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.engine import rank, read_config, share_objects, start_distributed, stop_distributed, whole_weights
 from lmgym.generation.protocol import Sampling
 from lmgym.launch import launch
-from lmgym.models.causal_rows import lay
 from lmgym.models.loading import load_tokenizer
+from lmgym.models.packed_rows import pack_rows
 from ppo.config import PPOConfig
 from ppo.models import build
 from ppo.parts import make_engine
@@ -46,7 +46,9 @@ def main() -> None:
         replies = [one for [one] in sampler.generator.generate(prompts, 1, sampling)]
         tokens += sum(len(one.ids) for one in replies)
         # one forward a phase for all, of what this rank has
-        laid = lay([p + list(r.ids) for p, r in zip(prompts, replies, strict=True)], [len(r.ids) for r in replies])
+        laid = pack_rows(
+            [p + list(r.ids) for p, r in zip(prompts, replies, strict=True)], [len(r.ids) for r in replies]
+        )
         found, values = engine(laid, torch.tensor([id_ for one in replies for id_ in one.ids]))
         sampled = torch.tensor([x for one in replies for x in one.logprobs])
         largest = max(largest, float((found.detach() - sampled).abs().max()))

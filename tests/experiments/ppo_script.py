@@ -2,10 +2,10 @@
 
 RECORD=FILE keeps the replies of every rollout, by the seed of each; REPLAY=FILE plays them again, however many ranks
 share them. EPS is Adam's: a large one lets a gradient that is too large be seen. NOISY adds random numbers of Python's,
-numpy's and torch's generators to rewards. LOGITS is how many of them there are at once. On rank RANK, or on all: FEWEST
-is that of blocks.py; CACHE lets the frozen layers' states exceed every budget; TALKS gives its episodes three
-turns, those of other ranks one; FAULT happens in rewards from call AT on (0 is the evaluation before step 1, 1 the
-first iteration; "full" is the disk that DISK lies on), or in forward AT of the values.
+numpy's and torch's generators to rewards. LOGITS is how many of them there are at once. On rank RANK, or on all: CACHE
+lets the frozen layers' states exceed every budget; TALKS gives its episodes three turns, those of other ranks one;
+FAULT happens in rewards from call AT on (0 is the evaluation before step 1, 1 the first iteration; "full" is the disk
+that DISK lies on), or in forward AT of the values.
 """
 
 import contextlib
@@ -144,13 +144,10 @@ def plant() -> None:
     import ppo.learner
     import ppo.parts
     import ppo.train as loop
-    from lmgym.models import causal_rows
-    from lmgym.models.fast import families
+    from lmgym.models import logprobs
 
-    if "FEWEST" in PLANT and MINE:
-        families.FEWEST = int(PLANT["FEWEST"])
     if "LOGITS" in PLANT:
-        causal_rows.CHUNK_LOGITS = int(PLANT["LOGITS"])
+        logprobs.CHUNK_LOGITS = int(PLANT["LOGITS"])
     if "CACHE" in PLANT and MINE:
         ppo.experience.Experience._gib_of_states = lambda *_: 1e9
     if "EPS" in PLANT:

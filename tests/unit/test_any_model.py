@@ -15,7 +15,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.named_scorers import load_scorers
 from lmgym.text import Conversation, Turn
 from reward_models.evaluation import embedded_world
-from reward_models.evaluation.any_model import PlainGenerator, load_causal
+from reward_models.evaluation.any_model import load_causal
 from reward_models.evaluation.experiments import gptj_engagement, hh, world
 from reward_models.evaluation.fitting import WithPersona, fit
 from reward_models.evaluation.loading import Experiment, model_revisions, sampling_of
@@ -24,26 +24,17 @@ CHATS = [Conversation((Turn("user", "tell me about soup."),)), Conversation((Tur
 
 
 @pytest.fixture(scope="module")
-def plain(small_models: dict[str, Path]) -> PlainGenerator:
-    """A GPT-2 whose next token depends on every one before, by transformers' generate."""
+def plain(small_models: dict[str, Path]) -> LocalGenerator:
+    """A GPT-2 whose next token depends on every one before."""
     model = AutoModelForCausalLM.from_pretrained(small_models["gpt2"], dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "head" not in name:
                 parameter.mul_(6.0)
-    return PlainGenerator(model, load_tokenizer(str(small_models["gpt2"])))
+    return LocalGenerator(model, load_tokenizer(str(small_models["gpt2"])))
 
 
-def test_greedy_replies_are_those_of_our_own_sampler(plain: PlainGenerator) -> None:
-    local = LocalGenerator(plain.model, plain.tokenizer)
-    sampling = Sampling(max_new_tokens=16, temperature=0, repetition_penalty=1.2)
-    for ours, theirs in zip(local.reply(CHATS, 2, sampling), plain.reply(CHATS, 2, sampling), strict=True):
-        assert [(c.text, c.finish_reason, c.tokens) for c in ours] == [
-            (c.text, c.finish_reason, c.tokens) for c in theirs
-        ]
-
-
-def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string(plain: PlainGenerator) -> None:
+def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string(plain: LocalGenerator) -> None:
     state = torch.random.get_rng_state()
     sampling = Sampling(max_new_tokens=16, seed=3)
     first = plain.reply(CHATS, 3, sampling)
@@ -57,7 +48,7 @@ def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string
     assert all(letter not in c.text for replies in stopped for c in replies)
 
 
-def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: PlainGenerator) -> None:
+def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: LocalGenerator) -> None:
     persona = WithPersona(plain, "{persona}")
     any_model, settled = Experiment("hh", hh, ()), Experiment("gptj_engagement", gptj_engagement, ())
     assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "samples: temperature 0.9, top_p 0.95 (defaults)")
@@ -70,13 +61,13 @@ def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: P
     assert sampling_of(Experiment("world", world, ()), world.get_base_model()) == (Sampling(), "")
 
 
-def test_progress_is_told_a_token_at_a_time(plain: PlainGenerator) -> None:
+def test_progress_is_told_a_token_at_a_time(plain: LocalGenerator) -> None:
     told: list[tuple[int, int]] = []
     plain.reply(CHATS[:1], 2, Sampling(max_new_tokens=5, ends_at_eos=False), lambda done, of: told.append((done, of)))
     assert told == [(i, 5) for i in range(1, 6)]
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_and_fits_once_its_oldest_turns_are_gone(plain: PlainGenerator) -> None:
+def test_a_prompt_that_leaves_no_room_is_refused_and_fits_once_its_oldest_turns_are_gone(plain: LocalGenerator) -> None:
     turns = tuple(Turn("user" if i % 2 == 0 else "bot", "and i like soup on sundays.") for i in range(61))
     long, sampling = Conversation(turns, "A bot."), Sampling(max_new_tokens=8)
     with pytest.raises(InputError, match="the model reads 256"):
@@ -86,7 +77,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_fits_once_its_oldest_turns_
     assert plain.reply([kept], 1, sampling)
 
 
-def test_gpt_j_talks_by_transformers_with_the_originals_sampling(small_models, scorer_folders, tmp_path: Path) -> None:
+def test_gpt_j_talks_with_the_originals_sampling(small_models, scorer_folders, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(small_models["gpt2"]))
     config = GPTJConfig(
         vocab_size=len(tokenizer), n_positions=256, n_embd=32, n_layer=2, n_head=4, rotary_dim=4,
@@ -97,7 +88,7 @@ def test_gpt_j_talks_by_transformers_with_the_originals_sampling(small_models, s
     tokenizer.save_pretrained(tmp_path / "gptj")
     settings = gptj_engagement.EngagementConfig(str(tmp_path / "gptj"), f"a={scorer_folders['llama']}")
     generator = gptj_engagement.get_base_model(settings)
-    assert isinstance(generator.generator, PlainGenerator)
+    assert not generator.generator.decoder.packed, "GPT-J does its attention itself"
     sampling = gptj_engagement.SAMPLING
     wanted = (0.72, 1.13125, 64, 0.725, ("\n",))
     found = (sampling.temperature, sampling.repetition_penalty, sampling.max_new_tokens, sampling.top_p, sampling.stop)
@@ -114,9 +105,7 @@ def test_gpt_j_talks_by_transformers_with_the_originals_sampling(small_models, s
     assert len(known["a"]["weights"]) == 16
 
 
-def test_known_families_get_our_own_sampler_and_what_is_no_causal_model_is_refused(
-    small_models, scorer_folders
-) -> None:
+def test_what_is_no_causal_model_is_refused(small_models, scorer_folders) -> None:
     settings = hh.HHConfig(str(small_models["qwen3"]), f"a={scorer_folders['llama']}, b={scorer_folders['gpt2']}")
     assert isinstance(hh.get_base_model(settings), LocalGenerator)
     assert list(hh.get_reward_models(settings)) == ["a", "b"]

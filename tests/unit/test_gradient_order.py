@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from lmgym.models import causal_rows
-from lmgym.models.causal_rows import lay, run_layers, token_logprobs
-from lmgym.models.fast import families, joined
-from lmgym.models.fast.families import family_of
+from lmgym.models import logprobs as logprobs_module
+from lmgym.models.decoder import Decoder
+from lmgym.models.logprobs import token_logprobs
 from lmgym.models.lora import add_lora
+from lmgym.models.packed_rows import pack_rows
 from lmgym.models.policies import PolicyModel
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
@@ -16,10 +16,12 @@ from ppo.models import ActorCritic
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 
-FEW, MANY = [list(range(9))], [list(range(40)) for _ in range(15)]  # fewer than 32 wide, more than FEWEST
-UNLIKE = [list(range(length)) for length in range(45, 20, -1)]  # a run of attention each, and padded ones on a GPU
+FEW, MANY = [list(range(9))], [list(range(40)) for _ in range(15)]
+UNLIKE = [list(range(length)) for length in range(45, 20, -1)]  # a run of attention each
+KINDS = ["gpt2", "llama", "qwen3", "mixtral", "bloom"]
 SIZES = {
-    "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 50,
+    "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 50,
     "pad_token_id": 0,
 }  # fmt: skip
 
@@ -38,25 +40,16 @@ def order_of(kind: str, rows: list[list[int]], recompute: bool) -> list[str]:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES))
     came = listen(model)
-    family, batch = family_of(model), lay(rows, [5] * len(rows))
-    states = family.norm(run_layers(family, batch, recompute=recompute))
-    token_logprobs(family, states, torch.arange(len(states)) % 50).sum().backward()
+    decoder, batch = Decoder(model), pack_rows(rows, [5] * len(rows))
+    states = decoder.hidden(batch, recompute=recompute)
+    token_logprobs(decoder, states, torch.arange(len(states)) % 50).sum().backward()
     assert len(came) == len(list(model.parameters()))
     return came
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
-@pytest.mark.parametrize("blocks", [True, False])  # as on a CPU, as on a GPU
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_gradients_come_in_one_order_where_ranks_learn_together(
-    kind: str, blocks: bool, recompute: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not blocks:
-        monkeypatch.setattr(families.LlamaFamily, "_goes_by_blocks", lambda *_: False)
-    if kind != "gpt2":
-        assert order_of(kind, FEW, recompute) != order_of(kind, MANY, recompute), "a rank alone takes the quicker way"
-    for module in (families, joined):
-        monkeypatch.setattr(module, "ranks_learn_together", torch.is_grad_enabled)
+def test_gradients_come_in_one_order(kind: str, recompute: bool) -> None:
     assert order_of(kind, FEW, recompute) == order_of(kind, MANY, recompute)
 
 
@@ -70,25 +63,19 @@ def order_in_ppo(kind: str, variant: str, rows: list[list[int]], frozen: int) ->
     if variant == "adapters":
         policy = add_lora(policy, 2, 4, 0.0)
     actor = ActorCritic(policy, critic, frozen)
-    came, batch = listen(actor), lay(rows, [5] * len(rows))
+    came, batch = listen(actor), pack_rows(rows, [5] * len(rows))
     logprobs, values = actor(batch, torch.arange(5 * len(rows)) % 50)
     (logprobs.sum() + values.square().sum() + values.sum()).backward()
     assert len(came) == sum(weight.requires_grad for weight in actor.parameters())
     return came
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("variant", "frozen"), [("head", 0), ("head", 1), ("critic", 0), ("adapters", 0)])
-@pytest.mark.parametrize("padded", [False, True])  # as on a CPU, as on a GPU
 def test_so_do_those_of_a_policy_and_its_critic_in_runs_and_pieces_of_any_number(
-    kind: str, variant: str, frozen: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, variant: str, frozen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (families, joined):
-        monkeypatch.setattr(module, "ranks_learn_together", torch.is_grad_enabled)
-    monkeypatch.setattr(causal_rows, "CHUNK_LOGITS", 50 * 20)  # FEW's logits are one piece
-    if padded:
-        monkeypatch.setattr(families.LlamaFamily, "_goes_by_blocks", lambda *_: False)
-        monkeypatch.setattr(causal_rows, "RUN_SHARE", 0.5)
+    monkeypatch.setattr(logprobs_module, "CHUNK_LOGITS", 50 * 20)  # FEW's logits are one piece
     orders = [order_in_ppo(kind, variant, rows, frozen) for rows in (FEW, MANY, UNLIKE)]
     assert orders[0] == orders[1] == orders[2]
 
@@ -102,7 +89,7 @@ def pairs_of(lengths: list[int]) -> list[tuple[PairExample, bool]]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_so_do_those_of_scorers_and_of_sft(kind: str) -> None:
     found = []
     for lengths in ([8], [40] * 15, list(range(45, 8, -3))):
@@ -117,19 +104,7 @@ def test_so_do_those_of_scorers_and_of_sft(kind: str) -> None:
         policy = PolicyModel(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)))
         rows = [list(range(length)) for length in lengths]
         heard = listen(policy)
-        policy(**policy.collate(rows, [range(length // 2, length) for length in lengths], 0)).sum().backward()
+        policy(**policy.collate(rows, [range(length // 2, length) for length in lengths])).sum().backward()
         assert min(len(came), len(heard)) > 20
         found.append((came, heard))
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize(("ranks", "together"), [(1, False), (2, True)])
-def test_ranks_learn_together_where_there_are_several_and_gradients_are_wanted(
-    ranks: int, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not joined.ranks_learn_together()
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: ranks)
-    assert joined.ranks_learn_together() == together
-    with torch.no_grad():
-        assert not joined.ranks_learn_together()

@@ -16,9 +16,9 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.packing import ATTENTION
 from lmgym.models.policies import PolicyModel, load_policy, plain_copy, save_policy
 from lmgym.text import Conversation, Turn
+from lmgym.training.setup import CHECKPOINTING
 
 VOCABULARY, PAD = 97, 0
 SETTINGS = {
@@ -73,7 +73,7 @@ def alone(model, rows: Sequence[Row]) -> torch.Tensor:
 def together(policy: PolicyModel, rows: Sequence[Row]) -> torch.Tensor:
     """The same loss of one forward."""
     ids, places, targets = zip(*rows, strict=True)
-    logits = policy(**policy.collate(ids, places, PAD))
+    logits = policy(**policy.collate(ids, places))
     return F.cross_entropy(logits, torch.tensor([t for row in targets for t in row]), reduction="sum")
 
 
@@ -84,10 +84,10 @@ def test_loss_and_all_gradients_are_those_of_each_row_alone(family: str, lengths
     plain, rows = plain_model(family), rows_of(LENGTHS[lengths])
     inner = copy.deepcopy(plain)
     if "checkpointed" in way:
-        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
         inner.train()
     policy = PolicyModel(inner, packed="packed" in way)
-    assert (inner.config._attn_implementation == ATTENTION) == ("packed" in way)
+    assert policy.packed == ("packed" in way)
     expected, found = alone(plain, rows), together(policy, rows)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     expected.backward()
@@ -103,9 +103,9 @@ def test_loss_and_all_gradients_are_those_of_each_row_alone(family: str, lengths
 def test_no_row_sees_another(family: str) -> None:
     policy, rows = PolicyModel(plain_model(family)), rows_of(LENGTHS["ragged"])
     with torch.no_grad():
-        before = policy(**policy.collate([r[0] for r in rows], [r[1] for r in rows], PAD))
+        before = policy(**policy.collate([r[0] for r in rows], [r[1] for r in rows]))
         changed = [([(i + 7) % VOCABULARY for i in rows[0][0]], *rows[0][1:]), *rows[1:]]
-        after = policy(**policy.collate([r[0] for r in changed], [r[1] for r in changed], PAD))
+        after = policy(**policy.collate([r[0] for r in changed], [r[1] for r in changed]))
     own = len(rows[0][1])
     assert (before[:own] - after[:own]).abs().max() > 0.1
     torch.testing.assert_close(before[own:], after[own:], rtol=0, atol=1e-6)
@@ -116,7 +116,7 @@ def test_the_head_runs_where_tokens_have_loss_and_nowhere_else(family: str) -> N
     policy, rows = PolicyModel(plain_model(family)), rows_of(LENGTHS["ragged"])
     seen: list[int] = []
     policy.causal.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2]))
-    logits = policy(**policy.collate([r[0] for r in rows], [r[1] for r in rows], PAD))
+    logits = policy(**policy.collate([r[0] for r in rows], [r[1] for r in rows]))
     places = sum(len(r[1]) for r in rows)
     assert seen == [places]
     assert logits.shape == (places, VOCABULARY)
@@ -138,29 +138,29 @@ def test_logits_are_those_of_the_models_own_forward_with_all_that_its_head_does(
     family: str, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SETTINGS, family, SETTINGS["llama"] | SCALED[family])
-    monkeypatch.setattr("lmgym.models.scoring_model.PACKED_FAMILIES", tuple(SETTINGS))
     plain, rows = plain_model(family), rows_of(LENGTHS["ragged"])
     plain.set_attn_implementation("sdpa" if family != "gemma2" else "eager")
     with torch.no_grad():
         expected = torch.cat([plain(input_ids=torch.tensor([ids])).logits[0, places] for ids, places, _ in rows])
         bare = plain.get_output_embeddings()(plain.base_model(torch.tensor([rows[0][0]])).last_hidden_state[0])
         policy = PolicyModel(plain, packed=packed)
-        found = policy(**policy.collate([ids for ids, _, _ in rows], [places for _, places, _ in rows], PAD))
+        found = policy(**policy.collate([ids for ids, _, _ in rows], [places for _, places, _ in rows]))
     own = len(rows[0][1])
     assert (bare[rows[0][1]] - expected[:own]).abs().max() > 0.1, "the head does more than multiply"
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_family_that_is_not_packed_runs_padded(small_models: dict[str, Path]) -> None:
-    config = AutoConfig.for_model("gpt_neox", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2,
-                                  num_attention_heads=4, intermediate_size=48, max_position_embeddings=64)  # fmt: skip
+def test_a_family_that_does_its_own_attention_runs_padded_and_says_why() -> None:
+    config = AutoConfig.for_model("bloom", vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(config).eval()
     policy, rows = PolicyModel(plain), rows_of(LENGTHS["ragged"])
     assert not policy.packed
+    because = "2 of its 2 layers do not do their attention through transformers"
+    assert policy.decoder.note == f"rows of this bloom are padded: {because}"
     with torch.no_grad():
         assert together(policy, rows).item() == pytest.approx(alone(plain, rows).item(), rel=1e-5)
-    with pytest.raises(InputError, match="gpt_neox is not one of"):
+    with pytest.raises(InputError, match=f"--packed: rows of a bloom cannot be packed: {because}; leave --packed out"):
         PolicyModel(plain, packed=True)
 
 

@@ -7,8 +7,8 @@ import pytest
 from transformers import LlamaConfig
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.models.causal_rows import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.models.logprobs import CHUNK_LOGITS
 from lmgym.models.memory import Demand
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn

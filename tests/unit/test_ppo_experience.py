@@ -1,7 +1,6 @@
 """What is computed of rollouts, and what updates make of it, whichever way the work is divided."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.models.causal_rows import lay
 from lmgym.models.lora import add_lora
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
@@ -190,35 +188,3 @@ def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not()
     [line] = told["hydra"][1]
     assert line.startswith("the frozen layers run again in every epoch: their states take ")
     assert told == {"hydra": [[], [line], [], []], "shared_head": [[]] * 4}
-
-
-class Sampled:
-    """A sampler's states of the frozen layers, so far from those of training."""
-
-    def __init__(self, actor: ActorCritic, off: float) -> None:
-        self.actor, self.off = actor, off
-
-    def of(self, rows: list[list[int]]) -> torch.Tensor:
-        states = self.actor.trunk(lay(rows, [1] * len(rows)))
-        return states + self.off * states.abs().max()
-
-    def forget(self) -> None:
-        """They are made anew each time."""
-
-
-@pytest.mark.parametrize(("off", "runs"), [(0.0, [1, 1]), (5e-5, [1, 1]), (1e-3, [1, 2])])
-def test_sampled_states_serve_once_they_were_compared_and_others_do_not(off: float, runs: list[int]) -> None:
-    config, actor, again = make_config(4), make_actor("hydra"), make_actor("hydra")
-    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
-    plain = Experience(config, make_engine(config, again, None), Reference.of(again), CPU)
-    trunks = []
-    actor.register_forward_hook(lambda _, inputs, kept, out: trunks.append(kept.get("trunk_only")), with_kwargs=True)
-    sampled: Any = Sampled(actor, off)
-    for number in range(2):
-        rollouts, expected = make_rollouts(), make_rollouts()
-        experience.measure(rollouts, sampled)
-        plain.measure(expected)
-        assert sum(map(bool, trunks)) == runs[number]
-        torch.testing.assert_close(rollouts.logprobs, expected.logprobs, rtol=0, atol=2 * 5e-5 if off < 1e-3 else 1e-6)
-        assert rollouts.states is not None
-        assert (off == 5e-5) != torch.equal(rollouts.states[1], expected.states[1])

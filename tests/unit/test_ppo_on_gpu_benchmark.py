@@ -29,8 +29,8 @@ from shapes import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmgym.models.causal_rows import lay
 from lmgym.models.lora import add_lora
+from lmgym.models.packed_rows import pack_rows
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.models import ActorCritic, Reference, without_adapters
@@ -127,7 +127,7 @@ def test_forwards_and_backwards_are_what_torch_counts(way: Way) -> None:
     actor = tiny_actor(way)
     reference = Reference.of(actor)
     ids = torch.randint(2, 512, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(0))
-    batch, targets = lay(ids.tolist(), [READ] * BATCH), ids[:, -READ:].flatten()
+    batch, targets = pack_rows(ids.tolist(), [READ] * BATCH), ids[:, -READ:].flatten()
     trunk, states = counted(lambda: actor(batch, trunk_only=True)) if way.frozen_layers else (0, None)
     forward, (logprobs, values) = counted(lambda: actor(batch, targets, states))
     backward, _ = counted(lambda: (logprobs.sum() + values.sum()).backward())

@@ -13,7 +13,6 @@ import ppo.experience
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.episodes import Episode, Step
 from lmgym.errors import InputError
-from lmgym.models.fast.families import family_of
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
 from lmgym.models.policies import load_policy
@@ -102,19 +101,22 @@ def shift_replies(monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     """In the trainer's forward what is read stands so many positions further on; rotary angles are relative, so that to
     shift whole rows would change nothing.
     """
-    lay = ppo.experience.lay
+    pack = ppo.experience.pack_rows
 
     def shifted(*given, **named):
-        rows = lay(*given, **named)
+        rows = pack(*given, **named)
         return replace(rows, positions=rows.positions.index_add(0, rows.places, torch.full_like(rows.places, by)))
 
-    monkeypatch.setattr(ppo.experience, "lay", shifted)
+    monkeypatch.setattr(ppo.experience, "pack_rows", shifted)
 
 
 def read_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer reads each token's log-probability one place too early."""
-    lay = ppo.experience.lay
-    monkeypatch.setattr(ppo.experience, "lay", lambda *given: replace(rows := lay(*given), places=rows.places - 1))
+    pack = ppo.experience.pack_rows
+    one_early = lambda *given: replace(rows := pack(*given), places=rows.places - 1)  # noqa: E731
+    monkeypatch.setattr(ppo.experience, "pack_rows", one_early)
+        ppo.experience, "pack_rows", lambda *given: replace(rows := pack(*given), places=rows.places - 1)
+    )
 
 
 def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeypatch, scale: float = 1.0) -> None:
@@ -192,7 +194,7 @@ def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_a
     _, rollouts, _ = run.rolls()
     batch = Batch.of(rollouts, np.arange(5), CPU)
     before = [(p, p.data_ptr(), p.dtype, p.detach().clone()) for p in run.actor.parameters()]
-    found = logprobs_in_fp32(family_of(run.actor.causal), batch.rows, batch.targets, 0.7)
+    found = logprobs_in_fp32(run.actor.decoder, batch.rows, batch.targets, 0.7)
     for parameter, place, dtype, value in before:
         assert (parameter.data_ptr(), parameter.dtype) == (place, dtype)
         assert torch.equal(parameter, value)

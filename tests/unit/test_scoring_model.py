@@ -8,10 +8,10 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lmgym.errors import InputError
-from lmgym.models import packing
-from lmgym.models.packing import ATTENTION, PackedBatch, pack, packed_attention, pad_right
+from lmgym.models.packed_rows import PackedRows, pack_places, pack_replies, pack_rows, pad_right
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import Replies
+from lmgym.training.setup import CHECKPOINTING
 
 VOCABULARY, PAD = 97, 0
 SETTINGS = {
@@ -79,10 +79,11 @@ def test_scores_and_all_gradients_are_those_of_the_plain_forward(family: str, sh
     layers_run = []
     blocks_of(inner)[-1].mlp.register_forward_pre_hook(lambda *_: layers_run.append(1))
     if checkpointing:
-        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
         inner.train()  # where dropout is 0; checkpointing is for training only
     ours = ScoringModel(inner)
-    expected, scores = plain_scores(plain, rows), ours(packed=pack(rows))[:, 0]
+    layers_run.clear()
+    expected, scores = plain_scores(plain, rows), ours(pack_replies(rows))[:, 0]
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     if len(expected) > 2:
         assert expected.std() > 0.05  # weights that tell replies apart
@@ -103,27 +104,11 @@ def test_a_replys_score_depends_on_no_other_reply_row_or_order(family: str) -> N
     rows = rows_of(SHAPES["mixed"])
     ours = ScoringModel(plain_model(family))
     with torch.no_grad():
-        together = ours(packed=pack(rows))[:, 0]
-        alone = [ours(packed=pack([Replies(row.prefix, [tail])]))[:, 0] for row in rows for tail in row.tails]
-        turned = ours(packed=pack([Replies(r.prefix, r.tails[::-1]) for r in rows[::-1]]))[:, 0]
+        together = ours(pack_replies(rows))[:, 0]
+        alone = [ours(pack_replies([Replies(row.prefix, [tail])]))[:, 0] for row in rows for tail in row.tails]
+        turned = ours(pack_replies([Replies(r.prefix, r.tails[::-1]) for r in rows[::-1]]))[:, 0]
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)
     torch.testing.assert_close(together, turned.flip(0), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_last_layers_mlp_runs_on_the_ends_of_replies_only(family: str) -> None:
-    rows = rows_of(SHAPES["pairs"])
-    model = plain_model(family)
-    ours, batch = ScoringModel(model), pack(rows)
-    seen: dict[int, int] = {}
-    for index, block in enumerate(blocks_of(model)):
-        first = block.mlp.c_fc if family == "gpt2" else block.mlp.gate_proj
-        first.register_forward_pre_hook(lambda _, args, i=index: seen.update({i: args[0].numel() // 32}))
-    with torch.no_grad():
-        ours(packed=batch)
-    real, tokens = sum(row.tokens for row in rows), batch.input_ids.numel()
-    assert tokens >= real > 8
-    assert seen == {0: tokens, 1: tokens, 2: 8}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,95 +121,47 @@ def test_scores_in_bf16_are_close_to_those_in_fp32(family: str) -> None:
         expected = plain_scores(model, rows)
         ours = ScoringModel(model)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            scores = ours(packed=pack(rows))[:, 0].float()
+            scores = ours(pack_replies(rows))[:, 0].float()
     assert expected.std() > 0.05
     assert (scores - expected).abs().max() < 2e-2 * max(1.0, expected.abs().max().item())
     assert not torch.equal(scores, expected)  # bf16 was at work
 
 
-@pytest.mark.parametrize("scaling", [None, 0.3])
-def test_plain_matrix_products_equal_the_fused_kernel(scaling: float | None) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for group in pack(rows_of(SHAPES["mixed"])).groups:
-        rows, length = group.segments.shape
-        allowed = group.allowed()
-        blocked = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
-        states = torch.randn(3, rows, 4, length, 8, generator=generator)
-        found = []
-        for attend, mask in ((packing._product_attention, blocked), (packing._fused_attention, allowed)):
-            inputs = [t.clone().requires_grad_() for t in states]
-            output = attend(*inputs, mask, scaling, 0.0)
-            output.square().sum().backward()
-            found.append([output.detach(), *(t.grad for t in inputs)])
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_a_packed_batch_by_hand() -> None:
-    batch = pack([Replies([10, 11], [[20], [30, 31]]), Replies([], [[40, 41]])])
-    # behind the tokens there may be fillers
-    assert batch.input_ids[0, :7].tolist() == [10, 11, 20, 30, 31, 40, 41]
-    assert batch.position_ids[0, :7].tolist() == [0, 1, 2, 2, 3, 0, 1]
-    assert batch.ends.tolist() == [2, 4, 6]
-    assert visible(batch) == {
-        0: {0},
-        1: {0, 1},
-        2: {0, 1, 2},
-        3: {0, 1, 3},  # the second tail sees the prefix and itself
-        4: {0, 1, 3, 4},
-        5: {5},
-        6: {5, 6},
-    }
-
-
-@pytest.mark.parametrize("shapes", SHAPES)
-def test_the_end_of_a_reply_sees_the_same_in_the_last_layer_as_in_the_others(shapes: str) -> None:
-    batch = pack(rows_of(SHAPES[shapes]))
-    everywhere, seen = visible(batch), {}
-    for group in batch.groups:
-        mask = group.allowed_from_ends()[:, 0].flatten(0, 1)
-        for place in group.filled.tolist():
-            keys = group.slots[place // group.ends.shape[1]][mask[place]]
-            seen[group.ends.flatten()[place].item()] = set(keys.tolist())
-    assert seen == {end: everywhere[end] for end in batch.ends.tolist()}
-
-
-def visible(batch: PackedBatch) -> dict[int, set[int]]:
-    """Which tokens each real token may look at."""
-    seen = {}
-    for group in batch.groups:
-        for slots, segments, allowed in zip(group.slots, group.segments, group.allowed()[:, 0], strict=True):
-            for column in torch.nonzero(segments >= 0).flatten().tolist():
-                assert not (allowed[column] & (segments < 0)).any()  # never an empty slot
-                seen[slots[column].item()] = set(slots[allowed[column]].tolist())
+def visible(batch: PackedRows) -> list[set[int]]:
+    """Which tokens each token may look at."""
+    begins = [sum(batch.lengths[:segment]) for segment in range(len(batch.lengths))]
+    whole: list[list[int]] = []
+    seen = []
+    for begin, length, prefix in zip(begins, batch.lengths, batch.prefixes, strict=True):
+        before = whole[prefix] if prefix >= 0 else []
+        seen += [{*before, *range(begin, begin + place + 1)} for place in range(length)]
+        whole.append([*before, *range(begin, begin + length)])
     return seen
+
+
+def test_packed_replies_by_hand() -> None:
+    batch = pack_replies([Replies([10, 11], [[20], [30, 31]]), Replies([], [[40, 41]])])
+    assert batch.ids.tolist() == [10, 11, 20, 30, 31, 40, 41]
+    assert batch.positions.tolist() == [0, 1, 2, 2, 3, 0, 1]
+    assert batch.places.tolist() == [2, 4, 6]
+    # the second tail sees the prefix and itself
+    assert visible(batch) == [{0}, {0, 1}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3, 4}, {5}, {5, 6}]
+    assert batch.rows() == [[10, 11], [10, 11, 20], [10, 11, 30, 31], [40, 41]]
+
+
+def test_packed_rows_and_places_by_hand() -> None:
+    batch = pack_rows([[1, 2, 3], [4, 5, 6, 7]], [1, 2])
+    assert batch.ids.tolist() == [1, 2, 4, 5, 6]
+    assert batch.positions.tolist() == [0, 1, 0, 1, 2]
+    assert batch.places.tolist() == [1, 3, 4]
+    assert pack_rows([[1, 2, 3], [4]], [1, 1], skip=0).places.tolist() == [2, 3]
+    assert pack_places([[1, 2, 3], [4, 5]], [[0, 2], [1]]).places.tolist() == [0, 2, 4]
 
 
 def test_right_padding_by_hand() -> None:
     padded = pad_right([Replies([10, 11], [[20], [30, 31]]), Replies([], [[40]])], PAD)
     assert padded["input_ids"].tolist() == [[10, 11, 20, 0], [10, 11, 30, 31], [40, 0, 0, 0]]
     assert padded["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_plain_forward_of_a_packed_model_is_refused_until_its_attention_is_set_back(family: str) -> None:
-    rows, model = rows_of(SHAPES["pairs"]), plain_model(family)
-    expected = plain_scores(model, rows)
-    ours = ScoringModel(model)
-    assert model.config._attn_implementation == ATTENTION
-    with pytest.raises(ValueError, match=r"set_attn_implementation\('sdpa'\)"):
-        plain_scores(model, rows)
-    ours(packed=pack(rows))
-    model.set_attn_implementation("sdpa")
-    torch.testing.assert_close(plain_scores(model, rows), expected, rtol=0, atol=1e-6)
-    model.set_attn_implementation(ATTENTION)
-    torch.testing.assert_close(ours(packed=pack(rows))[:, 0], expected, rtol=0, atol=1e-5)
-
-
-def test_packed_attention_without_its_rows_is_refused() -> None:
-    states = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(ValueError, match=ATTENTION):
-        packed_attention(None, states, states, states, None)
 
 
 def test_unpacked_on_request_gives_the_same_scores() -> None:
@@ -234,12 +171,16 @@ def test_unpacked_on_request_gives_the_same_scores() -> None:
     torch.testing.assert_close(ours(**ours.collate(rows, PAD))[:, 0], expected, rtol=0, atol=1e-6)
 
 
-def test_families_and_windows_that_packing_does_not_know_are_padded_or_refused() -> None:
+def test_an_encoder_is_padded_and_a_window_is_packed() -> None:
     bert = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     config = AutoConfig.for_model("bert", vocab_size=VOCABULARY, num_labels=1, pad_token_id=PAD, **bert)
     encoder = AutoModelForSequenceClassification.from_config(config)
     sliding = plain_model("qwen3", use_sliding_window=True, sliding_window=4, max_window_layers=0)
-    for model, found in ((encoder, "bert"), (sliding, "qwen3 with sliding windows")):
-        assert not ScoringModel(model).packed
-        with pytest.raises(InputError, match=f"{found} is not one of gpt2, llama, qwen3"):
-            ScoringModel(model, packed=True)
+    assert not ScoringModel(encoder).packed
+    with pytest.raises(InputError, match="--packed: bert is an encoder; needed: a decoder, or no --packed"):
+        ScoringModel(encoder, packed=True)
+    rows = rows_of(SHAPES["very unequal rows"])
+    assert ScoringModel(sliding).packed
+    torch.testing.assert_close(
+        ScoringModel(sliding)(pack_replies(rows))[:, 0], plain_scores(sliding, rows), atol=1e-5, rtol=0
+    )

@@ -1,148 +1,76 @@
-"""Functions whose gradients are written here, since torch's own go over their tensors several times more.
+"""Log-probabilities of given tokens, from states behind the last norm, without all logits in memory at once.
 
-Design decisions:
-- Only what showed in a profile of an iteration of PPO on a CPU (benchmarks/ppo.py): there a pass over the states of a
-  layer costs as much as a tenth of its products. Each stands beside torch's own way in tests/unit/test_functions.py.
-- Measured on one thread, forward and backward (EPYC 9004): the norm of 2,290 states of 256 numbers 3.2 -> 1.7 ms, the
-  gate of as many of 688 18 -> 8 ms, the log-probabilities of 768 tokens out of 8,192 12.4 -> 8.2 ms.
-- First derivatives only: a backward through a backward raises.
+The functions whose gradients are written here go over logits fewer times than torch's own; each stands beside torch's
+own way in tests/unit/test_logprobs.py. First derivatives only: a backward through a backward raises.
 """
 
-import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
-from lmgym.models.fast.products import added_product, product
+from lmgym.engine import max_over_ranks
+from lmgym.models.decoder import Decoder
+from lmgym.models.parameters import is_sharded
 
+CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
 CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
+FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product by a large weight, and of one whose gradient it adds to
 
 
-def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """hidden / sqrt(mean(hidden^2) + epsilon) * weight over the last axis (Zhang and Sennrich 2019).
+def token_logprobs(
+    decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """Log-probabilities [M] in fp32 of targets [M] from states [M, W] behind the last norm, at a temperature.
 
-    Of the weight's type. On a CPU it is computed in fp32, or float64 as its weight, and rounded once it is normed.
+    In chunks: logits of a large vocabulary are held for few tokens at a time. For a head that learns they are kept
+    until the backward, or computed again in it; for a frozen one what the backward needs of them is. Collective where
+    the head is sharded: a chunk is a call of its module, for which all ranks gather it, so all make as many.
     """
-    if hidden.device.type == "cpu" and not torch.is_grad_enabled() and weight.dtype != torch.float64:
-        hidden = hidden.float()
-        return (hidden * inverse_root(hidden, epsilon)).to(weight.dtype).mul_(weight)
-    hidden = hidden.to(weight.dtype)  # of one type: torch's fused kernel refuses others, and is several without
-    if hidden.device.type != "cpu" or hidden.dtype != torch.float32:
-        return F.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
-    return RMSNorm.apply(hidden, weight, epsilon)
+    vocabulary, head = decoder.model.config.vocab_size, decoder.model.get_output_embeddings()
+    most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
+    if not len(targets) and not sharded:
+        return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
+    learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
+    on_cpu = normed.device.type == "cpu"
+    if decoder.anatomy.plain_head and type(head) is nn.Linear and not sharded and (on_cpu or not learns):
+        in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary)
+        rows = min(most, in_cache) if on_cpu else most
+        kept = most if learns else len(targets)
+
+        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return head_logprobs(states, head.weight, head.bias, wanted, temperature, rows)
+    else:
+        kept = most
+
+        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return _logprobs(decoder, states, wanted, temperature)
+
+    number = max(1, -(-len(targets) // kept))
+    if sharded:
+        number = int(max_over_ranks(torch.tensor(number)))
+    if number == 1:
+        return read(normed, targets)
+    pieces, again = [], torch.is_grad_enabled()
+    for chunk, wanted in zip(_parts(normed, kept, number), _parts(targets, kept, number), strict=True):
+        pieces.append(checkpoint(read, chunk, wanted, use_reentrant=False) if again else read(chunk, wanted))
+    return torch.cat(pieces)
 
 
-def inverse_root(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """1 / sqrt(mean(hidden^2) + epsilon), [..., 1], as sqrt(W) / hypot(|hidden|, sqrt(W epsilon)).
-
-    Few kernels, and no number among their arguments, which torch makes a tensor of at each call: for 4 states of 256
-    numbers the norm took 26 microseconds, and takes 10.
-    """
-    root, floor = _constants(hidden.shape[-1], epsilon)
-    return torch.div(root, torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).hypot_(floor))
+def _parts(states: torch.Tensor, size: int, number: int) -> list[torch.Tensor]:
+    """So many of a size, the last ones empty where there are no more."""
+    found = list(states.split(size))
+    return found + [states[:0]] * (number - len(found))
 
 
-@functools.cache
-def _constants(width: int, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """sqrt(W) and sqrt(W epsilon), [1] each, on the CPU."""
-    with torch.inference_mode(False):
-        floor = torch.tensor([(width * epsilon) ** 0.5], device="cpu")
-        return torch.tensor([width**0.5], device="cpu"), floor
-
-
-class RMSNorm(torch.autograd.Function):
-    """`rms_norm` of [..., W] in fp32."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """Keeps the normed states, not the states."""
-        inverse = inverse_root(hidden, epsilon)
-        normed = hidden * inverse
-        ctx.save_for_backward(normed, inverse, weight)
-        return normed * weight
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """With n the normed states and r the inverse root: r (g w - n mean(g w n)), and the sum of g n."""
-        normed, inverse, weight = ctx.saved_tensors
-        along = gradient * normed
-        of_weight = along.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
-        mean = (along @ weight).div_(-along.shape[-1])
-        of_hidden = torch.mul(gradient, weight, out=along).addcmul_(normed, mean[..., None]).mul_(inverse)
-        return of_hidden, of_weight, None
-
-
-def gated_silu(joined: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up, [N, I] of gate and up side by side, [N, 2 I]."""
-    if torch.is_grad_enabled():
-        return GatedSilu.apply(joined)
-    gate, up = joined.chunk(2, -1)
-    return F.silu(gate).mul_(up)
-
-
-class GatedSilu(torch.autograd.Function):
-    """silu(gate) * up, [N, I] of gate and up side by side, [N, 2 I] (Shazeer 2020, SwiGLU)."""
-
-    @staticmethod
-    def forward(ctx: Any, joined: torch.Tensor) -> torch.Tensor:
-        """Keeps silu(gate) too."""
-        gate, up = joined.chunk(2, -1)
-        opened = F.silu(gate)
-        ctx.save_for_backward(joined, opened)
-        return opened * up
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Of both, written side by side."""
-        joined, opened = ctx.saved_tensors
-        gate, up = joined.chunk(2, -1)
-        found = torch.empty_like(joined)
-        of_gate, of_up = found.chunk(2, -1)
-        torch.mul(gradient, opened, out=of_up)
-        torch.ops.aten.silu_backward.grad_input(gradient * up, gate, grad_input=of_gate)
-        return found
-
-
-class Taken(torch.autograd.Function):
-    """Some places of a tensor's first axis, each at most once: its backward writes where index_select's adds.
-
-    On a CPU that sum goes place by place, and took as long as a product.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """[M, ...] of [N, ...]."""
-        ctx.save_for_backward(places)
-        ctx.count = len(states)
-        return states.index_select(0, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """0 where nothing was taken."""
-        [places] = ctx.saved_tensors
-        return gradient.new_zeros(ctx.count, *gradient.shape[1:]).index_copy_(0, places, gradient), None
-
-
-class Spread(torch.autograd.Function):
-    """`Taken` the other way round: entries at places of a longer tensor, 0 elsewhere; one kernel, whatever the rows."""
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
-        """[count, ...] of [M, ...]."""
-        ctx.save_for_backward(places)
-        return states.new_zeros(count, *states.shape[1:]).index_copy_(0, places, states)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Those of the places."""
-        [places] = ctx.saved_tensors
-        return gradient.index_select(0, places), None, None
+def _logprobs(decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = decoder.logits(normed)
+    if temperature not in (0, 1):
+        logits = logits.float() / temperature
+    return TargetLogprobs.apply(logits, targets)
 
 
 class TargetLogprobs(torch.autograd.Function):
@@ -222,12 +150,12 @@ class HeadLogprobs(torch.autograd.Function):
             low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
-                inputs, by = states[part].to(dtype), product if len(targets) - start >= rows else F.linear
+                inputs = states[part].to(dtype)
                 if rounds:
                     rounded = narrow[part] if learns else narrow[: len(inputs)]
                     logits = wide[: len(inputs)].copy_(_product_into(rounded, inputs, low, low_bias))
                 else:
-                    rounded = logits = by(inputs, low, low_bias)
+                    rounded = logits = F.linear(inputs, low, low_bias)
                 logits = logits if temperature in (0, 1) else logits.div_(temperature)
                 found[part] = _logprobs_of(logits, targets[part])
                 if rounds:
@@ -235,7 +163,7 @@ class HeadLogprobs(torch.autograd.Function):
                 elif learns:
                     every.append(logits)
                 if slopes is not None:
-                    slopes[part] = by(rounded, low.t())
+                    slopes[part] = F.linear(rounded, low.t())
         every = [narrow] if rounds and learns else every
         ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
         ctx.save_for_backward(*(kept for kept in (states if learns else None, slopes) if kept is not None), *every)
@@ -254,7 +182,7 @@ class HeadLogprobs(torch.autograd.Function):
         for start, every in zip(range(0, len(gradient), ctx.rows), kept, strict=False):
             part = slice(start, start + ctx.rows)
             if ctx.needs_input_grad[1]:
-                of_weight = added_product(of_weight, every, (states[part] * scale[part]).to(every.dtype))
+                of_weight = _added_product(of_weight, every, (states[part] * scale[part]).to(every.dtype))
             if ctx.needs_input_grad[2]:
                 own = torch.mv(every.t(), scale[part, 0].to(every.dtype))
                 of_bias = own.float() if of_bias is None else of_bias.add_(own)
@@ -288,3 +216,11 @@ def _chunks(logits: torch.Tensor) -> list[slice]:
     """Rows of [M, vocabulary] that a CPU's cache holds together."""
     rows = max(1, CACHED_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+
+
+def _added_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """total + left^T right in fp32, [a, b] of [n, a] and [n, b]: what a block adds to a weight's gradient."""
+    if total is not None and left.dtype == total.dtype:
+        return total.addmm_(left.t(), right)
+    found = torch.mm(left.t(), right)
+    return found.float() if total is None else total.add_(found)
