@@ -111,7 +111,7 @@ class Rows:
 def policy_products(shape: Shape, way: Way, rows: Rows, first: int = 0) -> Iterator[Product]:
     """Of layers `first` and above, the head at what is read, and the value head: `ActorCritic.forward`.
 
-    A frozen head's backward counts as one, though it is computed in the forward (lmgym/models/fast/functions.py).
+    A frozen head's backward counts as one, though it is computed in the forward (lmgym/models/logprobs.py).
     """
     n, m = sum(rows.lengths), sum(rows.reads)
     for layer in range(first, shape.layers):

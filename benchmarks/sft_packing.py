@@ -49,9 +49,9 @@ def padded_loss(model, rows: list[Example], pad_id: int) -> torch.Tensor:
     return next_token_loss(model(input_ids=ids, attention_mask=mask).logits, targets)[0]
 
 
-def packed_loss(policy: PolicyModel, rows: list[Example], pad_id: int) -> torch.Tensor:
+def packed_loss(policy: PolicyModel, rows: list[Example]) -> torch.Tensor:
     """Ours."""
-    logits = policy(**policy.collate([row.ids for row in rows], [row.places for row in rows], pad_id))
+    logits = policy(**policy.collate([row.ids for row in rows], [row.places for row in rows]))
     return next_token_loss_at(logits, torch.tensor([target for row in rows for target in row.targets]))[0]
 
 
@@ -65,15 +65,6 @@ def padding_share(updates: list[list[Example]], by_length: bool) -> float:
     """Of all slots of the padded batches, those that hold no token."""
     batches = [batch for update in updates for batch in cut(update, by_length)]
     slots = sum(len(batch) * max(len(row.ids) for row in batch) for batch in batches)
-    return 1 - sum(len(row.ids) for batch in batches for row in batch) / slots
-
-
-def filler_share(policy: PolicyModel, updates: list[list[Example]], pad_id: int) -> float:
-    """The same of packed batches: the linear layers' fillers."""
-    batches = [batch for update in updates for batch in cut(update, by_length=True)]
-    slots = sum(
-        policy.collate([r.ids for r in b], [r.places for r in b], pad_id)["packed"].input_ids.numel() for b in batches
-    )
     return 1 - sum(len(row.ids) for batch in batches for row in batch) / slots
 
 
@@ -102,7 +93,7 @@ def main() -> None:
     ways: dict[str, Callable[[list[Example]], None]] = {
         "padded": lambda rows: run(plain, rows, False, lambda batch: padded_loss(plain, batch, pad)),
         "padded, sorted by length": lambda rows: run(plain, rows, True, lambda batch: padded_loss(plain, batch, pad)),
-        "packed": lambda rows: run(policy, rows, True, lambda batch: packed_loss(policy, batch, pad)),
+        "packed": lambda rows: run(policy, rows, True, lambda batch: packed_loss(policy, batch)),
     }
     difference = largest_difference(plain, policy, updates[0], ways)
     seconds = measure(ways, updates, given.repetitions)
@@ -111,7 +102,7 @@ def main() -> None:
     padding = {
         "padded": padding_share(updates, by_length=False),
         "padded, sorted by length": padding_share(updates, by_length=True),
-        "packed": filler_share(policy, updates, pad),
+        "packed": 0.0,
     }
     record = {
         "date": datetime.date.today().isoformat(), "machine": machine,

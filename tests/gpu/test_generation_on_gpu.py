@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmgym.generation.decoding import GraphedStep, prefill, step
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
+from lmgym.generation.steps import start_packed
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
 from lmgym.scorers import HFScorer
@@ -52,15 +52,17 @@ def exact_products():
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_replayed_step_is_the_step(family: str, n: int, small_models: dict[str, Path]) -> None:
-    functions = generator_of(small_models[family]).family
+    decoder = generator_of(small_models[family]).decoder
     prompts = prompts_of(12 // n)
-    (logits, one), (_, other) = (prefill(functions, prompts, n, 20) for _ in range(2))
-    tokens, replay = logits.argmax(-1).repeat_interleave(n), GraphedStep(functions, other)
+    (logits, plain), (_, graphed) = (start_packed(decoder, prompts, n, 20) for _ in range(2))
+    assert graphed.graphs
+    plain.graphs = False
+    tokens = logits.argmax(-1).repeat_interleave(n)
     for _ in range(20):
-        expected = step(functions, tokens, one)
-        torch.testing.assert_close(replay(tokens), expected, rtol=0, atol=1e-4)
+        expected = plain.advance(tokens)
+        torch.testing.assert_close(graphed.advance(tokens), expected, rtol=0, atol=1e-4)
         tokens = expected.topk(3).indices[torch.arange(12), torch.arange(12) % 3]
-    assert (one.length, other.length) == (20, 20)
+    assert (plain.cache.length, graphed.cache.length) == (20, 20)
 
 
 def share_alike(some: list[list[Completion]], others: list[list[Completion]]) -> float:
@@ -71,15 +73,16 @@ def share_alike(some: list[list[Completion]], others: list[list[Completion]]) ->
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_replies_in_fp32_are_those_of_the_cpu(family: str, temperature: float, small_models, capsys) -> None:
+def test_replies_in_fp32_are_those_of_the_cpu(
+    family: str, temperature: float, small_models, capsys, monkeypatch
+) -> None:
     # a rounding may move a boundary across a sampled number: nearly all replies are equal, and the share is said
     sampling = Sampling(max_new_tokens=40, temperature=temperature, top_p=0.95, seed=3)
     prompts = prompts_of(16)
     expected = generator_of(small_models[family], "cpu").generate(prompts, 2, sampling)
     generator = generator_of(small_models[family])
-    assert generator.graphs
     found = generator.generate(prompts, 2, sampling)
-    generator.graphs = False
+    monkeypatch.setattr("lmgym.generation.steps.GRAPH_STEPS", 1 << 30)
     eager = generator.generate(prompts, 2, sampling)
     with capsys.disabled():
         print(f"\n{family} T={temperature}: GPU as CPU {share_alike(found, expected):.3f}, "

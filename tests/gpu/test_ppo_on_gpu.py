@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmgym.models.causal_rows import lay, run_layers, token_logprobs
-from lmgym.models.fast.families import family_of
+from lmgym.models.decoder import Decoder
 from lmgym.models.loading import load_tokenizer
+from lmgym.models.logprobs import token_logprobs
+from lmgym.models.packed_rows import pack_rows
 from lmgym.models.policies import load_policy
 from ppo.random_walks_start import make_start
 
@@ -41,9 +42,9 @@ def test_logprobs_and_gradients_are_those_of_the_cpu(
     for device in ("cpu", "cuda"):
         model = load_policy(folder, load_tokenizer(folder)).to(device)
         model.get_output_embeddings().requires_grad_(head_learns)
-        functions = family_of(model)
-        states = run_layers(functions, lay(rows, counts).to(device))
-        logprobs = token_logprobs(functions, functions.norm(states), targets.to(device), 0.8)
+        decoder = Decoder(model)
+        states = decoder.hidden(pack_rows(rows, counts).to(device))
+        logprobs = token_logprobs(decoder, states, targets.to(device), 0.8)
         logprobs.sum().backward()
         found[device] = (
             logprobs.detach().cpu(),

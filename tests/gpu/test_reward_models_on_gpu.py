@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmgym.models.loading import load_classifier, load_tokenizer
-from lmgym.models.packing import pad_right
+from lmgym.models.packed_rows import pad_right
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import share_prefix
 

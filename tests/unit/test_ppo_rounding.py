@@ -115,8 +115,6 @@ def read_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     pack = ppo.experience.pack_rows
     one_early = lambda *given: replace(rows := pack(*given), places=rows.places - 1)  # noqa: E731
     monkeypatch.setattr(ppo.experience, "pack_rows", one_early)
-        ppo.experience, "pack_rows", lambda *given: replace(rows := pack(*given), places=rows.places - 1)
-    )
 
 
 def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeypatch, scale: float = 1.0) -> None:
