@@ -14,7 +14,7 @@ from lmgym.engine import agreed, rank, share_objects, world_size
 from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode, run_episodes
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling
+from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig
@@ -26,6 +26,7 @@ EVALUATION_SEED = 7_654_321
 
 Lost = dict[str, tuple[int, int, str]]
 """how many of so many could not be had, and the trouble with one of them"""
+SHOWN = 4  # replies that people are shown at an evaluation
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,25 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
         if failed
     ]
     return Evaluated(metrics, table_rows(episodes, tasks, seen), notes, lost["rewards"])
+
+
+def replies_to_show(
+    config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, sampling: Sampling, rows: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], str]:
+    """Rows of replies for people, and how they were drawn. Collective.
+
+    Where the model's generation config has settings, its users sample with these: SHOWN replies are drawn so. Else they
+    are the evaluation's own `rows`.
+    """
+    own, source = own_sampling(generator.model.generation_config, sampling)
+    if str(own) == str(sampling):
+        return rows, f"{sampling}, as in rollouts"
+    numbers = range(rank(), len(gym.eval_tasks), world_size())[:SHOWN]
+    tasks = [gym.eval_tasks[i] for i in numbers]
+    episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    patience = Patience(config.reward.reward_timeout, config.reward.reward_retries)
+    seen = agreed(lambda: watch(gym, episodes, tasks, patience))
+    return table_rows(episodes, tasks, seen), f"{own} ({source})"
 
 
 def _logged(name: str) -> str:

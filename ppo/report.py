@@ -9,7 +9,6 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import engine_name, world_size
-from lmgym.generation.protocol import Sampling
 from lmgym.models.policies import save_policy
 from lmgym.models.saving import below
 from lmgym.plain_engine import Trained
@@ -66,11 +65,11 @@ def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, f
     say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
 
 
-def show_samples(rows: Sequence[Mapping[str, Any]], update: int, sampling: Sampling) -> None:
-    """Some replies after so many updates, how they were drawn, and their scores; nothing where there are none."""
+def show_samples(rows: Sequence[Mapping[str, Any]], update: int, drawn: str) -> None:
+    """Some replies after so many updates, how they were `drawn`, and their scores; nothing where there are none."""
     if not rows:
         return
-    title = f"replies to held-out prompts after {update:,} updates: {sampling}, as in rollouts"
+    title = f"replies to held-out prompts after {update:,} updates: {drawn}"
     table = Table(title=title, title_justify="left")
     scorers = sorted({name for row in rows for name in row["scores"]})
     watched = sorted({name for row in rows for name in row.get("watched", ())})

@@ -37,7 +37,7 @@ from ppo.advantages import masked_sums
 from ppo.bounds import refuse_impossible
 from ppo.config import PPOConfig
 from ppo.demand import refuse_excess_memory
-from ppo.evaluation import evaluate, gains, play, table_rows
+from ppo.evaluation import evaluate, gains, play, replies_to_show, table_rows
 from ppo.experience import Gap, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.gyms import Gym, Prepare, refuse_unheeded
@@ -280,6 +280,7 @@ def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: 
         metrics["alarm/gold_falls"] = float(on)
         if on and before < 0 and run.is_main:
             show_notes([state.alarm.words(update, reward, gold)])
+    shown, drawn = replies_to_show(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling, found.rows)
     if run.is_main:
-        show_samples(found.rows, update, p.sampling)
+        show_samples(shown, update, drawn)
     return metrics

@@ -154,4 +154,7 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
         trust_remote_code=config.scorer.trust_remote_code,
     )
     run.update(new_head=new_head)
-    return ScoringModel(adapt(classifier, config.scorer, run), config.scorer.packed)
+    scoring = ScoringModel(adapt(classifier, config.scorer, run), config.scorer.packed)
+    if run.is_main and scoring.decoder is not None and scoring.decoder.note:
+        show_notes([scoring.decoder.note])
+    return scoring

@@ -149,6 +149,7 @@ def _make_trainer(
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
     loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
     policy = PolicyModel(adapt(loaded, config.policy, run), config.policy.packed)
+    show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
     if keeper:
         keeper.checkpoint_bytes = room_for_checkpoints(config, policy, run)
     objective = task.objective(policy, tokenizer.pad_token_id)

@@ -5,12 +5,14 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from acting import TOKENIZER, Judges, Scripted
 from judged import chats, rewards_of
+from transformers import GenerationConfig
 
 from lmgym.environments.app import deploy
 from lmgym.environments.protocol import Judgement
@@ -25,7 +27,7 @@ from lmgym.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from ppo import gyms
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.evaluation import evaluate, gains, play
+from ppo.evaluation import evaluate, gains, play, replies_to_show
 from ppo.figures import of_rollouts
 from ppo.gyms import (
     FIRST_USER,
@@ -341,6 +343,31 @@ def test_watched_scorers_have_mean_error_and_gain_each() -> None:
     assert gains(metrics, before, gym.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
 
 
+class Told(Scripted):
+    """A model whose generation config says how it is sampled; it answers with the settings that it is given."""
+
+    def __init__(self, **settings) -> None:
+        self.model = SimpleNamespace(generation_config=GenerationConfig(**settings))
+
+    def generate(self, prompts, n, sampling, progress=None):
+        return [[Completion(str(sampling), "eos", (5,), (-1.0,), 1)] * n for _ in prompts]
+
+
+def test_people_are_shown_replies_drawn_as_the_models_users_will_draw_them() -> None:
+    tasks = [{"prompt": HELLO} for _ in range(6)]
+    gym = Gym([], tasks, ScoredChat, Judges(), "", watched={"b": LENGTH})
+    config, rollouts = PPOConfig("x"), Sampling(8, temperature=1.0)
+    told = Told(do_sample=True, temperature=0.6, top_p=0.95)
+    rows, drawn = replies_to_show(config, gym, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
+    assert drawn == "temperature 0.6, top_p 0.95 (generation_config.json)"
+    assert [row["reply"] for row in rows] == ["temperature 0.6, top_p 0.95"] * 4
+    assert all(row["reward"] is not None and "b" in row["watched"] for row in rows)
+    silent, measured = Told(), [{"reply": "as measured"}]
+    assert replies_to_show(config, gym, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
+        measured, "temperature 1, as in rollouts",
+    )  # fmt: skip
+
+
 class Fails:
     """A scorer and a metric that raise so often, and always for a reply to more than one turn of talk if `picky`."""
 
@@ -366,7 +393,7 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
     assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
-    show_samples(found.rows, 1280, Sampling(temperature=0.7))
+    show_samples(found.rows, 1280, "temperature 0.7, as in rollouts")
     title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
     assert title in " ".join(capsys.readouterr().out.split())
     why = "raised OSError: the server [/b] is away (test_gyms.py:"

@@ -8,7 +8,6 @@ from attacks import ATTACKS, drives
 import ppo.report
 import reward_models.report
 import sft.report
-from lmgym.generation.protocol import Sampling
 from lmgym.reporting import show_notes
 
 
@@ -53,7 +52,7 @@ def test_rows_of_reward_models_are_shown_harmlessly(name: str, tails: int, capsy
 @pytest.mark.parametrize("name", ATTACKS)
 def test_samples_of_ppo_are_shown_harmlessly(name: str, capsys) -> None:
     row = {"prompt": ATTACKS[name], "reply": f"[/b]{ATTACKS[name]}", "tokens": 3, "reward": None, "scores": {}}
-    ppo.report.show_samples([row], 4, Sampling(8))
+    ppo.report.show_samples([row], 4, "greedy")
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert drives(shown) == []
