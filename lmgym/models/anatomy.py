@@ -6,7 +6,8 @@ rows are padded, and one line says why. Recurrent and hybrid decoders, and those
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lmgym.errors import InputError, one_line
 from lmgym.models.attention import RowAttention, attending, noting
-from lmgym.models.packed_rows import pack_rows
+from lmgym.models.packed_rows import PackedRows, pack_rows
 from lmgym.models.parameters import gathered
 
 ROWS = ((1, 5, 3, 2, 6, 4, 7), (3, 1, 2, 8))
@@ -43,6 +44,8 @@ class Anatomy:
     """what has weights of its own and runs before the first layer, such as embeddings"""
     plain_head: bool
     """logits are head.weight times the states, plus its bias, and nothing else"""
+    after_attention: tuple[str, ...]
+    """what follows the attention of the last layer and works token by token: it need run only where states are read"""
     padded_because: str
     """why rows are padded; empty where they are packed"""
 
@@ -97,10 +100,14 @@ def _examine(model: Any) -> Anatomy:
     finally:
         for hook in hooks:
             hook.remove()
-    because = _why_padded(model, name, model.get_submodule(blocks), rows, torch.cat(alone))
+    packed = pack_rows(rows, [len(row) for row in rows], skip=0).to(device)
+    because = _why_padded(model, name, model.get_submodule(blocks), packed, torch.cat(alone))
+    late = () if because else _after_attention(model, name, blocks, packed)
     outputs = 0 if isinstance(block, torch.Tensor) else len(block)
     early = tuple(dict.fromkeys(before[: before.index("block")]))
-    return Anatomy(name, blocks, type(output), outputs, early, _has_plain_head(model, name, output, alone[0]), because)
+    return Anatomy(
+        name, blocks, type(output), outputs, early, _has_plain_head(model, name, output, alone[0]), late, because
+    )
 
 
 def find_blocks(model: Any) -> str:
@@ -116,17 +123,14 @@ def _holds(module: nn.Module, blocks: nn.Module) -> bool:
     return isinstance(module, PreTrainedModel) and any(child is blocks for child in module.modules())
 
 
-def _why_padded(model, trunk: str, blocks, rows: list[list[int]], alone: torch.Tensor) -> str:
+def _why_padded(model, trunk: str, blocks, packed: PackedRows, alone: torch.Tensor) -> str:
     """Why this model cannot run packed; empty where it can."""
     types = set(getattr(model.config, "layer_types", None) or ()) - MASKS
     if types:
         return f"it has layers of type {', '.join(sorted(types))}"
-    packed = pack_rows(rows, [len(row) for row in rows], skip=0).to(alone.device)
     try:
-        with noting() as noted, attending(model.config, RowAttention(packed)):
-            found = model.get_submodule(trunk)(
-                input_ids=packed.ids[None], position_ids=packed.positions[None], use_cache=False
-            ).last_hidden_state[0]
+        with noting() as noted:
+            found = _packed_states(model, trunk, packed)
     except Exception as error:  # whatever a family's code does with what it does not expect
         return f"its forward refuses packed rows: {one_line(str(error) or type(error).__name__, 120)}"
     modules = [module for module, _ in noted]
@@ -139,6 +143,60 @@ def _why_padded(model, trunk: str, blocks, rows: list[list[int]], alone: torch.T
     if not gap <= TOLERANCES.get(alone.dtype, COARSE):
         return f"packed states differ from those of rows alone by {gap:.2g} of the largest"
     return ""
+
+
+def _packed_states(model, trunk: str, packed: PackedRows) -> torch.Tensor:
+    with attending(model.config, RowAttention(packed)):
+        return model.get_submodule(trunk)(
+            input_ids=packed.ids[None], position_ids=packed.positions[None], use_cache=False
+        ).last_hidden_state[0]
+
+
+def _after_attention(model, trunk: str, blocks: str, packed: PackedRows) -> tuple[str, ...]:
+    """The outermost modules of the last layer with matrices that are called after its attention, with states of all
+    tokens alone, and give such; none where to run them at some tokens alone changes what these get.
+    """
+    layers, found, shape = model.get_submodule(blocks), [], (1, len(packed.ids))
+    prefix = f"{blocks}.{len(layers) - 1}."
+    with noting() as noted:
+
+        def look(module, inputs, kwargs, output, name: str) -> None:
+            states = [*inputs, *kwargs.values(), output]
+            plain = len(states) == 2 and all(isinstance(s, torch.Tensor) and s.shape[:2] == shape for s in states)
+            if name in late and plain and any(p.ndim > 1 for p in module.parameters()):
+                found.append(name)
+
+        late: set[str] = set()
+        named = [(n, m) for n, m in model.named_modules() if n.startswith(prefix)]
+        hooks = [m.register_forward_hook(functools.partial(look, name=n), with_kwargs=True) for n, m in named]
+        hooks += [
+            m.register_forward_pre_hook(lambda *_, n=n: late.add(n) if len(noted) == len(layers) else None)
+            for n, m in named
+        ]
+        try:
+            whole = _packed_states(model, trunk, packed)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    outermost = tuple(n for n in found if not any(n.startswith(f"{other}.") for other in found))
+    places = torch.arange(0, len(packed.ids), 2, device=whole.device)
+    with forwards(at_places(model, outermost, places)):
+        part = _packed_states(model, trunk, packed)
+    gap = (part - whole)[places].abs().max() / whole.abs().max().clamp(min=1)
+    return outermost if gap <= TOLERANCES.get(whole.dtype, COARSE) else ()
+
+
+def at_places(model, names: Sequence[str], places: torch.Tensor) -> dict[nn.Module, Callable]:
+    """Forwards of modules by name that run at these places of [1, N, ...] alone, and give 0 at the others."""
+
+    def of(forward: Callable) -> Callable:
+        def run(states: torch.Tensor) -> torch.Tensor:
+            found = forward(states.index_select(1, places))
+            return found.new_zeros(1, states.shape[1], found.shape[-1]).index_copy(1, places, found)
+
+        return run
+
+    return {module: of(module.forward) for module in map(model.get_submodule, names)}
 
 
 def other_window(config, windows: list[int | None]) -> str:

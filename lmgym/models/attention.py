@@ -119,31 +119,37 @@ class RowAttention:
     """Attention within packed rows.
 
     `kept` are keys and values of tokens before all rows, which every segment sees first; positions must go on from
-    them. With `record` the keys and values of the rows are added to it.
+    them. With `record` the keys and values of the rows are added to it. The last of so many `layers`, where it is said
+    how many there are, attends from the places that are read alone, and gives 0 at the others.
     """
 
-    def __init__(self, rows: PackedRows, kept: KeyValues | None = None, record: KeyValues | None = None) -> None:
-        self.rows, self.kept, self.record = rows, kept, record
+    def __init__(
+        self, rows: PackedRows, kept: KeyValues | None = None, record: KeyValues | None = None, layers: int = 0
+    ) -> None:
+        self.rows, self.kept, self.record, self.layers = rows, kept, record, layers
         self._runs = _runs(rows.lengths, rows.prefixes)
         self._layer = 0
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention
     ) -> torch.Tensor:
-        """See `Attention`. Queries may be of the read tokens alone, [M, heads, D], where `rows.reads` names them."""
+        """See `Attention`."""
         if self.record is not None:
             self.record.keys.append(key)
             self.record.values.append(value)
         before = None
         if self.kept is not None:
             before = (self.kept.keys[self._layer], self.kept.values[self._layer])
-            self._layer += 1
+        self._layer += 1
         varlen = self.rows.varlen
-        all_ask = len(query) == len(key)
         by_kernel = query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and layer.dropout == 0
-        if varlen and by_kernel and all_ask and before is None and layer.softcap is None and layer.sinks is None:
+        if varlen and by_kernel and before is None and layer.softcap is None and layer.sinks is None:
             return _by_varlen(query, key, value, layer, varlen)
-        return self._by_segments(query, key, value, layer, before, None if all_ask else self.rows.reads)
+        if self._layer == self.layers and self.rows.reads is not None and len(self.rows.places):
+            asking = query.index_select(0, self.rows.places)
+            found = self._by_segments(asking, key, value, layer, before, self.rows.reads)
+            return found.new_zeros(len(query), *found.shape[1:]).index_copy(0, self.rows.places, found)
+        return self._by_segments(query, key, value, layer, before, None)
 
     def _by_segments(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention, before, reads

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.errors import InputError
-from lmgym.models.anatomy import Anatomy, examine, forwards, logits_of
+from lmgym.models.anatomy import Anatomy, at_places, examine, forwards, logits_of
 from lmgym.models.attention import Attention, RowAttention, again_in_backward, attending
 from lmgym.models.heads import head_name
 from lmgym.models.packed_rows import PackedRows
@@ -58,9 +58,13 @@ class Decoder:
         """States [M, W] behind the last norm at the places that are read.
 
         `states` [N, W] are those of all tokens before layer `first`: the layers below do not run. `recompute` keeps
-        only the states between layers for the backward. Raises ValueError for `attention` where rows are padded.
+        only the states between layers for the backward; otherwise what follows the last layer's attention runs where
+        states are read alone. Raises ValueError for `attention` where rows are padded.
         """
-        attention = self._attention(rows, attention)
+        # what is computed again in the backward must be what it was
+        again = (recompute and torch.is_grad_enabled()) or getattr(self.blocks[-1], "gradient_checkpointing", False)
+        ends_early = self.packed and attention is None and not again
+        attention = self._attention(rows, attention, len(self.blocks) - first if ends_early else 0)
         padded = None if self.packed else _Padded.of(rows)
         blocks, replaced = self.blocks, {}
         for block in blocks[:first]:
@@ -70,6 +74,8 @@ class Decoder:
             replaced[blocks[first - 1]] = self._passing(states if padded is None else padded.side_by_side(states))
         if recompute and torch.is_grad_enabled():
             replaced |= {block: _checkpointed(block) for block in blocks[first:]}
+        if ends_early and len(rows.places):
+            replaced |= at_places(self.model, self.anatomy.after_attention, rows.places)
         found = self._run(rows, attention, padded, replaced)
         return found.index_select(0, rows.places)
 
@@ -92,7 +98,7 @@ class Decoder:
             return out
 
         replaced: dict[nn.Module, Callable] = {block: self._passing(None) for block in blocks[layers:]}
-        self._run(rows, self._attention(rows, None), padded, replaced | {last: recorded})
+        self._run(rows, self._attention(rows, None, 0), padded, replaced | {last: recorded})
         return kept[0][0] if padded is None else padded.end_to_end(kept[0])
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
@@ -103,9 +109,9 @@ class Decoder:
         """[M, labels] of a classifier, from what `hidden` gave."""
         return getattr(self.model, head_name(self.model))(states)
 
-    def _attention(self, rows: PackedRows, attention: Attention | None) -> Attention | None:
+    def _attention(self, rows: PackedRows, attention: Attention | None, layers: int) -> Attention | None:
         if self.packed:
-            return RowAttention(rows) if attention is None else attention
+            return RowAttention(rows, layers=layers) if attention is None else attention
         if attention is not None:
             raise ValueError("a decoder whose rows are padded takes no attention of ours")
         return None
