@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.finite_weights import refuse_non_finite_weights
+from lmgym.models.headed import classifier_class
 from lmgym.models.heads import Float32Head, head_name, init_head
 from lmgym.models.parameters import gathered
 from lmgym.models.sources import no_folder, refuse_pickles, source_arguments
@@ -95,7 +96,7 @@ def load_classifier(
     set_seed(seed)  # a new pooler is drawn within from_pretrained
     labels: dict[str, Any] = {} if config.num_labels == num_labels else {"num_labels": num_labels}
     try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = classifier_class(config).from_pretrained(
             **source_arguments(name, trust_remote_code),
             dtype=torch.float32,
             use_safetensors=True,
@@ -103,6 +104,8 @@ def load_classifier(
             ignore_mismatched_sizes=True,
             **labels,
         )
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputError(f"no classifier loads from {shown_path(name)}: {first_line(error)}") from error
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}

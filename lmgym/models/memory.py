@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM
 
 from lmgym.engine import zero_stage
 from lmgym.errors import InputError
+from lmgym.models.headed import new_classifier
 
 GIB = 1 << 30
 
@@ -83,9 +84,8 @@ def of_states(
 
 def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tuple[int, int]:
     """(all, trainable) weights of a classifier or a causal model, counted without allocating any."""
-    kind = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
     with init_empty_weights():
-        model = kind.from_config(model_config)
+        model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # which accelerate has torn: a tied head is no second matrix
     everything = sum(p.numel() for p in model.parameters())
     if not lora_rank:
