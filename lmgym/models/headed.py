@@ -44,15 +44,17 @@ def classifier_class(config) -> Any:
 
     Raises InputError for a family that is neither known to transformers as a classifier nor a decoder.
     """
-    named = getattr(config, "auto_map", None) or {}  # of code that a hub id brings along
-    if type(config) in AutoModelForSequenceClassification._model_mapping or named:
+    kind: Any = type(config)
+    if kind in AutoModelForSequenceClassification._model_mapping:
         return AutoModelForSequenceClassification
-    if type(config) not in AutoModelForCausalLM._model_mapping or type(config) not in AutoModel._model_mapping:
-        raise InputError(
-            f"{config.model_type} is no family that scores text: transformers knows neither a classifier nor a causal "
-            "model of it; needed: a decoder (llama, gpt2, ...) or an encoder (bert, deberta, ...)"
-        )
-    return _made_class(type(config))
+    if kind in AutoModelForCausalLM._model_mapping and kind in AutoModel._model_mapping:
+        return _made_class(kind)
+    if getattr(config, "auto_map", None):  # of code that a hub id brings along
+        return AutoModelForSequenceClassification
+    raise InputError(
+        f"{config.model_type} is no family that scores text: transformers knows neither a classifier nor a causal model "
+        "of it; needed: a decoder (llama, gpt2, ...) or an encoder (bert, deberta, ...)"
+    )
 
 
 def new_classifier(config, dtype: torch.dtype = torch.float32):
@@ -72,6 +74,6 @@ def _made_class(config_class: Any) -> Any:
     return type(name, (TrunkWithScore, family), own)
 
 
-def _class_of(auto: Any, config_class: type) -> type:
+def _class_of(auto: Any, config_class: Any) -> Any:
     found = auto._model_mapping[config_class]
     return found[0] if isinstance(found, tuple) else found
