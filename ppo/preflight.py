@@ -10,7 +10,7 @@ from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.models.loading import context_length, load_config
-from lmgym.models.policies import refuse_no_eos, refuse_scorer
+from lmgym.models.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
@@ -52,8 +52,8 @@ def check_policy(config: PPOConfig, tokenizer) -> int:
     """
     settings, method = config.policy, config.method
     found = load_config(settings.model, settings.trust_remote_code)
+    refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
-    refuse_scorer(settings.model, found)
     count_layers(config, found)
     if not is_on_trunk(method.critic):
         refuse_unfit_critic(method.critic, tokenizer)

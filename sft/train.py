@@ -10,7 +10,7 @@ from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models.loading import context_length, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
+from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.records import read_records
 from lmgym.rejections import tally
@@ -42,8 +42,8 @@ def train(config: SftConfig, task: SftTask) -> None:
 
     # 3. rows: read, validated, split, tokenised; the prompts that are answered during training, and who judges answers
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
+    refuse_unfit_policy(config.policy.model, load_config(config.policy.model, config.policy.trust_remote_code))
     refuse_no_eos(config.policy.model, tokenizer)
-    refuse_scorer(config.policy.model, load_config(config.policy.model, config.policy.trust_remote_code))
     data = task.prepare(config, tokenizer)
     prompts = _read_prompts(config, task, data, tokenizer)
     _refuse_excess_memory(config, deepspeed)

@@ -51,10 +51,7 @@ def classifier_class(config) -> Any:
         return _made_class(kind)
     if getattr(config, "auto_map", None):  # of code that a hub id brings along
         return AutoModelForSequenceClassification
-    raise InputError(
-        f"{config.model_type} is no family that scores text: transformers knows neither a classifier nor a causal model "
-        "of it; needed: a decoder (llama, gpt2, ...) or an encoder (bert, deberta, ...)"
-    )
+    raise InputError(f"transformers has neither a classifier nor a causal model of the family {config.model_type}")
 
 
 def new_classifier(config, dtype: torch.dtype = torch.float32):

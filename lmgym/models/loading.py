@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.models.architectures import refuse_other_than_text
 from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.headed import classifier_class
 from lmgym.models.heads import Float32Head, head_name, init_head
@@ -62,15 +63,17 @@ def _tokenizer_files(name: str) -> str:
 
 
 def load_config(name: str, trust_remote_code: bool = False):
-    """A model's config alone. Raises InputError where there is none."""
+    """A model's config alone. Raises InputError where there is none, and for a kind of model that no stage can use."""
     try:
-        return AutoConfig.from_pretrained(**source_arguments(name, trust_remote_code))
+        config = AutoConfig.from_pretrained(**source_arguments(name, trust_remote_code))
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"no model config loads from {shown_path(name)}: {first_line(error)}{no_folder(name)}"
         ) from error
+    refuse_other_than_text(name, config)
+    return config
 
 
 def context_length(config) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
+from lmgym.models.architectures import refuse_encoder
 from lmgym.models.decoder import decoder_of
 from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
@@ -37,6 +38,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
 
     Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
     """
+    refuse_encoder(name, load_config(name, trust_remote_code))
     refuse_no_eos(name, tokenizer)
     refuse_pickles(name)
     found: Any
@@ -76,8 +78,9 @@ def refuse_no_eos(name: str, tokenizer) -> None:
         )
 
 
-def refuse_scorer(name: str, config) -> None:
-    """Raises InputError where a config names classifiers alone: told before weights are read."""
+def refuse_unfit_policy(name: str, config) -> None:
+    """Raises InputError for a config of an encoder or of classifiers alone, before weights are read."""
+    refuse_encoder(name, config)
     kinds = config.architectures or []
     if kinds and all("Classification" in kind for kind in kinds):
         raise InputError(f"{name} is no causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
