@@ -108,9 +108,9 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
 
 def _count(config: PPOConfig, model_config) -> tuple[int, int]:
     """(all, trainable) weights of the policy, counted without allocating any."""
-    unfrozen, rank = config.method.num_layers_unfrozen, config.policy.lora_rank
-    if rank or unfrozen <= 0:
-        return count_weights(model_config, rank, causal=True)
+    unfrozen = config.method.num_layers_unfrozen
+    if config.policy.lora_rank or unfrozen <= 0:
+        return count_weights(model_config, config.policy, causal=True)
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(model_config)
     model.tie_weights()  # as count_weights does

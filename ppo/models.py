@@ -207,7 +207,8 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
         with seeded(config.optimizer.seed):  # every rank draws the same adapters
-            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
+            given = (0.0, settings.lora_target_modules, settings.modules_to_save)
+            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, *given)
     actor = ActorCritic(
         policy,
         critic,

@@ -97,7 +97,7 @@ def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies:
         deepspeed,
         world_size(),
         scorer.gradient_checkpointing,
-        scorer.lora_rank,
+        scorer,
     )
     refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
 
@@ -154,7 +154,7 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
         trust_remote_code=config.scorer.trust_remote_code,
     )
     run.update(new_head=new_head)
-    scoring = ScoringModel(adapt(classifier, config.scorer, run), config.scorer.packed)
+    scoring = ScoringModel(adapt(classifier, config.scorer, run, config.optimizer.seed), config.scorer.packed)
     if run.is_main and scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note])
     return scoring

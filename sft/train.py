@@ -122,7 +122,7 @@ def _refuse_excess_memory(config: SftConfig, deepspeed: dict | None) -> None:
         deepspeed,
         world_size(),
         policy.gradient_checkpointing,
-        policy.lora_rank,
+        policy,
         causal=True,
     )
     refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
@@ -148,7 +148,7 @@ def _make_trainer(
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
     loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
-    policy = PolicyModel(adapt(loaded, config.policy, run), config.policy.packed)
+    policy = PolicyModel(adapt(loaded, config.policy, run, o.seed), config.policy.packed)
     show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
     if keeper:
         keeper.checkpoint_bytes = room_for_checkpoints(config, policy, run)

@@ -8,9 +8,12 @@ import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
+from lmgym.config import ModelConfig
 from lmgym.engine import zero_stage
 from lmgym.errors import InputError
 from lmgym.models.headed import new_classifier
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import count_parameters
 
 GIB = 1 << 30
 
@@ -41,7 +44,7 @@ def estimate(
     deepspeed: dict[str, Any] | None,
     ranks: int,
     checkpointing: bool = False,
-    lora_rank: int = 0,
+    settings: ModelConfig | None = None,
     causal: bool = False,
 ) -> Demand:
     """Bytes a device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
@@ -54,7 +57,7 @@ def estimate(
     to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
-    weights = of_weights(*count_weights(model_config, lora_rank, causal), precision, deepspeed, ranks)
+    weights = of_weights(*count_weights(model_config, settings, causal), precision, deepspeed, ranks)
     per_token = 3 * 4 * model_config.vocab_size if causal else 0
     states = of_states(model_config, tokens, precision, checkpointing)
     return replace(weights, activations=states + tokens * per_token)
@@ -82,17 +85,20 @@ def of_states(
     return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
 
 
-def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tuple[int, int]:
-    """(all, trainable) weights of a classifier or a causal model, counted without allocating any."""
+def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> tuple[int, int]:
+    """(all, trainable) weights of a classifier or a causal model, counted without allocating any.
+
+    `settings` tell which adapters it gets. Raises InputError where they name modules that there are not.
+    """
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # which accelerate has torn: a tied head is no second matrix
-    everything = sum(p.numel() for p in model.parameters())
-    if not lora_rank:
-        return everything, everything
-    embeddings = {id(m) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    matrices = [m.weight for m in model.modules() if getattr(m, "weight", None) is not None and id(m) not in embeddings]
-    return everything, lora_rank * sum(sum(w.shape) for w in matrices if w.ndim == 2)
+    if settings is not None and settings.lora_rank:
+        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        with torch.device("meta"):
+            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
+    trainable, everything = count_parameters(model)
+    return everything, trainable
 
 
 def device_memory_gb() -> float | None:

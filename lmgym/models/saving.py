@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,12 @@ def below_adapters(model):
 
 
 def save_adapter(model, state_dict: Weights, folder: Path) -> None:
-    """The adapters alone, as peft writes them."""
-    model.save_pretrained(folder, state_dict=state_dict)
+    """The adapters alone, as peft writes them, with what trained in full beside them."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    names = {id(parameters[name]): name for name in state_dict if name in parameters}
+    # of tied weights one name is enough elsewhere; peft asks for each
+    tied = {name: state_dict[names[id(p)]] for name, p in parameters.items() if id(p) in names}
+    model.save_pretrained(folder, state_dict=state_dict | tied)
     (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty form
 
 
@@ -79,7 +84,7 @@ def merged(model, state_dict: Weights):
 
     plain = empty_copy(model.get_base_model())
     with without_sharded_load():
-        copy = get_peft_model(plain, model.peft_config["default"])
+        copy = get_peft_model(plain, deepcopy(model.peft_config["default"]))
     loaded = copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
     lost = set(loaded.missing_keys) & untied(copy).keys()  # of tied weights one name is enough
     assert not lost | set(loaded.unexpected_keys), (lost, loaded.unexpected_keys)

@@ -20,6 +20,7 @@ from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
+from lmgym.random_state import seeded
 from lmgym.rejections import Rejection, write_rejections
 from lmgym.reporting import show_notes
 from lmgym.resharding import fit_to_ranks
@@ -127,14 +128,16 @@ def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data:
     return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
-def adapt(model, settings: ModelConfig, run: Run):
+def adapt(model, settings: ModelConfig, run: Run, seed: int):
     """The model with what the settings freeze, recompute or add to it; its size goes into run.json."""
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
-        model = add_lora(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
+        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        with seeded(seed):  # loading draws another number of random numbers under every engine
+            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
     trainable, parameters = count_parameters(model)
     run.update(parameters=parameters, trainable_parameters=trainable)
     return model
