@@ -30,8 +30,8 @@ class TrunkWithScore:
         """Logits [batch, labels] at each row's last token that is no padding; `settings` are the trunk's."""
         trunk = getattr(self, self.base_model_prefix)  # type: ignore[attr-defined]
         # peft names all that a forward may take: some trunks do not know what is None
-        given = {name: value for name, value in settings.items() if value is not None}
-        hidden = trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **given).last_hidden_state
+        given = {"use_cache": False} | {name: value for name, value in settings.items() if value is not None}
+        hidden = trunk(input_ids=input_ids, attention_mask=attention_mask, **given).last_hidden_state
         counted = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         columns = torch.arange(input_ids.shape[1], device=input_ids.device)
         ends = (columns * counted.ne(0)).argmax(1)
