@@ -109,7 +109,7 @@ def check_first_rollouts(
             f"policy and reference have the same weights and differ by {found}, most at "
             f"{_token(tokenizer, rollouts, place)}"
         )
-    if tokenizer.pad_token_id in set(eos):
+    if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
         raise InputError(
             f"pad and eos are one token ({tokenizer.pad_token!r}): needed: a pad token of its own in the tokenizer's "
             "folder, or replies would never be seen to end"

@@ -31,6 +31,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
+from lmgym.text import flat_template_note
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
@@ -80,7 +81,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     iterations = count_iterations(config, gym)
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
-        show_notes([*biases(config), *idle_policy(config, iterations), *cuts])
+        show_notes([*flat_template_note(tokenizer), *biases(config), *idle_policy(config, iterations), *cuts])
     if config.run.dry_run:
         if rank() == 0:
             show_tasks(gym, tokenizer, most_of_a_prompt(config, context))

@@ -13,6 +13,7 @@ from lmgym.models.scoring_model import ScoringModel
 from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.task_data import TaskData
+from lmgym.text import flat_template_note
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from reward_models.bounds import refuse_impossible
@@ -47,6 +48,7 @@ def train(config: RewardConfig, task: Task) -> None:
     _refuse_excess_memory(config, deepspeed, data.replies)
     if rank() == 0:
         show_plan(config, config.scorer.precision, config.data.max_length, data, accumulation, deepspeed)
+        show_notes(flat_template_note(tokenizer))
     if config.run.dry_run:
         if rank() == 0:
             show_rows(data.train[:3], task, tokenizer)

@@ -18,7 +18,7 @@ from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
-from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
+from lmgym.text import flat_template_note, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from sft.bounds import refuse_impossible
@@ -50,7 +50,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
     if rank() == 0:
         show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
-        show_notes(_notes(config.policy.model, tokenizer))
+        show_notes(flat_template_note(tokenizer))
     if config.run.dry_run:
         if rank() == 0:
             show_rows(list(data.train[:3]), tokenizer)
@@ -71,16 +71,6 @@ def train(config: SftConfig, task: SftTask) -> None:
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()
-
-
-def _notes(name: str, tokenizer) -> list[str]:
-    """How chats are written, where the folder does not say so in a template of its own."""
-    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
-        return []
-    return [
-        f"{name} has no chat template but the flat one: turns are written as `User: ...` and `Bot: ...`, and the "
-        "policy's folder says so; for another form put a chat_template.jinja beside the tokenizer"
-    ]
 
 
 def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> list[Prompt]:

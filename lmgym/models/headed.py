@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceCl
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lmgym.errors import InputError
+from lmgym.models.config_fields import width
 
 
 class TrunkWithScore:
@@ -23,7 +24,7 @@ class TrunkWithScore:
         super().__init__(config)  # type: ignore[call-arg]  # the family's base class
         self.num_labels = config.num_labels
         setattr(self, self.base_model_prefix, AutoModel.from_config(config))  # type: ignore[attr-defined]
-        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
+        self.score = nn.Linear(width(config), config.num_labels, bias=False)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: Any):

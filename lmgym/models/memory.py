@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import ModelConfig
 from lmgym.engine import zero_stage
 from lmgym.errors import InputError
+from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
 from lmgym.models.headed import new_classifier
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
@@ -58,7 +59,7 @@ def estimate(
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
     weights = of_weights(*count_weights(model_config, settings, causal), precision, deepspeed, ranks)
-    per_token = 3 * 4 * model_config.vocab_size if causal else 0
+    per_token = 3 * 4 * vocabulary_size(model_config) if causal else 0
     states = of_states(model_config, tokens, precision, checkpointing)
     return replace(weights, activations=states + tokens * per_token)
 
@@ -80,8 +81,8 @@ def of_states(
     model_config, tokens: int, precision: str, checkpointing: bool = False, layers: int | None = None
 ) -> float:
     """Bytes of the activations of so many layers, without logits; None: of all."""
-    layers = model_config.num_hidden_layers if layers is None else layers
-    per_token = model_config.hidden_size * (2 if precision == "fp32" else 1)
+    layers = layer_count(model_config) if layers is None else layers
+    per_token = width(model_config) * (2 if precision == "fp32" else 1)
     return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
 
 
@@ -130,8 +131,8 @@ def refuse_excess(
 
 def cached_numbers(model_config) -> int:
     """Keys and values of a token; 0 of a model without attention, whose states do not grow."""
-    heads = getattr(model_config, "num_attention_heads", None)
-    if not heads:
+    heads = head_count(model_config)
+    if heads is None:
         return 0
-    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
-    return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)
+    each = getattr(model_config, "head_dim", None) or width(model_config) // heads
+    return 2 * layer_count(model_config) * each * (getattr(model_config, "num_key_value_heads", None) or heads)

@@ -29,6 +29,7 @@ from lmgym.run import Run
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
+FEWEST_TOKENS = 8  # that can hold a conversation
 # what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
@@ -61,13 +62,21 @@ def refuse_fp16_without_gpu(model: ModelConfig) -> None:
 
 def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
     refuse_fp16_without_gpu(model)
-    if max_length < 8:
-        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
+    if max_length < FEWEST_TOKENS:
+        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least {FEWEST_TOKENS} tokens")
 
 
 def within_context(max_length: int, model: ModelConfig) -> int:
-    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less."""
+    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less.
+
+    Raises InputError where the model reads too few tokens for any conversation.
+    """
     limit = context_length(load_config(model.model, model.trust_remote_code))
+    if limit < FEWEST_TOKENS:
+        raise InputError(
+            f"{model.model} reads {limit} tokens, its context, which hold no conversation; needed: a model that "
+            f"reads at least {FEWEST_TOKENS}"
+        )
     if max_length > limit and rank() == 0:
         what = f"--max_length {max_length} exceeds what {model.model} reads"
         show_notes([f"{what}: rows are truncated to its {limit} tokens"])
