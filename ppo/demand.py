@@ -23,6 +23,7 @@ from lmgym.models.logprobs import CHUNK_LOGITS
 from lmgym.models.memory import (
     GIB,
     Demand,
+    bytes_in_bits,
     cached_numbers,
     count_weights,
     device_memory_gb,
@@ -30,6 +31,7 @@ from lmgym.models.memory import (
     of_weights,
     refuse_excess,
 )
+from lmgym.models.quantized import bits_of
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk
@@ -91,6 +93,9 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     states = of_states(model, rows * row, settings.precision, settings.gradient_checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
     demand = of_weights(whole, trained, settings.precision, deepspeed, ranks)
+    bits = bits_of(settings)
+    if bits:
+        demand = replace(demand, weights=bytes_in_bits((whole, trained), model, bits))
     if not is_on_trunk(method.critic):
         critic = load_config(method.critic)
         demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
@@ -98,7 +103,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         # one after the other where the engine bears it (ppo/learner.py)
         states = max(states, own) if takes_parts(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
-    rounds = settings.precision != "fp32" and deepspeed is None
+    rounds = settings.precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
     own_rollouts = -(-rollout.num_rollouts // ranks)
     cache = min(rollout.batch_rows, own_rollouts) * row * cached_numbers(model) * size

@@ -25,6 +25,7 @@ from lmgym.models.lora import add_lora
 from lmgym.models.packed_rows import PackedRows
 from lmgym.models.parameters import round_weights
 from lmgym.models.policies import load_policy
+from lmgym.models.quantized import bits_of
 from lmgym.models.saving import below_adapters, is_adapted
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
@@ -188,7 +189,7 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     """
     settings, method = config.policy, config.method
     with without_sharded_load():
-        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code)
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
         critic = None if is_on_trunk(method.critic) else load_critic(method.critic, tokenizer)
     return adapted(config, policy, critic)
 

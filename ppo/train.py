@@ -28,6 +28,7 @@ from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models.loading import load_tokenizer
+from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
@@ -69,6 +70,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     adopt_original_token_names()
     refuse_impossible(config, world_size())
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    refuse_unfit_quantization(config.policy, deepspeed)
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     context = check_policy(config, tokenizer)

@@ -9,6 +9,7 @@ from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.keeping import Keeper
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.quantized import bits_of
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
@@ -154,6 +155,7 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
         num_labels=task.outputs,
         seed=config.optimizer.seed,
         trust_remote_code=config.scorer.trust_remote_code,
+        bits=bits_of(config.scorer),
     )
     run.update(new_head=new_head)
     scoring = ScoringModel(adapt(classifier, config.scorer, run, config.optimizer.seed), config.scorer.packed)

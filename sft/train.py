@@ -11,6 +11,7 @@ from lmgym.keeping import Keeper
 from lmgym.models.loading import context_length, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
+from lmgym.models.quantized import bits_of
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.records import read_records
 from lmgym.rejections import tally
@@ -137,7 +138,7 @@ def _make_trainer(
     o, precision = config.optimizer, config.policy.precision
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
-    loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
+    loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code, bits_of(config.policy))
     policy = PolicyModel(adapt(loaded, config.policy, run, o.seed), config.policy.packed)
     show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
     if keeper:

@@ -23,6 +23,7 @@ from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.headed import classifier_class
 from lmgym.models.heads import Float32Head, head_name, init_head
 from lmgym.models.parameters import gathered
+from lmgym.models.quantized import loading_arguments
 from lmgym.models.sources import no_folder, refuse_pickles, source_arguments
 from lmgym.text import ensure_template
 
@@ -113,8 +114,11 @@ def load_classifier(
     seed: int = 0,
     fresh_head: bool = True,
     trust_remote_code: bool = False,
+    bits: int = 0,
 ):
     """A sequence classifier in fp32, its head new where the folder has none; returns (model, head_is_new).
+
+    With `bits` 4 or 8 its linear layers are quantised, but for the head: to be trained by adapters.
 
     A new head is normal with std 1/sqrt(hidden + 1) (Stiennon et al. 2020). With `fresh_head=False` a folder
     without a trained head raises InputError.
@@ -130,6 +134,7 @@ def load_classifier(
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **loading_arguments(bits),
             **labels,
         )
     except InputError:

@@ -15,6 +15,7 @@ from lmgym.models.config_fields import head_count, layer_count, vocabulary_size,
 from lmgym.models.headed import new_classifier
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
+from lmgym.models.quantized import bits_of
 
 GIB = 1 << 30
 
@@ -58,7 +59,10 @@ def estimate(
     to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
-    weights = of_weights(*count_weights(model_config, settings, causal), precision, deepspeed, ranks)
+    counts = count_weights(model_config, settings, causal)
+    weights = of_weights(*counts, precision, deepspeed, ranks)
+    if settings is not None and (bits := bits_of(settings)):
+        weights = replace(weights, weights=bytes_in_bits(counts, model_config, bits))
     per_token = 3 * 4 * vocabulary_size(model_config) if causal else 0
     states = of_states(model_config, tokens, precision, checkpointing)
     return replace(weights, activations=states + tokens * per_token)
@@ -75,6 +79,13 @@ def of_weights(parameters: int, trainable: int, precision: str, deepspeed: dict[
         optimizer=0 if zero.get("offload_optimizer") else trainable * moment / (ranks if stage >= 1 else 1),
         activations=0.0,
     )
+
+
+def bytes_in_bits(counts: tuple[int, int], model_config, bits: int) -> float:
+    """Of (all, trained) weights whose frozen ones have so many bits, but for embeddings and head, which are in fp32."""
+    everything, trained = counts
+    kept = min(everything, trained + 2 * vocabulary_size(model_config) * width(model_config))
+    return 4 * kept + (everything - kept) * bits / 8
 
 
 def of_states(

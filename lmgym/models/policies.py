@@ -15,6 +15,7 @@ from lmgym.models.decoder import decoder_of
 from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
 from lmgym.models.packed_rows import PackedRows, pack_places
+from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import (
     Weights,
     below_adapters,
@@ -33,8 +34,10 @@ CANNOT_TALK = (
 )
 
 
-def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
+def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int = 0):
     """A causal model in fp32 that ends its replies with the tokenizer's eos.
+
+    With `bits` 4 or 8 its linear layers are quantised, but for the head: to be trained by adapters.
 
     Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
     """
@@ -48,6 +51,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
+            **loading_arguments(bits),
         )
     except InputError:
         raise

@@ -18,6 +18,7 @@ from lmgym.models.attention import again_in_backward
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
+from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.random_state import seeded
@@ -46,6 +47,7 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)
+    refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:
         o, ranks = config.optimizer, world_size()
         decided = run_values(o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
