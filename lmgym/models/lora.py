@@ -54,7 +54,7 @@ def _modules_in_full(model, whole: str) -> tuple[list[str], bool]:
             there = sorted({full.rpartition(".")[2] for full in modules if not full.rpartition(".")[2].isdigit()})
             raise InputError(f"--modules_to_save: {shown(name)} is no module; there are {listed(there, 30)}")
         if not all(p.is_floating_point() for full in found for p in modules[full].parameters()):
-            raise InputError(f"--modules_to_save: {name} is quantised and cannot be trained; needed: --load_in_* false")
+            raise InputError(f"--modules_to_save: {name} is quantised and cannot be trained; needed: other modules")
         if not any(p.requires_grad for full in found for p in modules[full].parameters()):
             raise InputError(
                 f"--modules_to_save: {name} is frozen by --freeze_embeddings; needed: one of both settings"
