@@ -19,6 +19,7 @@ from torch import nn
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
 from lmgym.models.anatomy import Anatomy, examine, find_blocks
+from lmgym.models.config_fields import layer_count, width
 from lmgym.models.decoder import Decoder
 from lmgym.models.logprobs import token_logprobs
 from lmgym.models.lora import add_lora
@@ -44,7 +45,7 @@ class ActorCritic(nn.Module):
         self.policy, self.critic = policy, critic
         self.decoder = Decoder(self.causal, anatomy)
         self.critic_decoder = None if critic is None else Decoder(critic)
-        self.value_head = ValueHead(self.causal.config.hidden_size, seed) if critic is None else None
+        self.value_head = ValueHead(width(self.causal.config), seed) if critic is None else None
         self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
         if frozen_layers:
             freeze_below(self.causal, frozen_layers, self.decoder.anatomy)
@@ -174,7 +175,7 @@ def without_adapters(actor: ActorCritic) -> Iterator[None]:
 
 def count_layers(config: PPOConfig, model_config) -> int:
     """The policy's layers. Raises InputError where more are to be trained than there are."""
-    layers = model_config.num_hidden_layers
+    layers = layer_count(model_config)
     if config.method.num_layers_unfrozen > layers:
         raise InputError(
             f"num_layers_unfrozen={config.method.num_layers_unfrozen}; {config.policy.model} has {layers} layers"
