@@ -79,11 +79,18 @@ def held_out_bound(size: float, noun: str) -> Bound:
 
 
 def _of_the_model(m: ModelConfig) -> list[Bound]:
-    rank, alpha = m.lora_rank, m.lora_alpha
+    rank, alpha, targets, saved = m.lora_rank, m.lora_alpha, m.lora_target_modules, m.modules_to_save
     return [
         Bound("lora_rank", rank, 0 <= rank <= 65_536, "1 or more, or 0 to train every weight; at most 65,536"),
         Bound("lora_alpha", alpha, 0 < alpha <= 10**6, "above 0; twice lora_rank is usual; at most 1,000,000"),
         Bound("lora_dropout", m.lora_dropout, 0 <= m.lora_dropout < 1, "0 or more, below 1"),
+        Bound(
+            "lora_target_modules",
+            targets,
+            bool(targets) and (rank > 0 or targets == "all-linear"),
+            "all-linear, names, or a regular expression, with --lora_rank above 0: it says where adapters stand",
+        ),
+        Bound("modules_to_save", saved, not saved or rank > 0, "none, or --lora_rank above 0: without it all trains"),
     ]
 
 

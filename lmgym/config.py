@@ -18,6 +18,14 @@ class ModelConfig:
     """scale of the adapters: alpha / rank"""
     lora_dropout: float = 0.0
     """dropout in front of the adapters"""
+    lora_target_modules: str = "all-linear"
+    """layers that get adapters: names, more of them behind commas, or a regular expression of whole names"""
+    modules_to_save: str = ""
+    """modules that train in full beside the adapters, such as embed_tokens; more of them behind commas"""
+    load_in_4bit: bool = False
+    """frozen weights under adapters in 4 bits (nf4); needs bitsandbytes and a GPU"""
+    load_in_8bit: bool = False
+    """the same in 8 bits"""
     freeze_embeddings: bool = False
     """leave the word vectors as they are: noisy labels of small models bend them to single words"""
     precision: Literal["bf16", "fp32", "fp16"] = "bf16"

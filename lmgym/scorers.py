@@ -118,7 +118,7 @@ class HFScorer:
             ScoringModel(model.to(device)),
             tokenizer,
             reduce or saved.get("reduce", "logit"),
-            max_length or saved.get("max_length") or min(limit, 1024),
+            min(limit, max_length or saved.get("max_length") or 1024),
             batch_tokens,
             moments,
         )

@@ -155,6 +155,16 @@ def ensure_template(tokenizer) -> None:
         tokenizer.chat_template = BOS_TEMPLATE if adds_bos and not _adds_classifier_token(tokenizer) else FLAT_TEMPLATE
 
 
+def flat_template_note(tokenizer) -> list[str]:
+    """A line on how chats are written, where the tokenizer has no template of its own."""
+    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
+        return []
+    return [
+        f"{tokenizer.name_or_path} has no chat template but the flat one: turns are written as `User: ...` and "
+        "`Bot: ...`, as in what is saved; for another form put a chat_template.jinja beside the tokenizer"
+    ]
+
+
 def _adds_classifier_token(tokenizer) -> bool:
     return tokenizer.cls_token_id is not None and tokenizer("x").input_ids[0] == tokenizer.cls_token_id
 

@@ -17,11 +17,13 @@ from transformers import AutoModelForCausalLM
 from lmgym.deepspeed_config import refuse_disagreement, run_values
 from lmgym.engine import takes_parts, world_size, zero_stage
 from lmgym.environments.protocol import Task
+from lmgym.models.config_fields import layer_count, vocabulary_size, width
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.logprobs import CHUNK_LOGITS
 from lmgym.models.memory import (
     GIB,
     Demand,
+    bytes_in_bits,
     cached_numbers,
     count_weights,
     device_memory_gb,
@@ -29,6 +31,7 @@ from lmgym.models.memory import (
     of_weights,
     refuse_excess,
 )
+from lmgym.models.quantized import bits_of
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk
@@ -84,12 +87,15 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row, size = min(context, prompt + rollout.max_new_tokens), 4 if settings.precision == "fp32" else 2
     whole, trained = _count(config, model)
-    layers = min(method.num_layers_unfrozen, model.num_hidden_layers) if method.num_layers_unfrozen > 0 else None
+    layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
     rows = config.optimizer.micro_batch
     states = of_states(model, rows * row, settings.precision, settings.gradient_checkpointing, layers)
-    states += 12 * min(rows * rollout.max_new_tokens * model.vocab_size, CHUNK_LOGITS)
+    states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
     demand = of_weights(whole, trained, settings.precision, deepspeed, ranks)
+    bits = bits_of(settings)
+    if bits:
+        demand = replace(demand, weights=bytes_in_bits((whole, trained), model, bits))
     if not is_on_trunk(method.critic):
         critic = load_config(method.critic)
         demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
@@ -97,23 +103,23 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         # one after the other where the engine bears it (ppo/learner.py)
         states = max(states, own) if takes_parts(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
-    rounds = settings.precision != "fp32" and deepspeed is None
+    rounds = settings.precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
     own_rollouts = -(-rollout.num_rollouts // ranks)
     cache = min(rollout.batch_rows, own_rollouts) * row * cached_numbers(model) * size
-    frozen = min(rollout.cache_gb * GIB, own_rollouts * row * model.hidden_size * 4) if layers else 0
+    frozen = min(rollout.cache_gb * GIB, own_rollouts * row * width(model) * 4) if layers else 0
     weights = demand.weights + size * (reference + sampling)
     return replace(demand, weights=weights, activations=max(states, cache) + frozen)
 
 
 def _count(config: PPOConfig, model_config) -> tuple[int, int]:
     """(all, trainable) weights of the policy, counted without allocating any."""
-    unfrozen, rank = config.method.num_layers_unfrozen, config.policy.lora_rank
-    if rank or unfrozen <= 0:
-        return count_weights(model_config, rank, causal=True)
+    unfrozen = config.method.num_layers_unfrozen
+    if config.policy.lora_rank or unfrozen <= 0:
+        return count_weights(model_config, config.policy, causal=True)
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(model_config)
     model.tie_weights()  # as count_weights does
-    freeze_below(model, max(0, model_config.num_hidden_layers - unfrozen))
+    freeze_below(model, max(0, layer_count(model_config) - unfrozen))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from lmgym.engine import max_over_ranks, sum_over_ranks, world_size
+from lmgym.models.config_fields import width
 from lmgym.models.memory import GIB
 from lmgym.models.packed_rows import PackedRows, pack_rows
 from lmgym.plain_engine import Trained
@@ -118,7 +119,7 @@ class Experience:
 
     def _gib_of_states(self, rollouts: Rollouts) -> float:
         """What the frozen layers' states of all rows take, in fp32."""
-        return sum(map(len, rollouts.rows)) * self.actor.config.hidden_size * 4 / GIB
+        return sum(map(len, rollouts.rows)) * width(self.actor.config) * 4 / GIB
 
     def why_no_cache(self, rollouts: Rollouts) -> list[str]:
         """A line the first time that frozen layers are run again at every use, on any rank. Collective."""

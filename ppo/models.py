@@ -19,12 +19,14 @@ from torch import nn
 from lmgym.engine import without_sharded_load
 from lmgym.errors import InputError
 from lmgym.models.anatomy import Anatomy, examine, find_blocks
+from lmgym.models.config_fields import layer_count, width
 from lmgym.models.decoder import Decoder
 from lmgym.models.logprobs import token_logprobs
 from lmgym.models.lora import add_lora
 from lmgym.models.packed_rows import PackedRows
 from lmgym.models.parameters import round_weights
 from lmgym.models.policies import load_policy
+from lmgym.models.quantized import bits_of
 from lmgym.models.saving import below_adapters, is_adapted
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
@@ -43,7 +45,7 @@ class ActorCritic(nn.Module):
         self.policy, self.critic = policy, critic
         self.decoder = Decoder(self.causal, anatomy)
         self.critic_decoder = None if critic is None else Decoder(critic)
-        self.value_head = ValueHead(self.causal.config.hidden_size, seed) if critic is None else None
+        self.value_head = ValueHead(width(self.causal.config), seed) if critic is None else None
         self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
         if frozen_layers:
             freeze_below(self.causal, frozen_layers, self.decoder.anatomy)
@@ -173,7 +175,7 @@ def without_adapters(actor: ActorCritic) -> Iterator[None]:
 
 def count_layers(config: PPOConfig, model_config) -> int:
     """The policy's layers. Raises InputError where more are to be trained than there are."""
-    layers = model_config.num_hidden_layers
+    layers = layer_count(model_config)
     if config.method.num_layers_unfrozen > layers:
         raise InputError(
             f"num_layers_unfrozen={config.method.num_layers_unfrozen}; {config.policy.model} has {layers} layers"
@@ -188,7 +190,7 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     """
     settings, method = config.policy, config.method
     with without_sharded_load():
-        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code)
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
         critic = None if is_on_trunk(method.critic) else load_critic(method.critic, tokenizer)
     return adapted(config, policy, critic)
 
@@ -207,7 +209,8 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
         with seeded(config.optimizer.seed):  # every rank draws the same adapters
-            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, 0.0)
+            given = (0.0, settings.lora_target_modules, settings.modules_to_save)
+            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, *given)
     actor = ActorCritic(
         policy,
         critic,

@@ -8,6 +8,7 @@ import torch
 from lmgym.engine import MAY_REST, RATE_SCALE, Engine, rank, resolve_config, world_size, zero_stage
 from lmgym.generation.protocol import Sampling
 from lmgym.keeping import Keeper
+from lmgym.models.config_fields import width
 from lmgym.models.parameters import count_parameters
 from lmgym.plain_engine import PlainEngine, Trained
 from lmgym.reporting import show_notes
@@ -83,7 +84,7 @@ def make_engine(
     resolved = resolve_config(
         {key: section for key, section in deepspeed.items() if key not in OWN_SECTIONS},
         o.micro_batch, config.accumulation_steps(world_size()), world_size(),
-        config.policy.precision, o.max_grad_norm, actor.config.hidden_size,
+        config.policy.precision, o.max_grad_norm, width(actor.config),
     )  # fmt: skip
     resolved["zero_force_ds_cpu_optimizer"] = False  # ours is AdamW of torch, also where its state is offloaded
     return Engine.prepare(actor, optimizer, resolved)

@@ -10,7 +10,8 @@ from lmgym.environments.protocol import Task
 from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.models.loading import context_length, load_config
-from lmgym.models.policies import refuse_no_eos, refuse_scorer
+from lmgym.models.memory import count_weights
+from lmgym.models.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
@@ -48,13 +49,16 @@ def _lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
 
 def check_policy(config: PPOConfig, tokenizer) -> int:
     """The policy's context, in tokens. Raises InputError, before any weights are read, for a policy that PPO cannot
-    train, a critic that reads other words, and replies that leave no room for a prompt.
+    train, adapters on layers that it has not, a critic that reads other words, and replies that leave no room for a
+    prompt.
     """
     settings, method = config.policy, config.method
     found = load_config(settings.model, settings.trust_remote_code)
+    refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
-    refuse_scorer(settings.model, found)
     count_layers(config, found)
+    if settings.lora_rank:
+        count_weights(found, settings, causal=True)
     if not is_on_trunk(method.critic):
         refuse_unfit_critic(method.critic, tokenizer)
     context = context_length(found)
@@ -105,7 +109,7 @@ def check_first_rollouts(
             f"policy and reference have the same weights and differ by {found}, most at "
             f"{_token(tokenizer, rollouts, place)}"
         )
-    if tokenizer.pad_token_id in set(eos):
+    if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
         raise InputError(
             f"pad and eos are one token ({tokenizer.pad_token!r}): needed: a pad token of its own in the tokenizer's "
             "folder, or replies would never be seen to end"

@@ -18,6 +18,7 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.decoder import Decoder
 from lmgym.models.memory import GIB
 from lmgym.models.parameters import gathered
+from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import below_adapters
 from ppo.models import ActorCritic
 
@@ -28,7 +29,8 @@ class SamplingPolicy:
 
     def __init__(self, actor: ActorCritic, tokenizer, precision: str, sharded: bool, under_deepspeed: bool, rows: int):
         self.actor = actor
-        rounds = precision == "bf16" and not under_deepspeed
+        # quantised weights compute in bf16 as they are
+        rounds = precision == "bf16" and not under_deepspeed and not is_quantized(actor.causal)
         self.sharded, self.copied = sharded, sharded or rounds
         model = actor.policy
         if self.copied:

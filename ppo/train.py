@@ -28,9 +28,11 @@ from lmgym.episodes import Episode
 from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models.loading import load_tokenizer
+from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.random_state import seed_all
 from lmgym.reporting import show_notes
 from lmgym.run import Run
+from lmgym.text import flat_template_note
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
@@ -68,6 +70,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     adopt_original_token_names()
     refuse_impossible(config, world_size())
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    refuse_unfit_quantization(config.policy, deepspeed)
     start_distributed(use_deepspeed=deepspeed is not None)
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     context = check_policy(config, tokenizer)
@@ -80,7 +83,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     iterations = count_iterations(config, gym)
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
-        show_notes([*biases(config), *idle_policy(config, iterations), *cuts])
+        show_notes([*flat_template_note(tokenizer), *biases(config), *idle_policy(config, iterations), *cuts])
     if config.run.dry_run:
         if rank() == 0:
             show_tasks(gym, tokenizer, most_of_a_prompt(config, context))

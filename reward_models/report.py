@@ -9,7 +9,9 @@ from rich.text import Text
 
 from lmgym.console import CONSOLE, say
 from lmgym.engine import rank
-from lmgym.models.saving import save_classifier
+from lmgym.models.headed import TrunkWithScore
+from lmgym.models.loading import load_config
+from lmgym.models.saving import below_adapters, save_classifier
 from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from lmgym.run import Run
 from lmgym.training.probes import join_reports
@@ -78,17 +80,24 @@ def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run)
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
     }
     folder = run.folder / "model"
-    save_classifier(trainer.accelerator.unwrap_model(trainer.model_wrapped).model, state, folder, tokenizer, scorer)
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
+    save_classifier(model, state, folder, tokenizer, scorer)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    card = model_card(config, task, report.metrics, trainer.before)
+    known = not isinstance(below_adapters(model), TrunkWithScore)
+    card = model_card(config, task, report.metrics, trainer.before, known)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_evaluation(report, trainer.before, run)
     with (run.folder / "scores.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(line) + "\n" for line in held_out.lines())
 
 
-def model_card(config: RewardConfig, task: Task, metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
-    """A README for the model's folder: what it is, what its score means, how to use it, what was measured."""
+def model_card(
+    config: RewardConfig, task: Task, metrics: Mapping[str, float], before: Mapping[str, float], known: bool = True
+) -> str:
+    """A README for the model's folder: what it is, what its score means, how to use it, what was measured.
+
+    `known`: transformers has a class for classifiers of the family.
+    """
     metadata: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-classification"}
     head = "\n".join(f"{key}: {value}" for key, value in metadata.items())
     return f"""---
@@ -112,7 +121,7 @@ scorer = HFScorer.load("path/to/this/folder")
 scorer.score([Conversation((Turn("user", "Hello!"),))], ["Hi, how are you?"])
 ```
 
-It is an ordinary `AutoModelForSequenceClassification` with `num_labels={task.outputs}`: render a chat with the
+{_class(config, known)} with `num_labels={task.outputs}`: render a chat with the
 tokenizer's own chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read
 {READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens lost their oldest turns.
 
@@ -120,3 +129,13 @@ tokenizer's own chat template, tokenize it with `add_special_tokens=False` (enco
 
 {figures_table(metrics, before)}
 """
+
+
+def _class(config: RewardConfig, known: bool) -> str:
+    if known:
+        return "It is an ordinary `AutoModelForSequenceClassification`"
+    family = load_config(config.scorer.model, config.scorer.trust_remote_code).model_type
+    return (
+        f"transformers has no class for classifiers of `{family}`; `lmgym.models.loading.load_classifier` loads this\n"
+        "folder: a trunk (`AutoModel`) and a linear `score` on its last token,"
+    )

@@ -9,10 +9,12 @@ from lmgym.engine import rank, stop_distributed, world_size, zero_stage
 from lmgym.keeping import Keeper
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.quantized import bits_of
 from lmgym.models.scoring_model import ScoringModel
 from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.task_data import TaskData
+from lmgym.text import flat_template_note
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from reward_models.bounds import refuse_impossible
@@ -47,6 +49,7 @@ def train(config: RewardConfig, task: Task) -> None:
     _refuse_excess_memory(config, deepspeed, data.replies)
     if rank() == 0:
         show_plan(config, config.scorer.precision, config.data.max_length, data, accumulation, deepspeed)
+        show_notes(flat_template_note(tokenizer))
     if config.run.dry_run:
         if rank() == 0:
             show_rows(data.train[:3], task, tokenizer)
@@ -97,7 +100,7 @@ def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies:
         deepspeed,
         world_size(),
         scorer.gradient_checkpointing,
-        scorer.lora_rank,
+        scorer,
     )
     refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
 
@@ -152,9 +155,10 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
         num_labels=task.outputs,
         seed=config.optimizer.seed,
         trust_remote_code=config.scorer.trust_remote_code,
+        bits=bits_of(config.scorer),
     )
     run.update(new_head=new_head)
-    scoring = ScoringModel(adapt(classifier, config.scorer, run), config.scorer.packed)
+    scoring = ScoringModel(adapt(classifier, config.scorer, run, config.optimizer.seed), config.scorer.packed)
     if run.is_main and scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note])
     return scoring

@@ -10,7 +10,8 @@ from lmgym.errors import InputError
 from lmgym.keeping import Keeper
 from lmgym.models.loading import context_length, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_scorer
+from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
+from lmgym.models.quantized import bits_of
 from lmgym.named_scorers import load_on_main_rank
 from lmgym.records import read_records
 from lmgym.rejections import tally
@@ -18,7 +19,7 @@ from lmgym.reporting import show_notes, show_plan, show_warning
 from lmgym.run import Run
 from lmgym.scorers import Scorer
 from lmgym.task_data import TaskData
-from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE, render_all, tokenize_texts
+from lmgym.text import flat_template_note, render_all, tokenize_texts
 from lmgym.tracking import adopt_original_token_names
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from sft.bounds import refuse_impossible
@@ -42,15 +43,15 @@ def train(config: SftConfig, task: SftTask) -> None:
 
     # 3. rows: read, validated, split, tokenised; the prompts that are answered during training, and who judges answers
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
+    refuse_unfit_policy(config.policy.model, load_config(config.policy.model, config.policy.trust_remote_code))
     refuse_no_eos(config.policy.model, tokenizer)
-    refuse_scorer(config.policy.model, load_config(config.policy.model, config.policy.trust_remote_code))
     data = task.prepare(config, tokenizer)
     prompts = _read_prompts(config, task, data, tokenizer)
     _refuse_excess_memory(config, deepspeed)
     scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
     if rank() == 0:
         show_plan(config, config.policy.precision, config.data.max_length, data, accumulation, deepspeed)
-        show_notes(_notes(config.policy.model, tokenizer))
+        show_notes(flat_template_note(tokenizer))
     if config.run.dry_run:
         if rank() == 0:
             show_rows(list(data.train[:3]), tokenizer)
@@ -71,16 +72,6 @@ def train(config: SftConfig, task: SftTask) -> None:
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, folder)
     stop_distributed()
-
-
-def _notes(name: str, tokenizer) -> list[str]:
-    """How chats are written, where the folder does not say so in a template of its own."""
-    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
-        return []
-    return [
-        f"{name} has no chat template but the flat one: turns are written as `User: ...` and `Bot: ...`, and the "
-        "policy's folder says so; for another form put a chat_template.jinja beside the tokenizer"
-    ]
 
 
 def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> list[Prompt]:
@@ -122,7 +113,7 @@ def _refuse_excess_memory(config: SftConfig, deepspeed: dict | None) -> None:
         deepspeed,
         world_size(),
         policy.gradient_checkpointing,
-        policy.lora_rank,
+        policy,
         causal=True,
     )
     refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
@@ -147,8 +138,8 @@ def _make_trainer(
     o, precision = config.optimizer, config.policy.precision
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
-    loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code)
-    policy = PolicyModel(adapt(loaded, config.policy, run), config.policy.packed)
+    loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code, bits_of(config.policy))
+    policy = PolicyModel(adapt(loaded, config.policy, run, o.seed), config.policy.packed)
     show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
     if keeper:
         keeper.checkpoint_bytes = room_for_checkpoints(config, policy, run)

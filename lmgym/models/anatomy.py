@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from lmgym.errors import InputError, one_line
 from lmgym.models.attention import RowAttention, attending, noting
+from lmgym.models.config_fields import layer_count
 from lmgym.models.packed_rows import PackedRows, pack_rows
 from lmgym.models.parameters import gathered
 
@@ -112,7 +113,7 @@ def _examine(model: Any) -> Anatomy:
 
 def find_blocks(model: Any) -> str:
     """The path of a decoder's layers: the ModuleList of as many modules as the config names layers."""
-    layers = model.config.num_hidden_layers
+    layers = layer_count(model.config)
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == layers:
             return name

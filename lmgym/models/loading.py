@@ -5,19 +5,25 @@ bf16 weights, which plain AdamW at 1e-5 hardly moves.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, set_seed
 from transformers.utils import logging as transformers_logging
 
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.models.architectures import refuse_other_than_text
+from lmgym.models.config_fields import most_positions, refuse_absent_fields
 from lmgym.models.finite_weights import refuse_non_finite_weights
+from lmgym.models.headed import classifier_class
 from lmgym.models.heads import Float32Head, head_name, init_head
 from lmgym.models.parameters import gathered
+from lmgym.models.quantized import loading_arguments
 from lmgym.models.sources import no_folder, refuse_pickles, source_arguments
 from lmgym.text import ensure_template
 
@@ -27,6 +33,8 @@ transformers_logging.disable_progress_bar()
 
 SCORER_HEADS = ("score.", "classifier.")  # what keys of weights begin with that no causal model has
 PAD_TOKEN = "<|pad|>"
+UNUSED = re.compile(r"(^|[^a-z])(pad|padding|unused|reserved)([^a-z]|$)")
+ODD_TEXT = "\u2603\u6f22\U0001f9ff\u0378\x07"  # characters that few vocabularies hold
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False):
@@ -42,11 +50,26 @@ def load_tokenizer(name: str, trust_remote_code: bool = False):
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes of a folder without its files
         raise InputError(f"the tokenizer of {name} knows no word{_tokenizer_files(name)}")
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
-        tokenizer.add_special_tokens({"pad_token": PAD_TOKEN})
+        tokenizer.add_special_tokens({"pad_token": _unused_special(tokenizer) or PAD_TOKEN})
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "left"
     ensure_template(tokenizer)
     return tokenizer
+
+
+def _unused_special(tokenizer) -> str | None:
+    """A special token that can be padding without a new row of the embeddings: one that is called so, or unk.
+
+    Not one that has a meaning besides, or that a text or the chat template gives.
+    """
+    roles = {getattr(tokenizer, f"{role}_token") for role in ("bos", "eos", "cls", "sep", "mask")}
+    specials = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items()) if token.special]
+    named = [token for token in specials if UNUSED.search(token.lower())]
+    # any text is made of bytes in most tokenizers, and no text gives unk
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in tokenizer(ODD_TEXT).input_ids:
+        named.append(tokenizer.unk_token)
+    written = str(tokenizer.chat_template or "")
+    return next((token for token in named if token not in roles and token not in written), None)
 
 
 def _tokenizer_files(name: str) -> str:
@@ -61,20 +84,27 @@ def _tokenizer_files(name: str) -> str:
 
 
 def load_config(name: str, trust_remote_code: bool = False):
-    """A model's config alone. Raises InputError where there is none."""
+    """A model's config alone. Raises InputError where there is none, and for a kind of model that no stage can use."""
     try:
-        return AutoConfig.from_pretrained(**source_arguments(name, trust_remote_code))
+        given = source_arguments(name, trust_remote_code)
+        config = AutoConfig.from_pretrained(**given)
+        stated, _ = PretrainedConfig.get_config_dict(**given)
     except InputError:
         raise
+    except StrictDataclassError as error:  # which names the field in its second line
+        raise InputError(f"the config of {shown_path(name)} cannot be read: {one_line(str(error), 400)}") from error
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"no model config loads from {shown_path(name)}: {first_line(error)}{no_folder(name)}"
         ) from error
+    refuse_other_than_text(name, config)
+    refuse_absent_fields(name, config, stated)
+    return config
 
 
 def context_length(config) -> int:
     """Most tokens that a model of this config reads; 2^30 where it names no limit."""
-    return getattr(config, "max_position_embeddings", None) or 1 << 30
+    return most_positions(config) or 1 << 30
 
 
 def load_classifier(
@@ -84,8 +114,11 @@ def load_classifier(
     seed: int = 0,
     fresh_head: bool = True,
     trust_remote_code: bool = False,
+    bits: int = 0,
 ):
     """A sequence classifier in fp32, its head new where the folder has none; returns (model, head_is_new).
+
+    With `bits` 4 or 8 its linear layers are quantised, but for the head: to be trained by adapters.
 
     A new head is normal with std 1/sqrt(hidden + 1) (Stiennon et al. 2020). With `fresh_head=False` a folder
     without a trained head raises InputError.
@@ -95,14 +128,17 @@ def load_classifier(
     set_seed(seed)  # a new pooler is drawn within from_pretrained
     labels: dict[str, Any] = {} if config.num_labels == num_labels else {"num_labels": num_labels}
     try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = classifier_class(config).from_pretrained(
             **source_arguments(name, trust_remote_code),
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **loading_arguments(bits),
             **labels,
         )
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputError(f"no classifier loads from {shown_path(name)}: {first_line(error)}") from error
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
@@ -136,12 +172,24 @@ def fit_to_tokenizer(model, tokenizer) -> None:
         # names such as LayerNorm.gamma; where none is kept it takes the family's own
         vars(model).pop("_weight_conversions", None)
     known = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > known:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    needed = max(tokenizer.get_vocab().values()) + 1  # an id may be missing among them: more than len(tokenizer)
+    if needed > known:
+        model.resize_token_embeddings(needed, mean_resizing=False)
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
             if layer is not None:
                 _set_to_mean(layer, known)
     model.config.pad_token_id = tokenizer.pad_token_id
+
+
+def unknown_ids(model, tokenizer) -> torch.Tensor:
+    """Ids that the model gives logits to and that no token of the tokenizer has: none may be sampled, int64 ascending.
+
+    Vocabularies are padded to round numbers, which the tokenizer does not know of; such an id has no text.
+    """
+    known = torch.zeros(model.get_output_embeddings().weight.shape[0], dtype=torch.bool)
+    ids = torch.tensor(sorted(tokenizer.get_vocab().values()))
+    known[ids[ids < len(known)]] = True
+    return (~known).nonzero()[:, 0]
 
 
 def _set_to_mean(layer, known: int) -> None:

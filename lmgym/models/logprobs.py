@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.engine import max_over_ranks
+from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.decoder import Decoder
 from lmgym.models.parameters import is_sharded
 
@@ -30,7 +31,7 @@ def token_logprobs(
     until the backward, or computed again in it; for a frozen one what the backward needs of them is. Collective where
     the head is sharded: a chunk is a call of its module, for which all ranks gather it, so all make as many.
     """
-    vocabulary, head = decoder.model.config.vocab_size, decoder.model.get_output_embeddings()
+    vocabulary, head = vocabulary_size(decoder.model.config), decoder.model.get_output_embeddings()
     most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
     if not len(targets) and not sharded:
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()

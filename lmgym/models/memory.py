@@ -6,10 +6,16 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM
 
+from lmgym.config import ModelConfig
 from lmgym.engine import zero_stage
 from lmgym.errors import InputError
+from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
+from lmgym.models.headed import new_classifier
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import count_parameters
+from lmgym.models.quantized import bits_of
 
 GIB = 1 << 30
 
@@ -40,7 +46,7 @@ def estimate(
     deepspeed: dict[str, Any] | None,
     ranks: int,
     checkpointing: bool = False,
-    lora_rank: int = 0,
+    settings: ModelConfig | None = None,
     causal: bool = False,
 ) -> Demand:
     """Bytes a device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
@@ -53,8 +59,11 @@ def estimate(
     to the host. Activations are 34 bytes a token, layer and hidden unit in 16 bits (Korthikanti et al. 2022, eq. 2,
     without the attention matrix), twice that in fp32; with checkpointing 2 (4) a layer and 34 (68) for the one in work.
     """
-    weights = of_weights(*count_weights(model_config, lora_rank, causal), precision, deepspeed, ranks)
-    per_token = 3 * 4 * model_config.vocab_size if causal else 0
+    counts = count_weights(model_config, settings, causal)
+    weights = of_weights(*counts, precision, deepspeed, ranks)
+    if settings is not None and (bits := bits_of(settings)):
+        weights = replace(weights, weights=bytes_in_bits(counts, model_config, bits))
+    per_token = 3 * 4 * vocabulary_size(model_config) if causal else 0
     states = of_states(model_config, tokens, precision, checkpointing)
     return replace(weights, activations=states + tokens * per_token)
 
@@ -72,27 +81,36 @@ def of_weights(parameters: int, trainable: int, precision: str, deepspeed: dict[
     )
 
 
+def bytes_in_bits(counts: tuple[int, int], model_config, bits: int) -> float:
+    """Of (all, trained) weights whose frozen ones have so many bits, but for embeddings and head, which are in fp32."""
+    everything, trained = counts
+    kept = min(everything, trained + 2 * vocabulary_size(model_config) * width(model_config))
+    return 4 * kept + (everything - kept) * bits / 8
+
+
 def of_states(
     model_config, tokens: int, precision: str, checkpointing: bool = False, layers: int | None = None
 ) -> float:
     """Bytes of the activations of so many layers, without logits; None: of all."""
-    layers = model_config.num_hidden_layers if layers is None else layers
-    per_token = model_config.hidden_size * (2 if precision == "fp32" else 1)
+    layers = layer_count(model_config) if layers is None else layers
+    per_token = width(model_config) * (2 if precision == "fp32" else 1)
     return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
 
 
-def count_weights(model_config, lora_rank: int = 0, causal: bool = False) -> tuple[int, int]:
-    """(all, trainable) weights of a classifier or a causal model, counted without allocating any."""
-    kind = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
+def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> tuple[int, int]:
+    """(all, trainable) weights of a classifier or a causal model, counted without allocating any.
+
+    `settings` tell which adapters it gets. Raises InputError where they name modules that there are not.
+    """
     with init_empty_weights():
-        model = kind.from_config(model_config)
+        model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # which accelerate has torn: a tied head is no second matrix
-    everything = sum(p.numel() for p in model.parameters())
-    if not lora_rank:
-        return everything, everything
-    embeddings = {id(m) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    matrices = [m.weight for m in model.modules() if getattr(m, "weight", None) is not None and id(m) not in embeddings]
-    return everything, lora_rank * sum(sum(w.shape) for w in matrices if w.ndim == 2)
+    if settings is not None and settings.lora_rank:
+        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        with torch.device("meta"):
+            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
+    trainable, everything = count_parameters(model)
+    return everything, trainable
 
 
 def device_memory_gb() -> float | None:
@@ -124,8 +142,8 @@ def refuse_excess(
 
 def cached_numbers(model_config) -> int:
     """Keys and values of a token; 0 of a model without attention, whose states do not grow."""
-    heads = getattr(model_config, "num_attention_heads", None)
-    if not heads:
+    heads = head_count(model_config)
+    if heads is None:
         return 0
-    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
-    return 2 * model_config.num_hidden_layers * width * (getattr(model_config, "num_key_value_heads", None) or heads)
+    each = getattr(model_config, "head_dim", None) or width(model_config) // heads
+    return 2 * layer_count(model_config) * each * (getattr(model_config, "num_key_value_heads", None) or heads)

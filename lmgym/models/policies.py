@@ -10,10 +10,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
+from lmgym.models.architectures import refuse_encoder
 from lmgym.models.decoder import decoder_of
 from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
 from lmgym.models.packed_rows import PackedRows, pack_places
+from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import (
     Weights,
     below_adapters,
@@ -32,11 +34,14 @@ CANNOT_TALK = (
 )
 
 
-def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
+def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int = 0):
     """A causal model in fp32 that ends its replies with the tokenizer's eos.
+
+    With `bits` 4 or 8 its linear layers are quantised, but for the head: to be trained by adapters.
 
     Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
     """
+    refuse_encoder(name, load_config(name, trust_remote_code))
     refuse_no_eos(name, tokenizer)
     refuse_pickles(name)
     found: Any
@@ -46,6 +51,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False):
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
+            **loading_arguments(bits),
         )
     except InputError:
         raise
@@ -76,8 +82,9 @@ def refuse_no_eos(name: str, tokenizer) -> None:
         )
 
 
-def refuse_scorer(name: str, config) -> None:
-    """Raises InputError where a config names classifiers alone: told before weights are read."""
+def refuse_unfit_policy(name: str, config) -> None:
+    """Raises InputError for a config of an encoder or of classifiers alone, before weights are read."""
+    refuse_encoder(name, config)
     kinds = config.architectures or []
     if kinds and all("Classification" in kind for kind in kinds):
         raise InputError(f"{name} is no causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")

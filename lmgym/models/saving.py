@@ -4,12 +4,14 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lmgym.engine import without_sharded_load
+from lmgym.models.quantized import is_quantized
 
 Weights = dict[str, torch.Tensor]
 
@@ -53,8 +55,12 @@ def below_adapters(model):
 
 
 def save_adapter(model, state_dict: Weights, folder: Path) -> None:
-    """The adapters alone, as peft writes them."""
-    model.save_pretrained(folder, state_dict=state_dict)
+    """The adapters alone, as peft writes them, with what trained in full beside them."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    names = {id(parameters[name]): name for name in state_dict if name in parameters}
+    # of tied weights one name is enough elsewhere; peft asks for each
+    tied = {name: state_dict[names[id(p)]] for name, p in parameters.items() if id(p) in names}
+    model.save_pretrained(folder, state_dict=state_dict | tied)
     (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty form
 
 
@@ -74,14 +80,26 @@ def _name_dtype(path: Path, dtypes: set[torch.dtype]) -> None:
 
 
 def merged(model, state_dict: Weights):
-    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one."""
+    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one.
+
+    Of a quantised base the weights that are quantised are read from its folder again.
+    """
     from peft import get_peft_model
 
-    plain = empty_copy(model.get_base_model())
+    base = model.get_base_model()
+    quantized = is_quantized(base)
+    plain = _base_in_fp32(base) if quantized else empty_copy(base)
     with without_sharded_load():
-        copy = get_peft_model(plain, model.peft_config["default"])
-    loaded = copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
-    lost = set(loaded.missing_keys) & untied(copy).keys()  # of tied weights one name is enough
+        copy = get_peft_model(plain, deepcopy(model.peft_config["default"]))
+    if quantized:
+        shapes = {name: value.shape for name, value in copy.state_dict().items()}
+        # else 4 bits with what they are read by
+        whole = {n: v for n, v in state_dict.items() if v.is_floating_point() and shapes.get(n) == v.shape}
+        layers = {name for name, value in state_dict.items() if not value.is_floating_point()}
+    else:
+        whole, layers = state_dict, set()
+    loaded = copy.load_state_dict({name: value.float() for name, value in whole.items()}, strict=False)
+    lost = set(loaded.missing_keys) & untied(copy).keys() - layers  # of tied weights one name is enough
     assert not lost | set(loaded.unexpected_keys), (lost, loaded.unexpected_keys)
     whole = copy.merge_and_unload()
     return whole, untied(whole)
@@ -96,6 +114,20 @@ def untied(module: torch.nn.Module) -> Weights:
     """The weights of a module by name; of tied ones the first name alone."""
     names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     return {name: value for name, value in module.state_dict().items() if name in names}
+
+
+def _base_in_fp32(base):
+    """The model that was loaded in fewer bits, from where it was, with as many embeddings as it has by now."""
+    config = base.config
+    fresh = type(base).from_pretrained(
+        config.name_or_path, revision=getattr(config, "_commit_hash", None) or "main", num_labels=config.num_labels,
+        dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True,
+    )  # fmt: skip
+    rows = base.get_input_embeddings().weight.shape[0]
+    if rows != fresh.get_input_embeddings().weight.shape[0]:
+        fresh.resize_token_embeddings(rows, mean_resizing=False)
+    fresh.config.pad_token_id = config.pad_token_id
+    return fresh
 
 
 def empty_copy(model):

@@ -11,10 +11,10 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
     PreTrainedTokenizerFast,
 )
 
+from lmgym.models.headed import new_classifier
 from lmgym.models.loading import PAD_TOKEN
 from lmgym.text import ensure_template
 
@@ -28,11 +28,7 @@ NO_DROPOUT = {
     "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), 0.0),
     "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
 }
-HEADS = {
-    "classifier": AutoModelForSequenceClassification,
-    "causal": AutoModelForCausalLM,
-    "masked": AutoModelForMaskedLM,
-}
+HEADS = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
 
 
 def train_tokenizer(
@@ -102,7 +98,7 @@ def build_model(family: str, tokenizer, head: str = "classifier", seed: int = 0,
         bos_token_id=None,
     )
     torch.manual_seed(seed)
-    model = HEADS[head].from_config(config, dtype=torch.float32)
+    model = new_classifier(config) if head == "classifier" else HEADS[head].from_config(config, dtype=torch.float32)
     if hasattr(model, "score"):
         torch.nn.init.normal_(model.score.weight, std=1 / math.sqrt(config.hidden_size + 1))
     return model

@@ -18,8 +18,10 @@ from lmgym.models.attention import again_in_backward
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
+from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.override import flatten
 from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
+from lmgym.random_state import seeded
 from lmgym.rejections import Rejection, write_rejections
 from lmgym.reporting import show_notes
 from lmgym.resharding import fit_to_ranks
@@ -28,6 +30,7 @@ from lmgym.run import Run
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
+FEWEST_TOKENS = 8  # that can hold a conversation
 # what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
@@ -44,6 +47,7 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
     _refuse_impossible(model, max_length)
+    refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:
         o, ranks = config.optimizer, world_size()
         decided = run_values(o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
@@ -60,13 +64,21 @@ def refuse_fp16_without_gpu(model: ModelConfig) -> None:
 
 def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
     refuse_fp16_without_gpu(model)
-    if max_length < 8:
-        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least 8 tokens")
+    if max_length < FEWEST_TOKENS:
+        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least {FEWEST_TOKENS} tokens")
 
 
 def within_context(max_length: int, model: ModelConfig) -> int:
-    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less."""
+    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less.
+
+    Raises InputError where the model reads too few tokens for any conversation.
+    """
     limit = context_length(load_config(model.model, model.trust_remote_code))
+    if limit < FEWEST_TOKENS:
+        raise InputError(
+            f"{model.model} reads {limit} tokens, its context, which hold no conversation; needed: a model that "
+            f"reads at least {FEWEST_TOKENS}"
+        )
     if max_length > limit and rank() == 0:
         what = f"--max_length {max_length} exceeds what {model.model} reads"
         show_notes([f"{what}: rows are truncated to its {limit} tokens"])
@@ -127,14 +139,16 @@ def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data:
     return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
-def adapt(model, settings: ModelConfig, run: Run):
+def adapt(model, settings: ModelConfig, run: Run, seed: int):
     """The model with what the settings freeze, recompute or add to it; its size goes into run.json."""
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
-        model = add_lora(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
+        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        with seeded(seed):  # loading draws another number of random numbers under every engine
+            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
     trainable, parameters = count_parameters(model)
     run.update(parameters=parameters, trainable_parameters=trainable)
     return model

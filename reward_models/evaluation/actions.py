@@ -33,6 +33,8 @@ class Talk:
     view: str = "scores"
     samples: str = ""
     """how replies are drawn at first and where that is said, for people"""
+    template: str = ""
+    """how chats are written, where the model's folder does not say"""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from transformers import AutoModelForCausalLM
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Generator
+from lmgym.models.architectures import refuse_encoder
 from lmgym.models.finite_weights import refuse_non_finite_weights
-from lmgym.models.loading import SCORER_HEADS, load_tokenizer
+from lmgym.models.loading import SCORER_HEADS, load_config, load_tokenizer
 from lmgym.models.sources import refuse_pickles, source_arguments
 
 
 def load_causal(name: str) -> Generator:
     """A generator of that model, in bf16 on a GPU and in fp32 elsewhere. Raises InputError where it does not load."""
+    refuse_encoder(name, load_config(name))
     refuse_pickles(name)
     tokenizer = load_tokenizer(name)
     on_gpu = torch.cuda.is_available()

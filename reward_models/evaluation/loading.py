@@ -21,6 +21,7 @@ from typing import Any
 
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.text import flat_template_note
 from reward_models.evaluation.actions import near
 from reward_models.evaluation.judging import Judge
 
@@ -164,6 +165,12 @@ def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
         default = experiment.get("DEFAULT_SAMPLING") or Sampling()
         sampling, source = own_sampling(getattr(model, "generation_config", None), default)
     return sampling, "" if model is None else f"samples: {sampling} ({source})"
+
+
+def template_note(generator: Any) -> str:
+    """A line where the model that talks has no chat template of its own; empty where it has, or no model talks."""
+    tokenizer = getattr(_innermost(generator), "tokenizer", None)
+    return "" if tokenizer is None else " ".join(flat_template_note(tokenizer))
 
 
 def _innermost(generator: Any) -> Any:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from lmgym.console import bear_any_text, printed_line, say
 from lmgym.errors import InputError
 from reward_models.evaluation.actions import Talk
-from reward_models.evaluation.loading import load_experiment, model_revisions, refuse_unknown_scorer, sampling_of
+from reward_models.evaluation.loading import (
+    load_experiment,
+    model_revisions,
+    refuse_unknown_scorer,
+    sampling_of,
+    template_note,
+)
 from reward_models.evaluation.session import SESSIONS, ChatSession, checked_count
 
 
@@ -36,7 +42,7 @@ def begin(
     about = {"experiment": experiment.name, "models": model_revisions(generator, judges)}
     sampling, samples = sampling_of(experiment, generator)
     session = ChatSession(generator, judges, select, best_of, sampling, persona, opening, sessions, about)
-    return Talk(session, "ranks" if ranked else "scores", samples)
+    return Talk(session, "ranks" if ranked else "scores", samples, template_note(generator))
 
 
 def _answer(question: str, given: str | None, default: str, asks: bool) -> str:

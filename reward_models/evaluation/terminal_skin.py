@@ -61,7 +61,7 @@ def greet(console, talk: Talk) -> None:
 
 def facts(talk: Talk) -> list[str]:
     """What is told of every session as it begins: how replies are drawn, and where it is kept."""
-    return [*filter(None, [talk.samples]), f"the session is kept in {talk.session.path}"]
+    return [*filter(None, [talk.samples, talk.template]), f"the session is kept in {talk.session.path}"]
 
 
 def _complete_with_tab(talk: Talk) -> None:

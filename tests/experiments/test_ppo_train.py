@@ -59,6 +59,23 @@ def test_bf16_trains_fp32_weights_that_move_at_a_small_rate(go: Go, talkative_mo
     assert max(read_metrics(folder)["policy/sampler_gap"].values()) < 0.02
 
 
+def test_embeddings_train_in_full_beside_adapters_on_named_layers(go: Go, talkative_models) -> None:
+    settings = {"lora_rank": 2, "lora_target_modules": "c_attn", "modules_to_save": "wte", "learning_rate": 1e-2}
+    folder = go(**settings)
+    kl = list(read_metrics(folder)["policy/kl"].values())
+    assert kl[0] == 0, "the reference is the policy without what trains"
+    assert kl[1] != 0
+    assert max(read_metrics(folder)["policy/sampler_gap"].values()) < 1e-4
+    far = {name for name, by in moved(folder, talkative_models["gpt2"]).items() if by > 1e-4}
+    layers = {f"transformer.h.{i}.attn.c_attn.weight" for i in range(2)}
+    assert far == {"transformer.wte.weight", *layers}  # with which the head is tied
+    ids = AutoTokenizer.from_pretrained(folder / "model")("and now", return_tensors="pt")
+    with torch.no_grad():
+        merged = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()(**ids).logits
+        beside = AutoModelForCausalLM.from_pretrained(folder / "adapter", dtype=torch.float32).eval()(**ids).logits
+    torch.testing.assert_close(merged, beside, rtol=0, atol=1e-4)
+
+
 def test_adapters_start_at_a_kl_of_0_and_are_saved_beside_the_merged_model(go: Go, talkative_models) -> None:
     folder = go(lora_rank=4, learning_rate=1e-2)
     kl = list(read_metrics(folder)["policy/kl"].values())

@@ -12,6 +12,7 @@ from launching import ROOT, flags, largest_difference, launch, read_lines, read_
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.policies import load_policy
+from lmgym.models.small_models import build_model, size_settings
 
 SFT = ROOT / "sft/experiments"
 UPDATES = 5
@@ -167,3 +168,28 @@ def test_what_cannot_work_is_refused_in_one_line(go: Go, chats_file: Path, tmp_p
     done, _ = go("python", fails=True, dataset=empty)
     assert "none of the 1 rows of" in words(done.stderr)
     assert "no turn of the bot that answers something" in words(done.stderr)
+
+
+@pytest.mark.slow
+def test_embeddings_that_train_in_full_beside_adapters_do_so_under_every_engine(
+    go: Go, small_models: dict[str, Path], tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    tied = build_model(
+        "llama", tokenizer, "causal", tie_word_embeddings=True,
+        **size_settings("llama", layers=2, width=32, heads=4, max_length=256),
+    )  # fmt: skip
+    tied.save_pretrained(tmp_path / "tied")
+    tokenizer.save_pretrained(tmp_path / "tied")
+    settings = {"lora_rank": 4, "lora_target_modules": "q_proj,v_proj", "modules_to_save": "embed_tokens"}
+    started = {"model": tmp_path / "tied", **settings, "max_updates": 2, "learning_rate": 1e-2}
+    _, plain = go("python", "--merge_adapter", **started)
+    _, sharded = go("deepspeed", "--merge_adapter", config="zero3.json", **started)
+    found, wanted = read_weights(sharded), read_weights(plain)
+    assert "lm_head.weight" not in wanted
+    assert largest_difference(found, wanted) < 1e-5
+    before = tied.state_dict()
+    moved = {name for name, value in wanted.items() if (value - before[name]).abs().max() > 1e-4}
+    assert moved == {
+        "model.embed_tokens.weight", *(f"model.layers.{i}.self_attn.{n}_proj.weight" for i in (0, 1) for n in "qv")
+    }  # fmt: skip

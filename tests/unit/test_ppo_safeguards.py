@@ -130,6 +130,10 @@ def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path
     pad = load_tokenizer(str(folder)).pad_token_id
     with pytest.raises(InputError, match="pad and eos are one token"):
         checked(gather(episodes), folder, episodes, eos=pad)
+    # one of several ids that end a reply, as Qwen's: the replies end all the same
+    several = gather(episodes)
+    several.logprobs = several.reference_logprobs = several.sampler_logprobs
+    check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [EOS, pad], episodes, several)
     other = gather(episodes)
     other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
     with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):

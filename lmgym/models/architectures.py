@@ -1,0 +1,59 @@
+"""What a config says of a model's kind, so that what no stage can use is refused before weights are read.
+
+transformers' own lists of classes decide, and no list of ours: a decoder is what it has a causal model of.
+"""
+
+import re
+
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
+
+from lmgym.errors import InputError, shown_path
+
+OTHER_INPUTS = re.compile(r"(^|_)(vision|image|vq|vlm|audio|speech|protein)_")  # in names of parts of a config
+DECODERS = "llama, qwen3, gpt2, ..."
+
+
+def refuse_other_than_text(name: str, config) -> None:
+    """Raises InputError for a config of an encoder-decoder, and of a model that reads more than text or none."""
+    family = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(
+            f"{shown_path(name)} is an encoder-decoder ({family}), which no stage supports; needed: a decoder "
+            f"({DECODERS}), or for a scorer also an encoder (bert, deberta, ...)"
+        )
+    parts = {key for key, value in vars(config).items() if key.endswith("_config") and value is not None}
+    parts |= set(config.sub_configs)
+    others = sorted(part for part in parts if OTHER_INPUTS.search(part))
+    text = getattr(config, "text_config", None)
+    if others or "text_config" in parts:
+        inside = f"its text model ({text.model_type}) in a folder of its own" if text is not None else "a text model"
+        raise InputError(
+            f"{shown_path(name)} is a multimodal model ({family}), which no stage supports: found "
+            f"{others[0] if others else 'text_config'} in its config; needed: {inside}"
+        )
+    if not _has_class(config, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification):
+        raise InputError(
+            f"{shown_path(name)} is no model of text: transformers has neither a causal model nor an encoder of the "
+            f"family {family}; needed: a decoder ({DECODERS}), or for a scorer also an encoder (bert, deberta, ...)"
+        )
+
+
+def refuse_encoder(name: str, config) -> None:
+    """Raises InputError for a config of a model that cannot continue a text."""
+    # transformers has causal models of BERT and its like, for those few that were trained as decoders and say so
+    encodes = _has_class(config, AutoModelForMaskedLM) and not getattr(config, "is_decoder", False)
+    if encodes or not _has_class(config, AutoModelForCausalLM):
+        raise InputError(
+            f"{shown_path(name)} is no causal model: it is an encoder ({config.model_type}), which can be a scorer and "
+            f"cannot talk; needed: a decoder ({DECODERS})"
+        )
+
+
+def _has_class(config, *kinds) -> bool:
+    """Whether transformers, or code that a hub id brings along, has one of these auto classes' models of the config."""
+    named = getattr(config, "auto_map", None) or {}
+    return any(type(config) in kind._model_mapping or kind.__name__ in named for kind in kinds)
