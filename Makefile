@@ -27,7 +27,8 @@ demo: $(VENV)/.installed  ## world, SFT, scorer, PPO, and an A/B test of them in
 test: $(VENV)/.installed-dev  ## what CI runs
 	$(PYTEST) -m "not slow"
 
-test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt
+test-full: export LMGYM_FAMILIES_TABLE = docs/families.md
+test-full: $(VENV)/.installed-dev  ## everything, with the result kept in docs/test_full.txt and docs/families.md
 	{ date -u; uname -srm; nproc --all; $(PYTEST) -rap --durations=15 -m "not slow"; } > docs/test_full.txt 2>&1; \
 	quick=$$?; $(PYTEST) -rap --durations=15 -m slow >> docs/test_full.txt 2>&1; slow=$$?; \
 	grep -E " in [0-9.]+s" docs/test_full.txt; exit $$((quick + slow))

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from families_table import pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401  pytest finds them here
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -55,6 +56,52 @@ def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
         )
         for family in ("gpt2", "llama", "qwen3", "bert")
     }
+
+
+@pytest.fixture(scope="session")
+def family_tokenizer(demo_texts):
+    """The one tokenizer of all families of tests/families.py."""
+    from families import CONTEXT
+
+    from lmgym.models.small_models import train_tokenizer
+
+    return train_tokenizer(demo_texts, 384, CONTEXT)
+
+
+@pytest.fixture(scope="session")
+def family_folder(tmp_path_factory, family_tokenizer) -> Callable[..., Path]:
+    """A family's causal model as an ordinary folder, made once; one token in five ends its replies."""
+    from families import Family, build
+
+    root = tmp_path_factory.mktemp("families")
+
+    def folder(family: Family) -> Path:
+        path = root / family.name
+        if not path.exists():
+            model = build(family, family_tokenizer)
+            model.generation_config.eos_token_id = list(range(1, len(family_tokenizer), 5))
+            model.save_pretrained(path)
+            family_tokenizer.save_pretrained(path)
+        return path
+
+    return folder
+
+
+@pytest.fixture
+def family_scorer(family_folder, family_tokenizer) -> Callable:
+    """A scoring model over a family's trunk, its head new."""
+    from lmgym.models.loading import load_classifier
+    from lmgym.models.scoring_model import ScoringModel
+
+    return lambda family: ScoringModel(load_classifier(str(family_folder(family)), family_tokenizer)[0]).eval()
+
+
+@pytest.fixture
+def record_family(record_property):
+    """Notes cells of the table in docs/families.md."""
+    from families_table import Recorder
+
+    return Recorder(record_property)
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,23 @@
 """Tiny random decoders of many families, each with what is special to it active: windows, softcaps, scales.
 
-Rows of `LONGEST` tokens exceed every window. Weights are large, so that a token far back, and each special feature,
-changes the logits: `Family.special` names the settings whose removal must be seen.
+FAMILIES go through every stage (tests/experiments/test_families.py); OTHERS are checked at the level of the forward
+(tests/unit/test_family_forwards.py). The longest rows exceed every window. Weights are large, so that a token far
+back, and each special feature, changes the logits: `Family.special` names the settings whose removal must be seen.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from lmgym.models.small_models import build_model
 
-LAYERS, WIDTH, HEADS, CONTEXT, WINDOW, LONGEST = 4, 32, 4, 320, 12, 40
-GAIN = 6.0  # weight matrices, drawn with a standard deviation of .02, are multiplied by it
-PLAIN_ATTENTION = "eager"
+LAYERS, WIDTH, HEADS, CONTEXT, WINDOW = 4, 32, 4, 320, 12
+LENGTHS = (40, 31, 25, 7)  # of rows
+QUICK = ("gemma2", "mistral")  # the families that `make test` runs
+NO_SCORER_CLASS = ("granite",)  # transformers has none: the head is our own
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class Family:
     special: Mapping[str, Any] = field(default_factory=dict)
     """settings that change the logits if they are replaced by these values, one by one"""
     why_padded: str = ""
-    """empty where rows run packed; else what the reason given at load must contain"""
+    """empty where rows run packed; else how the reason that is given at load begins"""
+    gain: float = 6.0
+    """weight matrices, drawn with a standard deviation of .02, are multiplied by it"""
 
 
 def common(kv_heads: int = 2) -> dict[str, Any]:
@@ -87,24 +91,131 @@ FAMILIES = (
             "word_embed_proj_dim": WIDTH, "max_position_embeddings": CONTEXT, "dropout": 0.0,
         },
     ),
-    Family("gpt_neox", common(HEADS) | {"rotary_pct": 0.5}),
+    Family("gpt_neox", common(HEADS) | {"rotary_pct": 0.5}, {"rotary_pct": 1.0}),
     Family("olmo2", common()),
     Family("granite", common() | GRANITE, dict.fromkeys(GRANITE, 1.0)),
     Family("smollm3", common() | {"no_rope_layers": [1, 1, 1, 0]}, {"no_rope_layers": [1, 1, 1, 1]}),
-    Family("falcon", common() | {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False}, why_padded=" "),
+    Family(
+        "falcon",
+        common() | {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
+        why_padded="its forward refuses packed rows",
+    ),
 )  # fmt: skip
 
 
+GPT2 = {
+    "n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS, "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": WIDTH}
+MAMBA = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "state_size": 8}
+OWN_ATTENTION = f"{LAYERS} of its {LAYERS} layers do not do their attention through transformers"
+RECURRENT = {"why_padded": "it has layers of type linear_attention", "gain": 2.0}  # a larger one multiplies rounding
+
+OTHERS = (
+    Family("gpt2", GPT2),
+    Family("llama", common()),
+    Family("gemma", common() | {"head_dim": 16}),
+    Family("cohere", common() | {"logit_scale": 0.5}, {"logit_scale": 1.0}),
+    Family("cohere2", common() | {"logit_scale": 0.5, "sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
+    Family("stablelm", common() | {"partial_rotary_factor": 0.5}),
+    Family(
+        "gpt_oss",
+        common() | SPARSE | {"head_dim": 16, "sliding_window": WINDOW, "layer_types": ALTERNATING},
+        {"layer_types": NO_WINDOW},
+    ),
+    Family("gpt_bigcode", GPT2 | {"multi_query": True}),
+    Family("starcoder2", common() | {"sliding_window": WINDOW}, {"sliding_window": None}),
+    Family("phi", common(HEADS) | {"partial_rotary_factor": 0.5}),
+    Family("qwen2_moe", common() | EXPERTS | {"shared_expert_intermediate_size": WIDTH}),
+    Family("qwen3_moe", common() | EXPERTS | {"head_dim": 16}),
+    Family("granitemoe", common() | SPARSE),
+    Family("olmo", common()),
+    Family("olmo3", common() | {"sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
+    Family("glm", common() | {"head_dim": 16}),
+    Family("ernie4_5", common() | {"head_dim": 16}),
+    Family("helium", common() | {"head_dim": 8}),
+    Family("nemotron", common()),
+    Family("bloom", {"n_layer": LAYERS, "hidden_size": WIDTH, "n_head": HEADS}, why_padded=OWN_ATTENTION),
+    Family("gptj", GPT2 | {"rotary_dim": 4}, why_padded=OWN_ATTENTION),
+    Family(
+        "gpt_neo",
+        {
+            "num_layers": LAYERS, "hidden_size": WIDTH, "num_heads": HEADS, "max_position_embeddings": CONTEXT,
+            "attention_types": [[["global", "local"], LAYERS // 2]], "window_size": WINDOW,
+        },
+        {"window_size": CONTEXT},
+        OWN_ATTENTION,
+    ),
+    Family("codegen", GPT2 | {"rotary_dim": 4}, why_padded=OWN_ATTENTION),
+    Family(
+        "mpt",
+        {"n_layers": LAYERS, "d_model": WIDTH, "n_heads": HEADS, "max_seq_len": CONTEXT, "expansion_ratio": 2},
+        why_padded="its forward refuses packed rows",
+    ),
+    Family("mamba", MAMBA, **RECURRENT),
+    Family(
+        "mamba2", MAMBA | {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}, **RECURRENT
+    ),
+    Family("falcon_mamba", MAMBA, **RECURRENT),
+    Family(
+        "qwen3_next",
+        common() | EXPERTS
+        | {
+            "head_dim": 16, "shared_expert_intermediate_size": WIDTH, "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        },
+        **RECURRENT,
+    ),
+    Family(
+        "jamba",
+        common()
+        | {
+            "num_experts": 2, "mamba_d_state": 8, "attn_layer_period": 2, "attn_layer_offset": 1,
+            "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False,
+        },
+        **RECURRENT,
+    ),
+    Family(
+        "recurrent_gemma",
+        common(1)
+        | {"lru_width": WIDTH, "attention_window_size": WINDOW, "block_types": ["recurrent", "attention"]},
+        {"attention_window_size": CONTEXT},
+        **RECURRENT,
+    ),
+)  # fmt: skip
+
+
+def by_speed(families: Sequence[Family]) -> list[Any]:
+    """Parameters of a test: those of `make test` as they are, the others marked as slow."""
+    return [
+        pytest.param(family, id=family.name, marks=[] if family.name in QUICK else pytest.mark.slow)
+        for family in families
+    ]
+
+
 def build(family: Family, tokenizer, head: str = "causal", seed: int = 0, **changes: Any):
-    """A seeded fp32 model of the family on its plain attention, in eval mode; `changes` replace some settings."""
+    """A seeded fp32 model of the family in eval mode; `changes` replace some settings."""
     model = build_model(family.name, tokenizer, head, seed, **(dict(family.settings) | changes))
-    enlarge(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # larger matrices, but for a classifier's head and Mamba's decays: attention is not nearly uniform
+            if parameter.ndim >= 2 and not name.startswith("score") and not name.endswith("A_log"):
+                parameter.mul_(family.gain)
     return model.eval()
 
 
-def enlarge(model) -> None:
-    """Larger weight matrices, but for a classifier's head: attention is not nearly uniform."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2 and not name.startswith("score"):
-                parameter.mul_(GAIN)
+def alone(model, row: Sequence[int]) -> torch.Tensor:
+    """Logits of one row by transformers' own forward and plain attention: [T, vocabulary], of a classifier [labels]."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = "eager"
+    try:
+        return model(input_ids=torch.tensor([list(row)])).logits[0]
+    finally:
+        model.config._attn_implementation = before
+
+
+def random_rows(vocabulary: int, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[list[int]]:
+    """Rows of ids without the special ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(2, vocabulary, (length,), generator=generator).tolist() for length in lengths]

@@ -1,0 +1,141 @@
+"""The stages of a family's tiny model in this process, as their experiments run them: two updates each.
+
+Adam's epsilon is as large as gradients are, or else, where a gradient is 0 but for rounding, the rounding would decide
+which way a weight moves.
+"""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import LAYERS
+from launching import words
+from ppo_in_process import PLAIN, train_small
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from reward_models.config import DataConfig, RewardConfig, ScorerConfig
+from sft.config import DataConfig as ChatsConfig
+from sft.config import SamplesConfig, SftConfig
+
+RATE, EPSILON, UPDATES, UNFROZEN, TEMPERATURE = 0.1, 0.1, 2, 2, 0.7
+FROZEN = LAYERS - UNFROZEN
+OPTIMIZER = OptimizerConfig(
+    RATE, schedule="constant_with_warmup", warmup=0, global_batch=4, micro_batch=2, max_updates=UPDATES
+)
+
+
+@dataclass
+class Ran:
+    """A run that is over."""
+
+    folder: Path
+    said: str
+    """on one line"""
+    padded: int
+    """how often rows were padded"""
+    built: list[Any] = field(default_factory=list)
+    """of PPO: the policy with its critic, as training left it"""
+
+
+def reward_config(model: Path, pairs: Path, held_out: Path, output: Path, packed: bool | None = None) -> RewardConfig:
+    """Of a reward model on a few pairs."""
+    return RewardConfig(
+        "reward",
+        ScorerConfig(str(model), precision="fp32", packed=packed),
+        DataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        OPTIMIZER,
+        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES, log_updates=1),
+    )
+
+
+def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = None) -> SftConfig:
+    """Of SFT on a few conversations."""
+    return SftConfig(
+        "sft",
+        ModelConfig(str(model), precision="fp32", packed=packed),
+        ChatsConfig(str(chats), eval_size=8, max_length=128),
+        OPTIMIZER,
+        SamplesConfig(sample_prompts=2, sample_tokens=6),
+        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES, log_updates=1),
+    )
+
+
+def train_reward_model(config: RewardConfig) -> Ran:
+    """A reward model's run."""
+    from reward_models.train import train_pairwise
+
+    return _run(Path(config.output), lambda: train_pairwise(config))
+
+
+def train_sft(config: SftConfig) -> Ran:
+    """An SFT run."""
+    from sft.tasks import CHAT
+    from sft.train import train
+
+    return _run(Path(config.output), lambda: train(config, CHAT))
+
+
+def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
+    """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
+    from lmgym.models import anatomy
+    from ppo import parts
+
+    built: list[Any] = []
+    build = parts.build
+
+    def go() -> None:
+        train_small(
+            model, prompts, output.parent, PLAIN, output.name, num_layers_unfrozen=UNFROZEN, num_rollouts=8,
+            temperature=TEMPERATURE, learning_rate=RATE, max_updates=UPDATES, eval_updates=UPDATES, micro_batch=2,
+            schedule="constant_with_warmup",
+        )  # fmt: skip
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "build", lambda *args: _kept(build(*args), built))
+        patch.setattr(parts, "make_engine", partial(parts.make_engine, adam_epsilon=EPSILON))
+        if padded:
+            patch.setattr(anatomy, "_why_padded", lambda *_: "a test wants it")
+        found = _run(output, go)
+    found.built = built
+    return found
+
+
+def _kept(made: tuple[Any, Any], built: list[Any]) -> tuple[Any, Any]:
+    built.append(made[0])
+    return made
+
+
+def _run(folder: Path, go: Callable[[], None]) -> Ran:
+    """Runs a stage; counts padded batches, and takes down what it says."""
+    import transformers
+
+    from lmgym.models import decoder
+
+    padded: list[Any] = []
+    of, said = decoder._Padded.of, io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        patch.setattr(decoder._Padded, "of", staticmethod(lambda rows: padded.append(rows) or of(rows)))
+        patch.setattr(transformers, "TrainingArguments", partial(transformers.TrainingArguments, adam_epsilon=EPSILON))
+        with torch.enable_grad():  # a test may be without
+            go()
+    return Ran(folder, words(said.getvalue()), len(padded))
+
+
+def chat(model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_of: int) -> list[dict[str, Any]]:
+    """A session from a pipe: the turn of each line."""
+    from reward_models.evaluation.pipe_skin import answer_lines
+    from reward_models.evaluation.talking import begin
+
+    flags = ("--model", str(model), "--scorers", f"judge={scorer}")
+    out = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):
+        talk = begin("hh", "judge", best_of, sessions=str(sessions), flags=flags)
+        answer_lines(talk, ["%set max_new_tokens=12", *lines], out, as_json=True)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
