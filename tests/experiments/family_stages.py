@@ -137,5 +137,5 @@ def chat(model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_o
     out = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
         talk = begin("hh", "judge", best_of, sessions=str(sessions), flags=flags)
-        answer_lines(talk, ["%set max_new_tokens=12", *lines], out, as_json=True)
+        answer_lines(talk, ["%set max_new_tokens=12 ends_at_eos=0", *lines], out, as_json=True)
     return [json.loads(line) for line in out.getvalue().splitlines()]

@@ -21,12 +21,13 @@ from family_stages import (
     train_reward_model,
     train_sft,
 )
-from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run
+from launching import ROOT, flags, launch, read_lines, read_metrics, run
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.packed_rows import pack_rows
+from lmgym.models.policies import load_policy
 from lmgym.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 from ppo.critics import VALUE_HEAD
@@ -96,6 +97,21 @@ def causal(folder: Path):
     return model.eval()
 
 
+def policy(folder: Path):
+    """A causal model's folder, loaded by us: with an embedding of each token of its tokenizer."""
+    return load_policy(str(folder), load_tokenizer(str(folder)))
+
+
+def scorer(folder: Path):
+    """A scorer's folder, loaded by us."""
+    return load_classifier(str(folder), load_tokenizer(str(folder)), fresh_head=False)[0].eval()
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    """By the model's own names: some families' files have others."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 @EACH
 @torch.no_grad()
 def test_a_reward_model_learns_packed_as_padded_and_its_folder_scores_as_each_reply_alone(
@@ -104,15 +120,14 @@ def test_a_reward_model_learns_packed_as_padded_and_its_folder_scores_as_each_re
     record_family(STAGES, family.name, reward_model="ok")
     packed, padded = ran("reward", family), ran("reward", family, padded=True)
     assert_laid(packed, padded, family)
-    start, _ = load_classifier(str(family_folder(family)), load_tokenizer(str(family_folder(family))))
-    assert_same_updates(read_weights(packed.folder), read_weights(padded.folder), start.state_dict())
-    folder = packed.folder / "model"
+    folder, source = packed.folder / "model", str(family_folder(family))
+    loaded, start = [scorer(folder)], load_classifier(source, load_tokenizer(source))[0]
+    assert_same_updates(*map(weights, (loaded[0], scorer(padded.folder / "model"), start)))
     tokenizer = load_tokenizer(str(folder))
     config = reward_config(folder, few_pairs, held_out_pairs, tmp_path / "run")
     rows = PairTask().prepare(config, tokenizer).evaluation
     saved = torch.tensor([[line["chosen"], line["rejected"]] for line in read_lines(packed.folder / "scores.jsonl")])
     assert saved.std() > 0.1
-    loaded = [load_classifier(str(folder), tokenizer, fresh_head=False)[0].eval()]
     if family.name not in NO_SCORER_CLASS:
         loaded.append(AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval())
     for model in loaded:
@@ -128,9 +143,8 @@ def test_sft_learns_packed_as_padded_and_its_folder_predicts_as_each_row_alone(
     record_family(STAGES, family.name, SFT="ok")
     packed, padded = ran("sft", family), ran("sft", family, padded=True)
     assert_laid(packed, padded, family)
-    start = causal(family_folder(family)).state_dict()
-    assert_same_updates(read_weights(packed.folder), read_weights(padded.folder), start)
-    model = causal(packed.folder / "model")
+    model, other = (causal(one.folder / "model") for one in (packed, padded))
+    assert_same_updates(*map(weights, (model, other, policy(family_folder(family)))))
     config = sft_config(family_folder(family), chats_file, tmp_path / "run")
     examples = CHAT.prepare(config, load_tokenizer(str(packed.folder / "model"))).evaluation
     lines = read_lines(packed.folder / "held_out.jsonl")
@@ -151,17 +165,16 @@ def test_ppo_with_frozen_layers_learns_packed_as_padded_and_its_folder_is_the_po
     assert_laid(packed, padded, family)
     metrics = read_metrics(packed.folder)
     assert max(metrics["policy/sampler_gap"].values()) < 1e-4, "the sampler is not the policy that learns"
-    start = causal(family_folder(family))
-    weights, before = read_weights(packed.folder), start.state_dict()
-    assert_same_updates(weights, read_weights(padded.folder), before)
+    model, before = causal(packed.folder / "model"), weights(policy(family_folder(family)))
+    after = weights(model)
+    assert_same_updates(after, weights(causal(padded.folder / "model")), before)
     [actor], [other] = packed.built, padded.built
     rest = {n: p for n, p in actor.state_dict().items() if not n.startswith("policy.")}
     assert_same_updates(rest, {n: other.state_dict()[n] for n in rest}, dict.fromkeys(rest, torch.zeros(())))
     frozen = {name for name, p in actor.causal.named_parameters() if not p.requires_grad}
     assert any(f".{FROZEN - 1}." in name for name in frozen)
     assert not any(f".{FROZEN}." in name for name in frozen)
-    assert all(torch.equal(weights[name], before[name]) == (name in frozen) for name in weights)
-    model = causal(packed.folder / "model")
+    assert {name for name in after if torch.equal(after[name], before[name])} == frozen
     again = ActorCritic(model, frozen_layers=FROZEN, temperature=TEMPERATURE)
     again.value_head.load_state_dict(load_file(packed.folder / "critic" / VALUE_HEAD))
     rows, counts = [list(range(5, 45)), list(range(60, 90))], [6, 3]
@@ -181,11 +194,11 @@ def test_best_of_n_talks_with_the_policy_and_takes_the_reply_that_the_reward_mod
     family: Family, ran, tmp_path: Path, record_family
 ) -> None:
     record_family(STAGES, family.name, chat="ok")
-    policy, scorer = ran("ppo", family).folder / "model", ran("reward", family).folder / "model"
+    talks, likes = ran("ppo", family).folder / "model", ran("reward", family).folder / "model"
     said = ["tell me about soup and about the garden, please.", "and what about sundays?"]
-    turns = chat(policy, scorer, tmp_path / "sessions", said, BEST_OF)
+    turns = chat(talks, likes, tmp_path / "sessions", said, BEST_OF)
     assert [turn["user"] for turn in turns] == said
-    judge, past = HFScorer.load(scorer), []
+    judge, past = HFScorer.load(likes), []
     for turn in turns:
         past.append(Turn("user", turn["user"]))
         replies = [candidate["text"] for candidate in turn["candidates"]]
@@ -258,15 +271,11 @@ def test_two_ranks_under_zero_2_and_3_learn_what_plain_python_does(
 ) -> None:
     record_family(STAGES, family.name, two_ranks="ZeRO 2, 3")
     wanted, replay = alone_run(stage, family)
-    start = causal(family_folder(family)).state_dict()
-    a = read_weights(wanted)
-    trunk = {name for name in a if name in start}
+    load = scorer if stage == "reward" else causal
+    source = str(family_folder(family))
+    start = load_classifier(source, load_tokenizer(source))[0] if stage == "reward" else policy(Path(source))
     for config in ("zero2.json", "zero3.json"):
         found = launched(stage, family, config, **replay)
-        b = read_weights(found)
-        assert a.keys() == b.keys()
-        assert_same_updates(*({name: one[name] for name in trunk} for one in (b, a, start)))
-        for name in a.keys() - trunk:
-            torch.testing.assert_close(b[name], a[name], rtol=0, atol=BAR)
+        assert_same_updates(*map(weights, (load(found / "model"), load(wanted / "model"), start)))
         losses = "losses/policy_loss" if stage == "ppo" else "train/loss"
         assert read_metrics(found)[losses] == pytest.approx(read_metrics(wanted)[losses], abs=BAR)
