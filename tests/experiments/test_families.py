@@ -228,19 +228,18 @@ def launched(tmp_path_factory, family_folder, few_pairs: Path, held_out_pairs: P
     def go(stage: str, family: Family, config: str = "", **plant: str) -> Path:
         folder = tmp_path_factory.mktemp("launched") / "run"
         values = {"model": family_folder(family), "output": folder, **TRAIN}
-        words: list[object] = []
         if stage == "ppo":
             script = ROOT / "tests/experiments/ppo_script.py"
             values |= {"prompts": chats_file, "num_layers_unfrozen": UNFROZEN, "global_batch": 8, "max_updates": 8}
             plant["LMGYM_TEST_EPS"] = str(EPSILON)
         else:
             script = ROOT / "tests/experiments/large_epsilon_script.py"
-            words.append(ROOT / EXPERIMENTS[stage])
+            plant["LMGYM_TEST_EXPERIMENT"] = str(ROOT / EXPERIMENTS[stage])
             values |= {"log_updates": 1, "eval_updates": 100, "max_length": 96}
             values |= {"dataset": few_pairs, "eval_dataset": held_out_pairs} if stage == "reward" else {}
             values |= {"dataset": chats_file, "eval_size": 8, "sample_prompts": 0} if stage == "sft" else {}
         values |= {"deepspeed": ROOT / "configs" / config} if config else {}
-        done = run(launch("deepspeed" if config else "python", *words, *flags(**values), script=script), **plant)
+        done = run(launch("deepspeed" if config else "python", *flags(**values), script=script), **plant)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
         return folder
 
