@@ -48,6 +48,9 @@ def set_up(
     """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     actor, reference = build(config, tokenizer)
+    if run.is_main:
+        decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
+        show_notes(sorted({decoder.note for decoder in decoders if decoder.note}))
     trainable, parameters = count_parameters(actor)
     run.update(parameters=parameters, trainable_parameters=trainable)
     keeper.checkpoint_bytes = room_for_checkpoints(config, actor, run)

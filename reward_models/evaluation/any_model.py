@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from lmgym.console import say
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Generator
@@ -41,4 +42,7 @@ def load_causal(name: str) -> Generator:
         raise InputError(f"{name} is no causal model: it {lacks} {odd[0]} ({len(odd)} such); a scorer cannot talk")
     refuse_non_finite_weights(model, name)
     model = model.to("cuda" if on_gpu else "cpu").eval()
-    return LocalGenerator(model, tokenizer)
+    generator = LocalGenerator(model, tokenizer)
+    if generator.decoder.note:
+        say(generator.decoder.note, error=True)
+    return generator

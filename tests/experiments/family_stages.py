@@ -128,14 +128,16 @@ def _run(folder: Path, go: Callable[[], None]) -> Ran:
     return Ran(folder, words(said.getvalue()), len(padded))
 
 
-def chat(model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_of: int) -> list[dict[str, Any]]:
-    """A session from a pipe: the turn of each line."""
+def chat(
+    model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_of: int
+) -> tuple[list[dict[str, Any]], str]:
+    """A session from a pipe: the turn of each line, and what it said besides."""
     from reward_models.evaluation.pipe_skin import answer_lines
     from reward_models.evaluation.talking import begin
 
     flags = ("--model", str(model), "--scorers", f"judge={scorer}")
-    out = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):
+    out, notes = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(notes):
         talk = begin("hh", "judge", best_of, sessions=str(sessions), flags=flags)
         answer_lines(talk, ["%set max_new_tokens=12 ends_at_eos=0", *lines], out, as_json=True)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
+    return [json.loads(line) for line in out.getvalue().splitlines()], words(notes.getvalue())

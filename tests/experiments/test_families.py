@@ -196,8 +196,9 @@ def test_best_of_n_talks_with_the_policy_and_takes_the_reply_that_the_reward_mod
     record_family(STAGES, family.name, chat="ok")
     talks, likes = ran("ppo", family).folder / "model", ran("reward", family).folder / "model"
     said = ["tell me about soup and about the garden, please.", "and what about sundays?"]
-    turns = chat(talks, likes, tmp_path / "sessions", said, BEST_OF)
+    turns, notes = chat(talks, likes, tmp_path / "sessions", said, BEST_OF)
     assert [turn["user"] for turn in turns] == said
+    assert (f"rows of this {family.name} are padded" in notes) == bool(family.why_padded)
     judge, past = HFScorer.load(likes), []
     for turn in turns:
         past.append(Turn("user", turn["user"]))
