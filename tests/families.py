@@ -54,7 +54,7 @@ TWO_ROPES = {
     "full_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
 ONE_ROPE = dict.fromkeys(TWO_ROPES, TWO_ROPES["full_attention"])
-GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.6, "residual_multiplier": 0.5, "logits_scaling": 0.25}
+GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.6, "residual_multiplier": 0.5, "logits_scaling": 2.0}
 SPARSE = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.0}
 
 FAMILIES = (
