@@ -1,8 +1,4 @@
-"""The stages of a family's tiny model in this process, as their experiments run them: two updates each.
-
-Adam's epsilon is as large as gradients are, or else, where a gradient is 0 but for rounding, the rounding would decide
-which way a weight moves.
-"""
+"""The stages of a family's tiny model in this process, as their experiments run them: two updates each."""
 
 import contextlib
 import io
@@ -16,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from families import LAYERS
+from large_epsilon_script import EPSILON, trainer_with_large_epsilon
 from launching import words
 from ppo_in_process import PLAIN, train_small
 
@@ -24,7 +21,7 @@ from reward_models.config import DataConfig, RewardConfig, ScorerConfig
 from sft.config import DataConfig as ChatsConfig
 from sft.config import SamplesConfig, SftConfig
 
-RATE, EPSILON, UPDATES, UNFROZEN, TEMPERATURE = 0.1, 0.1, 2, 2, 0.7
+RATE, UPDATES, UNFROZEN, TEMPERATURE = 0.1, 2, 2, 0.7
 FROZEN = LAYERS - UNFROZEN
 OPTIMIZER = OptimizerConfig(
     RATE, schedule="constant_with_warmup", warmup=0, global_batch=4, micro_batch=2, max_updates=UPDATES
@@ -114,15 +111,13 @@ def _kept(made: tuple[Any, Any], built: list[Any]) -> tuple[Any, Any]:
 
 def _run(folder: Path, go: Callable[[], None]) -> Ran:
     """Runs a stage; counts padded batches, and takes down what it says."""
-    import transformers
-
     from lmgym.models import decoder
 
     padded: list[Any] = []
     of, said = decoder._Padded.of, io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         patch.setattr(decoder._Padded, "of", staticmethod(lambda rows: padded.append(rows) or of(rows)))
-        patch.setattr(transformers, "TrainingArguments", partial(transformers.TrainingArguments, adam_epsilon=EPSILON))
+        patch.setattr(*trainer_with_large_epsilon())
         with torch.enable_grad():  # a test may be without
             go()
     return Ran(folder, words(said.getvalue()), len(padded))

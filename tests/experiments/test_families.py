@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from families import FAMILIES, NO_SCORER_CLASS, WINDOW, Family, alone, by_speed
 from families_table import STAGES
 from family_stages import (
-    EPSILON,
     FROZEN,
     TEMPERATURE,
     UNFROZEN,
@@ -21,6 +20,7 @@ from family_stages import (
     train_reward_model,
     train_sft,
 )
+from large_epsilon_script import EPSILON
 from launching import ROOT, flags, launch, read_lines, read_metrics, run
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -216,7 +216,7 @@ def test_best_of_n_talks_with_the_policy_and_takes_the_reply_that_the_reward_mod
 
 LAUNCHED = [family for family in FAMILIES if family.name in ("gemma2", "mixtral", "falcon")]
 TRAIN = {
-    "global_batch": 4, "micro_batch": 1, "max_updates": 4, "learning_rate": 0.01, "precision": "fp32",
+    "global_batch": 4, "micro_batch": 1, "max_updates": 4, "learning_rate": 0.1, "precision": "fp32",
     "save_updates": -1, "tracking": "none",
 }  # fmt: skip
 EXPERIMENTS = {"reward": "reward_models/experiments/hh_pairwise.py", "sft": "sft/experiments/chat.py"}
@@ -232,7 +232,6 @@ def launched(tmp_path_factory, family_folder, few_pairs: Path, held_out_pairs: P
         if stage == "ppo":
             script = ROOT / "tests/experiments/ppo_script.py"
             values |= {"prompts": chats_file, "num_layers_unfrozen": UNFROZEN, "global_batch": 8, "max_updates": 8}
-            values["learning_rate"] = 0.1  # gradients are small
             plant["LMGYM_TEST_EPS"] = str(EPSILON)
         else:
             script = ROOT / "tests/experiments/large_epsilon_script.py"
