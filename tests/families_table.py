@@ -19,6 +19,7 @@ COLUMNS = {
     STAGES: ("family", "rows", "from alone", "reward model", "SFT", "PPO frozen layers", "chat", "two ranks"),
     FORWARD: ("family", "rows", "from alone"),
 }
+FAILED = "failed"
 Cells = dict[str, dict[str, dict[str, str]]]
 """text by table, family and column"""
 
@@ -55,9 +56,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def collect(cells: Cells, recorded: dict[str, Any], passed: bool) -> None:
-    """Adds what a test recorded."""
+    """Adds what a test recorded; of a cell that several tests record each must pass."""
     row = cells.setdefault(recorded["table"], {}).setdefault(recorded["family"], {})
-    row |= recorded["cells"] if passed else dict.fromkeys(recorded["cells"], "failed")
+    for column, text in recorded["cells"].items():
+        row[column] = text if passed and row.get(column) != FAILED else FAILED
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

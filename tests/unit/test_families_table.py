@@ -24,6 +24,8 @@ def test_cells_replace_those_of_the_same_family_and_column_alone() -> None:
     changed = with_cells(page, again)
     assert changed.replace("failed", "ok") == page
     assert "| gemma2 | packed |  |  |  |  | failed |" in changed
+    collect(again, {"table": STAGES, "family": "gemma2", "cells": {"chat": "ok"}}, True)
+    assert with_cells(page, again) == changed, "one of a cell's tests failed"
 
 
 def test_a_cell_that_the_table_does_not_have_is_refused() -> None:
