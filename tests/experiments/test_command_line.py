@@ -225,7 +225,7 @@ def test_a_fault_after_the_folder_was_opened_is_its_outcome(
     # that a family cannot be packed is found when the model is built, with run.json already there
     arguments = flags(model=small_models["bert"], dataset=few_pairs, max_length=256, precision="fp32", packed="true")
     done = run(launch("python", *arguments, *flags(output=tmp_path / "output", tracking="none")))
-    assert_one_error(done, "--packed: bert is not one of gpt2, llama, qwen3")
+    assert_one_error(done, "--packed: bert is an encoder; needed: a decoder, or no --packed")
     record = json.loads((tmp_path / "output/run.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("failed", 2)
     assert record["error"].startswith("InputError: --packed")

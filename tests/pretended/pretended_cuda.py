@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.attention.varlen
 import torch.utils.checkpoint
 from pretended_gpu import GPU, MARK, PretendedGPU, Refused, on_the_gpu
 from torch.utils._pytree import tree_iter
@@ -94,6 +95,7 @@ def install() -> None:
     _replace_autograd()
     _replace_loading()
     _replace_collectives()
+    _replace_attention()
     run = threading.Thread.run
 
     def with_the_mode(thread: threading.Thread) -> None:
@@ -202,3 +204,31 @@ def _replace_collectives() -> None:
         _set(module, get_backend="nccl", is_nccl_available=True, _get_object_coll_device=GPU)
         for name, function in {**replaced, "init_process_group": init_process_group, "new_group": new_group}.items():
             setattr(module, name, function)
+
+
+def _replace_attention() -> None:
+    """Flash attention over rows of different lengths, row by row: what its kernel is documented to compute."""
+
+    def varlen_attn(
+        query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, *, scale: float,
+        window_size: tuple[int, int], enable_gqa: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        assert query.dtype in (torch.float16, torch.bfloat16), "flash attention knows no other type"
+        assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+        warns, MODE.warns = MODE.warns, False  # a kernel reads the lengths; the CPU does not wait for them
+        asking, seen = (edges.diff().tolist() for edges in (cu_seq_q, cu_seq_k))
+        MODE.warns = warns
+        assert (max(asking), max(seen)) == (max_q, max_k)
+        found = []
+        for q, k, v in zip(query.split(asking), key.split(seen), value.split(seen), strict=True):
+            last = torch.arange(len(q), device=q.device)[:, None] + len(k) - len(q)  # aligned at the end
+            place = torch.arange(len(k), device=q.device)
+            mask = place <= last + window_size[1]
+            if window_size[0] >= 0:
+                mask = mask & (place >= last - window_size[0])
+            q, k, v = (states.transpose(0, 1).float() for states in (q, k, v))
+            one = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=enable_gqa)
+            found.append(one.transpose(0, 1).to(query.dtype))
+        return torch.cat(found)
+
+    torch.nn.attention.varlen.varlen_attn = varlen_attn
