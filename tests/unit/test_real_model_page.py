@@ -57,7 +57,8 @@ def test_the_file_that_trains_rewards_words_that_speak_to_the_reader(
     assert len(launched) == 1
 
 
-def test_its_commands_have_flags_that_there_are() -> None:
+def test_its_commands_have_flags_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a run in the output folder of a command would be in its way
     config = override(hh_pairwise.CONFIG, flags_of("reward_models/experiments/hh_pairwise.py"))
     assert (config.data.dataset, config.scorer.lora_rank) == ("$DATA", 16)
     policy = override(hh_harmless.CONFIG, flags_of("ppo/experiments/hh_harmless.py"))
