@@ -67,6 +67,36 @@ def resident_mib(parent: int) -> float:
     return pages * 4096 / 2**20
 
 
+def run_measured(command: list[str]) -> dict[str, float]:
+    """Runs a command to its end: its minutes and the peak memory over all its processes, in MiB.
+
+    Raises RuntimeError with what it printed last where it fails.
+    """
+    began, peak = time.perf_counter(), [0.0]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def watch() -> None:
+        while process.poll() is None:
+            peak[0] = max(peak[0], resident_mib(process.pid))
+            time.sleep(0.5)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    printed, _ = process.communicate()
+    watcher.join()
+    if process.returncode:
+        raise RuntimeError(printed[-3000:])
+    return {"minutes": (time.perf_counter() - began) / 60, "peak_memory_mib_all_processes": peak[0]}
+
+
+def read_results(output: Path) -> dict[str, dict]:
+    """What a finished run of pairs found: the counts of its data and the metrics of its last evaluation."""
+    return {
+        "data": json.loads((output / "run.json").read_text())["data"],
+        "metrics": json.loads((output / "evaluation.json").read_text())["metrics"],
+    }
+
+
 def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) -> dict:
     """One run; its metrics, minutes and peak memory over all processes."""
     flags = [part for name, value in SETTINGS.items() for part in (f"--{name}", value)]
@@ -82,24 +112,7 @@ def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) 
         *("--model", str(model), "--dataset", str(train), "--eval_dataset", str(evaluation)),
         *("--seed", str(seed), "--output", str(output), "--tracking", "none", *flags),
     ]
-    began, peak = time.perf_counter(), [0.0]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def watch() -> None:
-        while process.poll() is None:
-            peak[0] = max(peak[0], resident_mib(process.pid))
-            time.sleep(0.5)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    printed, _ = process.communicate()
-    watcher.join()
-    if process.returncode:
-        raise RuntimeError(printed[-3000:])
-    metrics = json.loads((output / "evaluation.json").read_text())["metrics"]
-    counts = json.loads((output / "run.json").read_text())["data"]
-    minutes = (time.perf_counter() - began) / 60
-    return {"minutes": minutes, "peak_memory_mib_all_processes": peak[0], "data": counts, "metrics": metrics}
+    return {**run_measured(command), **read_results(output)}
 
 
 def run_seed(seed: int) -> dict:

