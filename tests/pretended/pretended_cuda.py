@@ -96,6 +96,7 @@ def install() -> None:
     _replace_loading()
     _replace_collectives()
     _replace_attention()
+    _replace_parameters()
     run = threading.Thread.run
 
     def with_the_mode(thread: threading.Thread) -> None:
@@ -232,3 +233,16 @@ def _replace_attention() -> None:
         return torch.cat(found)
 
     torch.nn.attention.varlen.varlen_attn = varlen_attn
+
+
+def _replace_parameters() -> None:
+    """A parameter is where its data are; torch makes one without a call that the mode sees."""
+    make = torch.nn.Parameter.__new__
+
+    def made(cls: Any, data: Any = None, requires_grad: bool = True, **_: Any) -> Any:  # libraries hand on attributes
+        found = make(cls, data, requires_grad)
+        if isinstance(data, torch.Tensor):
+            setattr(found, MARK, MODE.has(data))
+        return found
+
+    torch.nn.Parameter.__new__ = made  # type: ignore[assignment]
