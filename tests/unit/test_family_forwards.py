@@ -18,6 +18,7 @@ from ppo.models import ActorCritic
 BAR = 1e-5
 READS = (6, 5, 4, 2)
 TEMPERATURE = 0.7
+NO_CACHE = ("recurrent_gemma",)  # its forward returns none to go on from: it cannot be sampled from
 
 
 def rows_of(tokenizer) -> list[list[int]]:
@@ -144,7 +145,7 @@ def same_gradients(found: torch.Tensor, wanted: torch.Tensor, weights: dict[str,
         assert error < 1e-5 * everything, name
 
 
-@pytest.mark.parametrize("family", by_speed(FAMILIES))
+@pytest.mark.parametrize("family", by_speed([*FAMILIES, *(one for one in OTHERS if one.name not in NO_CACHE)]))
 @torch.no_grad()
 def test_greedy_replies_are_those_of_transformers_and_samples_know_their_logprobs(
     family: Family, family_tokenizer
