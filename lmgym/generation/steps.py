@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lmgym.errors import InputError
 from lmgym.generation.cache import Cache, StepAttention, fill
 from lmgym.models.attention import KeyValues, RowAttention
 from lmgym.models.decoder import Decoder
@@ -119,10 +120,18 @@ class PaddedSteps:
 
 @torch.inference_mode()
 def start_padded(decoder: Decoder, prompts: Sequence[list[int]], n: int) -> tuple[torch.Tensor, PaddedSteps]:
-    """Logits [P, vocabulary] after each prompt, and the steps of n replies to each; prompts are of one length."""
+    """Logits [P, vocabulary] after each prompt, and the steps of n replies to each; prompts are of one length.
+
+    Raises InputError for a model that gives no cache, such as RecurrentGemma.
+    """
     ids = torch.tensor(prompts, device=decoder.device)
     found = decoder.model(input_ids=ids, use_cache=True)
-    name = next(name for name in ("past_key_values", "cache_params") if getattr(found, name, None) is not None)
+    name = next((name for name in ("past_key_values", "cache_params") if getattr(found, name, None) is not None), None)
+    if name is None:
+        raise InputError(
+            f"a {decoder.model.config.model_type} gives no cache of its states, so it cannot be sampled from; needed: "
+            "another decoder (reward models train with this one)"
+        )
     cache = getattr(found, name)
     if n > 1:
         cache.reorder_cache(torch.arange(len(prompts), device=ids.device).repeat_interleave(n))

@@ -7,8 +7,10 @@ import torch
 from families import FAMILIES, LENGTHS, OTHERS, Family, alone, build, by_speed, random_rows
 from families_table import FORWARD, STAGES, below
 
+from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.steps import start_padded
 from lmgym.models.decoder import Decoder
 from lmgym.models.packed_rows import PackedRows, pack_replies, pack_rows
 from lmgym.models.policies import PolicyModel
@@ -171,3 +173,10 @@ def test_rows_are_longer_than_windows_and_of_different_lengths(family_tokenizer)
     rows: PackedRows = pack_rows(rows_of(family_tokenizer), READS)
     assert len(set(rows.lengths)) == len(LENGTHS)
     assert max(LENGTHS) > 3 * 12
+
+
+def test_a_model_without_a_cache_is_refused_in_one_line(family_tokenizer) -> None:
+    [family] = [one for one in OTHERS if one.name in NO_CACHE]
+    decoder = Decoder(build(family, family_tokenizer))
+    with pytest.raises(InputError, match="a recurrent_gemma gives no cache of its states, so it cannot be sampled"):
+        start_padded(decoder, [[5, 6, 7]], 1)
