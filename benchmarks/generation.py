@@ -1,6 +1,7 @@
-"""Speed of generation: ours beside transformers' generate, greedy, on shape S in fp32.
+"""Speed of generation: ours beside transformers' generate, greedy, in fp32: on shape S, or on a model's folder.
 
     .venv/bin/python benchmarks/generation.py        # writes benchmarks/results/generation.json
+    .venv/bin/python benchmarks/generation.py --model outputs/models/smollm2-135m --repetitions 3
 
 CPU seconds of one thread, pinned to a core, the two interleaved; the tokens are asserted equal first. Every reply ends
 at a length that is forced, the same for both: transformers keeps a finished row in the batch, ours drops it.
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from machine import describe_machine, pin_command
 from shapes import read_shape
-from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # name: (prompts, their lengths from and to, replies a prompt, lengths of the replies from and to)
 CASES = {
     "batch 1": (1, (100, 100), 1, (64, 64)),
+    "batch 8": (8, (40, 200), 1, (64, 64)),
     "batch 32": (32, (40, 200), 1, (64, 64)),
     "batch 32, replies of 8 to 64": (32, (40, 200), 1, (8, 64)),
     "8 replies to a prompt of 400": (1, (400, 400), 8, (64, 64)),
@@ -113,19 +115,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", type=Path, help="a causal model's folder; default: shape S, random")
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/generation.json")
+    parser.add_argument("--output", type=Path, help="default: generation.json in results/, with the model's name")
     arguments = parser.parse_args()
+    name = f"generation_{arguments.model.name}" if arguments.model else "generation"
+    output = arguments.output or ROOT / f"benchmarks/results/{name}.json"
     torch.set_num_threads(1)
     if pin_command(arguments.core):
         os.sched_setaffinity(0, {arguments.core})
     torch.manual_seed(arguments.seed)
-    settings = {name: value for name, value in read_shape("S").items() if name != "family"}
-    model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+    if arguments.model:
+        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+    else:
+        settings = {name: value for name, value in read_shape("S").items() if name != "family"}
+        model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
     generator = LocalGenerator(model, NoText())
     record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
+        "model": arguments.model.name if arguments.model else "shape S",
         "cases": {},
     }
     print(f"{'':32} {'transformers':>12} {'ours':>8} {'ratio':>6}   CPU seconds, medians of {arguments.repetitions}")
@@ -134,7 +143,7 @@ def main() -> None:
         record["cases"][name] = found
         medians = found["medians"]
         print(f"{name:32} {medians['transformers']:>12.3f} {medians['ours']:>8.3f} {found['ratio']:>6.2f}", flush=True)
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    output.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -115,15 +115,18 @@ def policy_products(shape: Shape, way: Way, rows: Rows, first: int = 0) -> Itera
     """
     n, m = sum(rows.lengths), sum(rows.reads)
     for layer in range(first, shape.layers):
+        last = layer == shape.layers - 1
         learns, under = layer >= way.frozen_layers, layer > way.frozen_layers
         for name, (a, b) in shape.linear.items():
+            tokens = m if last and name not in ("q", "k", "v") else n
             # below the lowest layer that is trained nobody asks for gradients, but its norm does, if it is trained
             wanted = under or name not in ("q", "k", "v") or not way.lora_rank
-            yield Product(2 * n * a * b, learns and not way.lora_rank, learns and wanted)
+            yield Product(2 * tokens * a * b, learns and not way.lora_rank, learns and wanted)
             if way.lora_rank:
-                yield Product(2 * n * a * way.lora_rank, True, wanted)
-                yield Product(2 * n * way.lora_rank * b, True, True)
-        pairs = sum(length * length for length in rows.lengths)
+                yield Product(2 * tokens * a * way.lora_rank, True, wanted)
+                yield Product(2 * tokens * way.lora_rank * b, True, True)
+        asking = rows.reads if last else rows.lengths
+        pairs = sum(q * k for q, k in zip(asking, rows.lengths, strict=True))
         yield Product(4 * pairs * shape.heads * shape.head_width, learns, learns)
     yield Product(2 * m * shape.words, way.trains_head(shape), True)
     yield Product(2 * m * shape.width * 2 * shape.width, True, True)
@@ -162,9 +165,13 @@ def learning_flops(shape: Shape, way: Way, rows: Rows, epochs: int, first_forwar
 
 
 def scoring_flops(shape: Shape, lengths: Sequence[int]) -> float:
-    """A classifier that reads the last token: `ScoringModel.forward`."""
-    layer = 2 * sum(lengths) * shape.block + 4 * sum(t * t for t in lengths) * shape.heads * shape.head_width
-    return shape.layers * layer + 2 * len(lengths) * shape.width
+    """A classifier that reads the last token: `ScoringModel.forward`, its last layer finished at the ends alone."""
+    n, rows = sum(lengths), len(lengths)
+    whole = (shape.layers - 1) * (
+        2 * n * shape.block + 4 * sum(t * t for t in lengths) * shape.heads * shape.head_width
+    )
+    at_ends = sum(2 * (n if name in "qkv" else rows) * a * b for name, (a, b) in shape.linear.items())
+    return whole + at_ends + 4 * n * shape.heads * shape.head_width + 2 * rows * shape.width
 
 
 def generation_bytes(shape: Shape, way: Way, prompts: Sequence[int], new_tokens: int, number_bytes: int) -> float:

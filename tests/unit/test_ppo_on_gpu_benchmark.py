@@ -54,16 +54,19 @@ def test_weights_are_those_that_the_published_models_have() -> None:
 def test_a_forward_by_hand() -> None:
     rows = Rows([3, 5], [1, 2])
     layer = 2 * 8 * 336 + 4 * (9 + 25) * 8
+    # the last one: queries, keys and values of all 8 tokens, the rest at the 3 that are read, each over its row
+    last = 2 * 8 * 128 + 2 * 3 * (336 - 128) + 4 * (1 * 3 + 2 * 5) * 8
     head, values = 2 * 3 * 80, 2 * 3 * (8 * 16 + 16)
-    assert policy_flops(SMALL, Way("full"), rows) == 2 * layer + head + values
+    assert policy_flops(SMALL, Way("full"), rows) == layer + last + head + values
     assert trunk_flops(SMALL, Way("hydra", 1), rows) == layer
-    assert reference_flops(SMALL, Way("hydra", 1), rows) == layer + head
-    assert experience_flops(SMALL, Way("hydra", 1), rows) == layer + 2 * (layer + head) + values
+    assert reference_flops(SMALL, Way("hydra", 1), rows) == last + head
+    assert experience_flops(SMALL, Way("hydra", 1), rows) == layer + 2 * (last + head) + values
     adapters = 2 * 2 * (8 * 64 + 8 * 12 * 2 + 8 * 14 * 3 - 8 * 64)  # rank 2: in + out of 16, 12, 12, 16, 14, 14, 14
     assert adapters == 2 * 2 * 8 * (12 * 2 + 14 * 3)
     whole = sum(2 * 8 * 2 * (a + b) for a, b in SMALL.linear.values())
+    in_last = sum(2 * (8 if n in "qkv" else 3) * 2 * (a + b) for n, (a, b) in SMALL.linear.items())
     found = policy_flops(SMALL, Way("lora", lora_rank=2), rows)
-    assert found == 2 * layer + head + values + 2 * whole
+    assert found == layer + last + head + values + whole + in_last
 
 
 def test_a_backward_by_hand() -> None:
