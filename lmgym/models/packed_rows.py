@@ -97,14 +97,15 @@ def pack_replies(rows: Sequence[Replies]) -> PackedRows:
     """Rows of replies, each read at its last token, row after row; a shared prefix runs once."""
     pieces: list[Sequence[int]] = []
     prefixes: list[int] = []
+    reads: list[int] = []
     for row in rows:
-        shared = bool(row.prefix)
+        shared = len(row.tails) > 1 and bool(row.prefix)  # a prefix of one reply is nobody else's
         first = len(pieces)
-        pieces += [row.prefix, *row.tails] if shared else row.tails
+        pieces += [row.prefix, *row.tails] if shared else [[*row.prefix, *tail] for tail in row.tails]
         prefixes += [-1] * shared + [first if shared else -1] * len(row.tails)
-    is_tail = np.array([bool(own) for row in rows for own in [0] * bool(row.prefix) + [1] * len(row.tails)])
+        reads += [0] * shared + [1] * len(row.tails)
     ends = np.cumsum([len(piece) for piece in pieces]) - 1
-    return _packed(pieces, prefixes, ends[is_tail], tuple(is_tail.astype(int).tolist()))
+    return _packed(pieces, prefixes, ends[np.array(reads) > 0], tuple(reads))
 
 
 def pad_right(rows: Sequence[Replies], pad_id: int) -> dict[str, torch.Tensor]:

@@ -147,6 +147,8 @@ def test_packed_replies_by_hand() -> None:
     # the second tail sees the prefix and itself
     assert visible(batch) == [{0}, {0, 1}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3, 4}, {5}, {5, 6}]
     assert batch.rows() == [[10, 11], [10, 11, 20], [10, 11, 30, 31], [40, 41]]
+    alone = pack_replies([Replies([10, 11], [[20]])])
+    assert (alone.lengths, alone.prefixes, alone.places.tolist()) == ((3,), (-1,), [2])
 
 
 def test_packed_rows_and_places_by_hand() -> None:
