@@ -24,7 +24,7 @@ from lmgym.models.decoder import Decoder
 from lmgym.models.logprobs import token_logprobs
 from lmgym.models.lora import add_lora
 from lmgym.models.packed_rows import PackedRows
-from lmgym.models.parameters import round_weights
+from lmgym.models.parameters import LINEAR, round_weights
 from lmgym.models.policies import load_policy
 from lmgym.models.quantized import bits_of
 from lmgym.models.saving import below_adapters, is_adapted
@@ -143,7 +143,7 @@ class Reference:
         if everything:
             round_weights(self.model, torch.bfloat16)
             return
-        for module in own_linear_layers(self.model, self.frozen_layers):
+        for module in own_linear_layers(self.decoder, self.frozen_layers):
             module.to(torch.bfloat16)
 
     @torch.no_grad()
@@ -155,14 +155,13 @@ class Reference:
         return token_logprobs(self.decoder, normed, targets, self.temperature)
 
 
-def own_linear_layers(causal, frozen_layers: int) -> Iterator[nn.Module]:
-    """The linear layers that are not shared with the policy, but for a head that is tied to the embeddings."""
-    shared = {id(m) for top in frozen_modules(causal, frozen_layers) for m in top.modules()} if frozen_layers else set()
-    words = causal.get_input_embeddings().weight
-    for module in causal.modules():
-        weight = getattr(module, "weight", None)
-        linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-        if linear and id(module) not in shared and weight is not words:
+def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:
+    """A reference's linear layers that are not the policy's too, but for a head that is tied to the embeddings."""
+    frozen = frozen_modules(decoder.model, frozen_layers, decoder.anatomy) if frozen_layers else []
+    shared = {id(module) for top in frozen for module in top.modules()}
+    words = decoder.model.get_input_embeddings().weight
+    for module in decoder.model.modules():
+        if isinstance(module, LINEAR) and id(module) not in shared and module.weight is not words:
             yield module
 
 

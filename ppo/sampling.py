@@ -10,14 +10,13 @@ from typing import final
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from lmgym.engine import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.decoder import Decoder
 from lmgym.models.memory import GIB
-from lmgym.models.parameters import gathered
+from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import below_adapters
 from ppo.models import ActorCritic
@@ -44,7 +43,7 @@ class SamplingPolicy:
         )
         trained = dict(actor.policy.named_parameters())
         # a tied head of rounded layers is a copy of its own: by name it is the embedding
-        head = trained_head(actor.policy)
+        head = actor.causal.get_output_embeddings().weight
         self._pairs = [(name, trained.get(name, head), own) for name, own in self.policy.named_parameters()]
         self._synced = False
         self.version = -1
@@ -108,7 +107,7 @@ def with_rounded_linear_layers(model):
     memo: dict[int, object] = {id(p): p for p in model.parameters()}
     words = below_adapters(model).get_input_embeddings().weight
     for module in model.modules():
-        if isinstance(module, nn.Linear | Conv1D):
+        if isinstance(module, LINEAR):
             for parameter in module.parameters(recurse=False):
                 if parameter is not words:
                     memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
@@ -117,11 +116,6 @@ def with_rounded_linear_layers(model):
     if head.weight is words:
         head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
     return found
-
-
-def trained_head(model) -> torch.Tensor:
-    """The weight of a causal model's head."""
-    return below_adapters(model).get_output_embeddings().weight
 
 
 def _refuse_no_room(model, dtype: torch.dtype) -> None:

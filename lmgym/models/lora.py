@@ -8,6 +8,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lmgym.errors import InputError, listed, shown
 from lmgym.models.heads import head_modules
+from lmgym.models.parameters import LINEAR
 
 ALL_LINEAR = "all-linear"
 NAMES = re.compile(r"[\w.]+( *, *[\w.]+)*")  # what is not of this form is a regular expression
@@ -69,7 +70,7 @@ def _modules_in_full(model, whole: str) -> tuple[list[str], bool]:
 def _targets(model, targets: str, in_full: Collection[str]) -> list[str]:
     """Which layers get an adapter, as peft takes them."""
     modules = dict(model.named_modules())
-    linear = [n for n, m in modules.items() if isinstance(m, nn.Linear | Conv1D) and not _among(n, in_full)]
+    linear = [n for n, m in modules.items() if isinstance(m, LINEAR) and not _among(n, in_full)]
     if NAMES.fullmatch(targets):
         names = _split(targets)
         fit = [*linear, *(n for n, m in modules.items() if isinstance(m, nn.Embedding) and not _among(n, in_full))]

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from lmgym.engine import gathered_parameters
+
+LINEAR = (nn.Linear, Conv1D)  # Conv1D is that of GPT-2
 
 
 def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):
@@ -14,13 +17,6 @@ def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = Non
     if not any(hasattr(p, "ds_id") for p in parameters):
         return contextlib.nullcontext()
     return gathered_parameters(parameters, modifier_rank)
-
-
-def working_dtype(module: nn.Module) -> torch.dtype:
-    """What its matrix products run in: autocast's type, or the weights' own."""
-    parameter = next(module.parameters())
-    kind = parameter.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
 
 
 def round_weights(model: nn.Module, dtype: torch.dtype) -> None:

@@ -103,3 +103,19 @@ def test_a_rounded_reference_keeps_its_rotary_frequencies() -> None:
     for ours, theirs in zip(reference.model.buffers(), actor.buffers(), strict=True):
         assert ours.is_floating_point()
         assert torch.equal(ours, theirs)
+
+
+def test_a_rounded_reference_leaves_what_it_shares_with_the_policy_as_it_is() -> None:
+    """Also a linear layer between the embeddings and the first layer."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "opt", hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=16, **IDS
+    )
+    actor = ActorCritic(AutoModelForCausalLM.from_config(config), frozen_layers=1)
+    reference = Reference.of(actor)
+    assert reference is not None
+    shared = actor.causal.model.decoder.project_in
+    assert reference.model.model.decoder.project_in is shared
+    reference.round(everything=False)
+    assert shared.weight.dtype == torch.float32
+    assert reference.model.model.decoder.layers[1].fc1.weight.dtype == torch.bfloat16
