@@ -126,21 +126,10 @@ def load_classifier(
     config = load_config(name, trust_remote_code)
     refuse_pickles(name)
     set_seed(seed)  # a new pooler is drawn within from_pretrained
-    labels: dict[str, Any] = {} if config.num_labels == num_labels else {"num_labels": num_labels}
-    try:
-        model, info = classifier_class(config).from_pretrained(
-            **source_arguments(name, trust_remote_code),
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **loading_arguments(bits),
-            **labels,
-        )
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"no classifier loads from {shown_path(name)}: {first_line(error)}") from error
+    settings: dict[str, Any] = {"ignore_mismatched_sizes": True, **loading_arguments(bits)}
+    if config.num_labels != num_labels:
+        settings["num_labels"] = num_labels
+    model, info = read_weights(classifier_class(config), "classifier", name, trust_remote_code, **settings)
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
     # some encoders' heads are several layers (RoBERTa, DeBERTa): all that is not the trunk, and the trunk's pooler
     head_keys = {key for key in absent if not key.startswith(f"{model.base_model_prefix}.")}
@@ -159,6 +148,27 @@ def load_classifier(
     if type(head) is nn.Linear:
         head.__class__ = Float32Head  # in place: ZeRO-3 and the optimizer know this module and its weight
     return model, head_is_new
+
+
+def read_weights(
+    kind: Any, role: str, name: str, trust_remote_code: bool, dtype: torch.dtype = torch.float32, **settings: Any
+) -> tuple[Any, dict[str, Any]]:
+    """(a model of the class `kind`, what its weights lack and hold besides) from a folder or hub id, whole or not.
+
+    `settings` are those of transformers' from_pretrained. Raises InputError where no such `role` loads.
+    """
+    try:
+        return kind.from_pretrained(
+            **source_arguments(name, trust_remote_code),
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            **settings,
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise InputError(f"no {role} loads from {shown_path(name)}: {first_line(error)}") from error
 
 
 def fit_to_tokenizer(model, tokenizer) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -13,7 +12,7 @@ from lmgym.errors import InputError
 from lmgym.models.architectures import refuse_encoder
 from lmgym.models.decoder import decoder_of
 from lmgym.models.finite_weights import refuse_non_finite_weights
-from lmgym.models.loading import SCORER_HEADS, first_line, fit_to_tokenizer, load_config
+from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, read_weights
 from lmgym.models.packed_rows import PackedRows, pack_places
 from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import (
@@ -26,7 +25,7 @@ from lmgym.models.saving import (
     save_adapter,
     save_plain,
 )
-from lmgym.models.sources import refuse_pickles, source_arguments
+from lmgym.models.sources import refuse_pickles
 
 CANNOT_TALK = (
     "a scorer, which cannot talk; needed: a causal model, as sft and ppo save theirs, or the one that the scorer was "
@@ -41,35 +40,34 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int
 
     Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
     """
-    refuse_encoder(name, load_config(name, trust_remote_code))
+    config = load_config(name, trust_remote_code)
+    refuse_encoder(name, config)
     refuse_no_eos(name, tokenizer)
+    model = read_causal(name, config, trust_remote_code, **loading_arguments(bits))
+    fit_to_tokenizer(model, tokenizer)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)
+    return model
+
+
+def read_causal(
+    name: str, config, trust_remote_code: bool = False, dtype: torch.dtype = torch.float32, **settings: Any
+):
+    """A causal model of this config as its folder has it; `settings` as in `read_weights`.
+
+    Raises InputError where none loads, and where the folder holds another kind of model.
+    """
     refuse_pickles(name)
-    found: Any
-    try:
-        found = AutoModelForCausalLM.from_pretrained(
-            **source_arguments(name, trust_remote_code),
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            **loading_arguments(bits),
-        )
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"no causal model loads from {name}: {first_line(error)}") from error
-    model, info = found
+    model, info = read_weights(AutoModelForCausalLM, "causal model", name, trust_remote_code, dtype, **settings)
     if missing := sorted(info["missing_keys"]):
         raise InputError(
             f"{name} is no causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot talk"
         )
     # a tied head is missed by nobody: what tells a scorer then is the head that it has instead
     if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
-        kind = ", ".join(load_config(name, trust_remote_code).architectures or ["no architecture"])
+        kind = ", ".join(config.architectures or ["no architecture"])
         raise InputError(f"{name} is no causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
     refuse_non_finite_weights(model, name)
-    fit_to_tokenizer(model, tokenizer)
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)
     return model
 
 
