@@ -186,6 +186,18 @@ OTHERS = (
 )  # fmt: skip
 
 
+def three_families(layers: int) -> dict[str, dict[str, Any]]:
+    """Settings of a tiny GPT-2 without dropout, a Llama and a Qwen3, both with grouped heads."""
+    common = {"num_hidden_layers": layers, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48,
+              "max_position_embeddings": 64}  # fmt: skip
+    return {
+        "gpt2": {"n_layer": layers, "n_embd": 32, "n_head": 4, "n_positions": 64, "resid_pdrop": 0.0,
+                 "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        "llama": common | {"num_key_value_heads": 2},
+        "qwen3": common | {"num_key_value_heads": 1, "head_dim": 16},
+    }  # fmt: skip
+
+
 def by_speed(families: Sequence[Family]) -> list[Any]:
     """Parameters of a test: those of `make test` as they are, the others marked as slow."""
     return [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lmgym.models.attention import KeyValues, LayerAttention, capped
+from lmgym.models.attention import KeyValues, LayerAttention, capped, softmax_with_sinks
 
 
 @dataclass
@@ -245,6 +245,5 @@ def _softmax(scores: torch.Tensor, layer: LayerAttention, key_heads: int, n: int
     """Over the last axis of scores [P * key heads, n * queries a key head, T], with the sinks of their heads."""
     if layer.sinks is None:
         return scores.softmax(-1)
-    of_group = layer.sinks.to(scores.dtype).view(key_heads, 1, -1).expand(-1, n, -1).reshape(key_heads, -1, 1)
-    aside = of_group.repeat(len(scores) // key_heads, 1, 1)
-    return torch.cat((scores, aside), -1).softmax(-1)[..., :-1]
+    by_head = scores.unflatten(1, (n, -1)).unflatten(0, (-1, key_heads))
+    return softmax_with_sinks(by_head, layer.sinks.view(key_heads, 1, -1, 1)).view(scores.shape)

@@ -1,4 +1,4 @@
-"""What a decoder's forward is made of, found by running it once on a few tokens: no list of families decides.
+"""The parts of a decoder's forward, found by running it on a few tokens: no list of families decides.
 
 Two short rows must give the same states packed and alone, and every layer must have called our attention; otherwise
 rows are padded, and one line says why. Recurrent and hybrid decoders, and those that do the attention themselves
@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lmgym.errors import InputError, one_line
-from lmgym.models.attention import RowAttention, attending, noting
+from lmgym.models.attention import Attention, RowAttention, attending, implementation, noting
 from lmgym.models.config_fields import layer_count
 from lmgym.models.packed_rows import PackedRows, pack_rows
 from lmgym.models.parameters import gathered
@@ -55,7 +55,7 @@ class Anatomy:
 def examine(model: PreTrainedModel) -> Anatomy:
     """The anatomy of a causal model or a classifier. Raises InputError where no layers are found.
 
-    Costs four forwards of a few tokens. Collective under ZeRO-3, where each module's weights are gathered in its call.
+    Costs five forwards of a few tokens. Collective under ZeRO-3, where each module's weights are gathered in its call.
     """
     training = model.training
     model.eval()
@@ -90,7 +90,8 @@ def _examine(model: Any) -> Anatomy:
         alone = []
         for row in rows:
             calls.clear()
-            with _eager(model.config):
+            # plain operations know soft caps and sinks
+            with implementation(model.config, "eager"):
                 model(input_ids=torch.tensor([row], device=device))
             of_trunk = [(n, o) for n, o in calls if n != "block" and hasattr(o, "last_hidden_state")]
             if not of_trunk:
@@ -125,7 +126,7 @@ def _holds(module: nn.Module, blocks: nn.Module) -> bool:
 
 
 def _why_padded(model, trunk: str, blocks, packed: PackedRows, alone: torch.Tensor) -> str:
-    """Why this model cannot run packed; empty where it can."""
+    """The reason that this model cannot run packed; empty where it can."""
     types = set(getattr(model.config, "layer_types", None) or ()) - MASKS
     if types:
         return f"it has layers of type {', '.join(sorted(types))}"
@@ -147,10 +148,16 @@ def _why_padded(model, trunk: str, blocks, packed: PackedRows, alone: torch.Tens
 
 
 def _packed_states(model, trunk: str, packed: PackedRows) -> torch.Tensor:
-    with attending(model.config, RowAttention(packed)):
-        return model.get_submodule(trunk)(
-            input_ids=packed.ids[None], position_ids=packed.positions[None], use_cache=False
-        ).last_hidden_state[0]
+    return states_of(model, model.get_submodule(trunk), packed.ids, packed.positions, RowAttention(packed))
+
+
+def states_of(
+    model, trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor, attention: Attention
+) -> torch.Tensor:
+    """States [N, W] behind the last norm of ids [N] at positions [N], packed."""
+    with attending(model.config, attention):
+        found = trunk(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+    return found.last_hidden_state[0]
 
 
 def _after_attention(model, trunk: str, blocks: str, packed: PackedRows) -> tuple[str, ...]:
@@ -243,17 +250,6 @@ def forwards(replaced: dict[nn.Module, Callable]) -> Iterator[None]:
                 vars(module).pop("forward", None)
             else:
                 vars(module)["forward"] = forward
-
-
-@contextlib.contextmanager
-def _eager(config) -> Iterator[None]:
-    """transformers' own attention in plain operations, which knows soft caps and sinks."""
-    before = config._attn_implementation
-    config._attn_implementation = "eager"
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
 
 
 @contextlib.contextmanager

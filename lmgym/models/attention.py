@@ -28,7 +28,7 @@ NAME = "lmgym_packed"
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """How a layer attends."""
+    """A layer's way of attending, beyond what is causal."""
 
     scaling: float
     window: int | None = None
@@ -41,7 +41,7 @@ class LayerAttention:
 
 
 class Attention(Protocol):
-    """What each layer's queries see: a forward calls it once a layer, in order."""
+    """Attention of one forward, which calls it once a layer, in order."""
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention
@@ -56,13 +56,23 @@ _current: ContextVar[tuple[object, Attention] | None] = ContextVar("attention", 
 @contextlib.contextmanager
 def attending(config, attention: Attention) -> Iterator[None]:
     """A forward of the model with this config runs packed for the length of a `with`; otherwise it is as it was."""
-    before, token = config._attn_implementation, _current.set((config, attention))
-    config._attn_implementation = NAME
+    token = _current.set((config, attention))
+    try:
+        with implementation(config, NAME):
+            yield
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def implementation(config, name: str) -> Iterator[None]:
+    """Another attention implementation of transformers for the model with this config, for the length of a `with`."""
+    before = config._attn_implementation
+    config._attn_implementation = name
     try:
         yield
     finally:
         config._attn_implementation = before
-        _current.reset(token)
 
 
 def again_in_backward() -> tuple[contextlib.AbstractContextManager, contextlib.AbstractContextManager]:
@@ -173,18 +183,17 @@ class RowAttention:
                 )
             if run.continued:
                 keys_of[run.first] = (k[0], v[0])
-            if len(q):
-                found += self._ask(run, q, k, v, layer, None if reads is None else reads)
+            counts = [run.length] * run.count if reads is None else reads[run.first : run.first + run.count]
+            found += _ask(q, k, v, layer, counts)
         return torch.cat(found).to(dtype)
 
-    def _ask(self, run: "_Run", q, k, v, layer: LayerAttention, reads) -> list[torch.Tensor]:
-        if reads is None:
-            return [attend(q.unflatten(0, (run.count, -1)), k, v, layer).flatten(0, 1)]
-        counts = reads[run.first : run.first + run.count]
-        if len(set(counts)) == 1:
-            return [attend(q.unflatten(0, (run.count, -1)), k, v, layer).flatten(0, 1)]
-        own = zip(q.split(counts), k.split(1), v.split(1), strict=True)
-        return [attend(one[None], keys, values, layer)[0] for one, keys, values in own if len(one)]
+
+def _ask(q, k, v, layer: LayerAttention, counts: Sequence[int]) -> list[torch.Tensor]:
+    """What a run's queries attend to; `counts` are those of each of its segments, whose keys are k [B, T, ...]."""
+    if len(set(counts)) == 1:
+        return [attend(q.unflatten(0, (len(counts), -1)), k, v, layer).flatten(0, 1)] if len(q) else []
+    own = zip(q.split(counts), k.split(1), v.split(1), strict=True)
+    return [attend(one[None], keys, values, layer)[0] for one, keys, values in own if len(one)]
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,8 @@ def _attend_step_by_step(q, k, v, layer: LayerAttention, mask: torch.Tensor) -> 
     """[B, heads, Q, D] with what the fused kernels do not know: a soft cap and sinks."""
     k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
     weights = capped(torch.matmul(q * layer.scaling, k.transpose(2, 3)), layer.softcap)
-    weights = softmax_with_sinks(weights.masked_fill(~mask, -torch.inf), layer.sinks)
+    sinks = None if layer.sinks is None else layer.sinks[:, None, None]
+    weights = softmax_with_sinks(weights.masked_fill(~mask, -torch.inf), sinks)
     return torch.matmul(F.dropout(weights, layer.dropout), v)
 
 
@@ -250,10 +260,10 @@ def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
 
 
 def softmax_with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the last axis of scores [B, heads, Q, T], with one score a head more in its sum."""
+    """Softmax over the last axis of scores [..., T]; sinks [..., 1], or what broadcasts to that, are in its sum."""
     if sinks is None:
         return scores.softmax(-1)
-    aside = sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    aside = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
     return torch.cat((scores, aside), -1).softmax(-1)[..., :-1]
 
 

@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.errors import InputError
-from lmgym.models.anatomy import Anatomy, at_places, examine, forwards, logits_of
-from lmgym.models.attention import Attention, RowAttention, again_in_backward, attending
+from lmgym.models.anatomy import Anatomy, at_places, examine, forwards, logits_of, states_of
+from lmgym.models.attention import Attention, RowAttention, again_in_backward
 from lmgym.models.heads import head_name
 from lmgym.models.packed_rows import PackedRows
 
@@ -62,7 +62,8 @@ class Decoder:
         states are read alone. Raises ValueError for `attention` where rows are padded.
         """
         # what is computed again in the backward must be what it was
-        again = (recompute and torch.is_grad_enabled()) or getattr(self.blocks[-1], "gradient_checkpointing", False)
+        recompute = recompute and torch.is_grad_enabled()
+        again = recompute or getattr(self.blocks[-1], "gradient_checkpointing", False)
         ends_early = self.packed and attention is None and not again
         attention = self._attention(rows, attention, len(self.blocks) - first if ends_early else 0)
         padded = None if self.packed else _Padded.of(rows)
@@ -72,7 +73,7 @@ class Decoder:
         if first:
             assert states is not None
             replaced[blocks[first - 1]] = self._passing(states if padded is None else padded.side_by_side(states))
-        if recompute and torch.is_grad_enabled():
+        if recompute:
             replaced |= {block: _checkpointed(block) for block in blocks[first:]}
         if ends_early and len(rows.places):
             replaced |= at_places(self.model, self.anatomy.after_attention, rows.places)
@@ -81,9 +82,7 @@ class Decoder:
 
     def run(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
         """States [N, W] behind the last norm of ids [N] at positions [N]. For a packed decoder."""
-        with attending(self.model.config, attention):
-            found = self.trunk(input_ids=ids[None], position_ids=positions[None], use_cache=False)
-        return found.last_hidden_state[0]
+        return states_of(self.model, self.trunk, ids, positions, attention)
 
     @torch.no_grad()
     def below(self, rows: PackedRows, layers: int) -> torch.Tensor:
@@ -177,18 +176,13 @@ class _Padded:
 
     @staticmethod
     def of(rows: PackedRows) -> "_Padded":
-        lengths, prefixes = rows.lengths, rows.prefixes
-        starts = np.cumsum([0, *lengths])
-        spans: list[np.ndarray] = []
-        for segment, prefix in enumerate(prefixes):
-            own = np.arange(starts[segment], starts[segment + 1])
-            spans.append(own if prefix < 0 else np.concatenate([spans[prefix], own]))
-        whole = [span for segment, span in enumerate(spans) if segment not in set(prefixes)]
+        continued = set(rows.prefixes)
+        whole = [span for segment, span in enumerate(rows.spans()) if segment not in continued]
         longest = max(map(len, whole))
         mask = np.arange(longest) < np.array([len(span) for span in whole])[:, None]
         source = np.zeros(mask.shape, dtype=np.int64)
         source[mask] = np.concatenate(whole)
-        slots = np.empty(starts[-1], dtype=np.int64)
+        slots = np.empty(len(rows.ids), dtype=np.int64)
         # backwards: of the rows that share a token the first counts
         order = np.flatnonzero(mask.ravel())[::-1]
         slots[source.ravel()[order]] = order

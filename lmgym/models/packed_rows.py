@@ -53,7 +53,7 @@ class PackedRows:
         """The same on another device."""
         moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
         if torch.device(device).type == "cuda" and moved.varlen is None:
-            return replace(moved, varlen=_varlen(self.lengths, self.prefixes, device))
+            return replace(moved, varlen=_varlen(self, device))
         return moved
 
     def pin_memory(self) -> "PackedRows":
@@ -63,13 +63,12 @@ class PackedRows:
     def _map(self, function) -> "PackedRows":
         return replace(self, ids=function(self.ids), positions=function(self.positions), places=function(self.places))
 
-    def rows(self) -> list[list[int]]:
-        """Ids of each segment, behind those that it continues: whole rows, as a padded forward takes them."""
-        ids, starts = self.ids.tolist(), [0, *accumulate(self.lengths)]
-        found: list[list[int]] = []
-        for segment, prefix in enumerate(self.prefixes):
-            own = ids[starts[segment] : starts[segment + 1]]
-            found.append((found[prefix] if prefix >= 0 else []) + own)
+    def spans(self) -> list[np.ndarray]:
+        """Which of the N tokens make up each segment and, before it, those that it continues."""
+        found: list[np.ndarray] = []
+        for end, length, prefix in zip(accumulate(self.lengths), self.lengths, self.prefixes, strict=True):
+            own = np.arange(end - length, end)
+            found.append(own if prefix < 0 else np.concatenate([found[prefix], own]))
         return found
 
 
@@ -133,19 +132,14 @@ def _packed(
     return PackedRows(tensors[0], tensors[1], tensors[2], tuple(lengths.tolist()), tuple(prefixes), reads)
 
 
-def _varlen(lengths: Sequence[int], prefixes: Sequence[int], device) -> Varlen:
-    starts = [0, *accumulate(lengths)]
-    # the segments that each one sees, the first of them first: with their places among the N tokens
-    chains: list[list[int]] = []
-    for segment, prefix in enumerate(prefixes):
-        chains.append([*(chains[prefix] if prefix >= 0 else []), segment])
-    seen = [sum(lengths[s] for s in chain) for chain in chains]
+def _varlen(rows: PackedRows, device) -> Varlen:
+    spans = rows.spans()
+    seen = [len(span) for span in spans]
     keys = None
-    if any(prefix >= 0 for prefix in prefixes):
-        spans = [np.arange(starts[s], starts[s + 1]) for chain in chains for s in chain]
+    if any(prefix >= 0 for prefix in rows.prefixes):
         keys = torch.from_numpy(np.concatenate(spans)).to(device, non_blocking=True)
     query_starts, key_starts = (
-        torch.tensor(edges, dtype=torch.int32).to(device, non_blocking=True)
-        for edges in (starts, [0, *accumulate(seen)])
+        torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device, non_blocking=True)
+        for lengths in (rows.lengths, seen)
     )
-    return Varlen(query_starts, key_starts, keys, max(lengths), max(seen))
+    return Varlen(query_starts, key_starts, keys, max(rows.lengths), max(seen))

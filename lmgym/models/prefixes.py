@@ -93,5 +93,5 @@ class Prefix:
 
 
 def versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """What tells of changes in place, and of weights that became others."""
+    """Another list once a weight has changed in place, or is another."""
     return [(weight.data_ptr(), weight._version) for weight in weights]

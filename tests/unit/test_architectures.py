@@ -98,11 +98,13 @@ def test_an_encoder_is_no_policy_at_any_entrance_and_may_be_a_scorer(
 
 
 def test_an_encoder_that_was_trained_as_a_decoder_is_a_causal_model() -> None:
-    refuse_encoder("m", AutoConfig.for_model("bert", is_decoder=True))
+    assert refuse_encoder("m", AutoConfig.for_model("bert", is_decoder=True)) is None
+    with pytest.raises(InputError, match="is an encoder"):
+        refuse_encoder("m", AutoConfig.for_model("bert"))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "gemma3_text", "mpt", "dbrx", "falcon", "mamba", "blt"])
 def test_decoders_are_fit_also_with_configs_in_parts(family: str) -> None:
     config = AutoConfig.for_model(family)
-    refuse_other_than_text("m", config)
-    refuse_encoder("m", config)
+    assert refuse_other_than_text("m", config) is None
+    assert refuse_encoder("m", config) is None

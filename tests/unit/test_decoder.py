@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from families import alone, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.models.anatomy import other_window
@@ -49,18 +50,7 @@ def make(family: str):
 
 
 def rows() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randint(3, 97, (length,), generator=generator).tolist() for length in LENGTHS]
-
-
-def alone(model, row: list[int]) -> torch.Tensor:
-    """Logits [T, vocabulary] of a row by transformers' own plain attention."""
-    before = model.config._attn_implementation
-    model.config._attn_implementation = "eager"
-    try:
-        return model(torch.tensor([row])).logits[0]
-    finally:
-        model.config._attn_implementation = before
+    return random_rows(97, LENGTHS, seed=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

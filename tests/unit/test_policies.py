@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from families import three_families
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.errors import InputError
@@ -21,14 +22,7 @@ from lmgym.text import Conversation, Turn
 from lmgym.training.setup import CHECKPOINTING
 
 VOCABULARY, PAD = 97, 0
-SETTINGS = {
-    "gpt2": {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 64,
-             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    "llama": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-              "intermediate_size": 48, "max_position_embeddings": 64},
-    "qwen3": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1,
-              "head_dim": 16, "intermediate_size": 48, "max_position_embeddings": 64},
-}  # fmt: skip
+SETTINGS = three_families(2)
 FAMILIES = tuple(SETTINGS)
 Row = tuple[list[int], list[int], list[int]]  # ids, places, targets
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from families import three_families
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lmgym.errors import InputError
@@ -14,14 +15,7 @@ from lmgym.text import Replies
 from lmgym.training.setup import CHECKPOINTING
 
 VOCABULARY, PAD = 97, 0
-SETTINGS = {
-    "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 64,
-             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    "llama": {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-              "intermediate_size": 48, "max_position_embeddings": 64},
-    "qwen3": {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1,
-              "head_dim": 16, "intermediate_size": 48, "max_position_embeddings": 64},
-}  # fmt: skip
+SETTINGS = three_families(3)
 FAMILIES = tuple(SETTINGS)
 
 
@@ -146,7 +140,7 @@ def test_packed_replies_by_hand() -> None:
     assert batch.places.tolist() == [2, 4, 6]
     # the second tail sees the prefix and itself
     assert visible(batch) == [{0}, {0, 1}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3, 4}, {5}, {5, 6}]
-    assert batch.rows() == [[10, 11], [10, 11, 20], [10, 11, 30, 31], [40, 41]]
+    assert [batch.ids[span].tolist() for span in batch.spans()] == [[10, 11], [10, 11, 20], [10, 11, 30, 31], [40, 41]]
     alone = pack_replies([Replies([10, 11], [[20]])])
     assert (alone.lengths, alone.prefixes, alone.places.tolist()) == ((3,), (-1,), [2])
 
