@@ -1,4 +1,4 @@
-"""What a config says of a model's kind, so that what no stage can use is refused before weights are read.
+"""Kinds of models by their configs, so that what no stage can use is refused before weights are read.
 
 transformers' own lists of classes decide, and no list of ours: a decoder is what it has a causal model of.
 """
@@ -54,6 +54,6 @@ def refuse_encoder(name: str, config) -> None:
 
 
 def _has_class(config, *kinds) -> bool:
-    """Whether transformers, or code that a hub id brings along, has one of these auto classes' models of the config."""
+    """True where transformers, or code that a hub id brings along, has such an auto class's model of the config."""
     named = getattr(config, "auto_map", None) or {}
     return any(type(config) in kind._model_mapping or kind.__name__ in named for kind in kinds)

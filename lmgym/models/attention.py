@@ -189,7 +189,7 @@ class RowAttention:
 
 
 def _ask(q, k, v, layer: LayerAttention, counts: Sequence[int]) -> list[torch.Tensor]:
-    """What a run's queries attend to; `counts` are those of each of its segments, whose keys are k [B, T, ...]."""
+    """[n, heads, D] of a run's queries; `counts` are those of each of its segments, whose keys are k [B, T, ...]."""
     if len(set(counts)) == 1:
         return [attend(q.unflatten(0, (len(counts), -1)), k, v, layer).flatten(0, 1)] if len(q) else []
     own = zip(q.split(counts), k.split(1), v.split(1), strict=True)

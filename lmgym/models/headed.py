@@ -41,7 +41,7 @@ class TrunkWithScore:
 
 
 def classifier_class(config) -> Any:
-    """What has `from_pretrained` and `from_config` for classifiers of this config's family.
+    """The class, or auto class, of classifiers of this config's family.
 
     Raises InputError for a family that is neither known to transformers as a classifier nor a decoder.
     """

@@ -115,5 +115,5 @@ def _named(modules: Collection[str], name: str) -> list[str]:
 
 
 def _among(full: str, names: Collection[str]) -> bool:
-    """Whether a module is one of those that are named, or lies within."""
+    """True for a module that is one of those that are named, or lies within."""
     return any(re.search(rf"(^|\.){re.escape(name)}($|\.)", full) for name in names)

@@ -59,5 +59,5 @@ def loading_arguments(bits: int) -> dict[str, Any]:
 
 
 def is_quantized(model) -> bool:
-    """Whether a transformers model has quantised weights."""
+    """True for a transformers model with quantised weights."""
     return bool(getattr(model, "is_quantized", False))
