@@ -12,7 +12,7 @@ import sys
 import click
 
 from lmgym.cli.mistakes import OneLineMistakes
-from lmgym.launch import launch
+from lmgym.runs.launch import launch
 
 OTHER_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}  # an experiment's own; a mistyped one is named
 
@@ -36,7 +36,7 @@ def talk_to_models(context: click.Context, as_json: bool, **settings) -> None:
     """Chat with the best of N replies, by every reward model's scores."""
 
     def talk() -> None:
-        from reward_models.evaluation.talking import run
+        from lmgym.chat.talking import run
 
         run(as_json, flags=context.args, known=[*settings, "json"], **settings)
 
@@ -52,8 +52,8 @@ def convo_evolution(context: click.Context, experiment_name: str | None, dataset
     """Walk through conversations: each reward model's score of the next user turn, against the one without it."""
 
     def walk() -> None:
-        from reward_models.evaluation.evolution import show_evolution
-        from reward_models.evaluation.loading import load_experiment
+        from lmgym.chat.evolution import show_evolution
+        from lmgym.chat.loading import load_experiment
 
         known = ("experiment_name", "dataset", "conversations")
         show_evolution(load_experiment(experiment_name, context.args, known), dataset, most, sys.stdout)

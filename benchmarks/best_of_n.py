@@ -23,12 +23,12 @@ from machine import describe_machine, pin_command
 from shapes import make_shape
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from lmgym.data.records import read_records
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
-from lmgym.records import read_records
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_texts
 
 ROOT = Path(__file__).resolve().parent.parent

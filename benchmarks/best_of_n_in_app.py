@@ -7,7 +7,7 @@
 
 For each world all users meet every policy (paired): N = 1, and N = 2 to 16 by each scorer. Beside what they do stands
 the estimate that needs no app: the value of the best of n out of one pool of samples a prompt, without bias
-(`lmgym/generation/best_of_n.py`), for prompts of users of the policy itself; and the bound on its distance from the
+(`lmgym/scoring/best_of_n.py`), for prompts of users of the policy itself; and the bound on its distance from the
 policy. Each world that is done is written down; the same command goes on with the others.
 """
 
@@ -22,9 +22,9 @@ from machine import describe_machine
 
 from lmgym.cli.ab import Design, experiment
 from lmgym.cli.policies import GOLD, RANDOM, load_base, load_scorer
-from lmgym.environments.app import OneLine, deploy
-from lmgym.environments.world import World
-from lmgym.generation.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.scoring.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.world.app import OneLine, deploy
+from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (2, 4, 8, 16)

@@ -19,8 +19,8 @@ import torch
 from machine import describe_machine
 from safetensors.torch import save_file
 
-from lmgym import checkpoints
-from lmgym.checkpoints import Checkpoints
+from lmgym.runs import checkpoints
+from lmgym.runs.checkpoints import Checkpoints
 
 ROOT = Path(__file__).resolve().parent.parent
 TENSOR = 1 << 20

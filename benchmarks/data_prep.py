@@ -24,7 +24,7 @@ from machine import describe_machine, pin_command
 from rich.console import Console
 from rich.table import Table
 
-from reward_models.sampling import limit_per_group
+from lmgym.data.sampling import limit_per_group
 
 BENCHMARKS = Path(__file__).resolve().parent
 MODES = ("unchanged", "reverse", "random")

@@ -26,13 +26,13 @@ from machine import describe_machine
 from scipy.stats import binomtest
 from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
 
-from lmgym.environments.world import World
+from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.commands import respond
+from lmgym.chat.session import ChatSession
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.scoring.judging import Judge
 from lmgym.text import Conversation, Turn, messages, to_transcript
-from reward_models.evaluation.actions import Shown, Talk
-from reward_models.evaluation.commands import respond
-from reward_models.evaluation.judging import Judge
-from reward_models.evaluation.session import ChatSession
+from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3, 4, 5)
@@ -135,7 +135,7 @@ def make_old_scorer(world: World, folder: Path) -> Path:
 
 def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Path:
     """The scorer that hh_pairwise makes of a model by these flags, its words kept in `output`.log; in this process."""
-    from lmgym.override import override
+    from lmgym.runs.flags import override
     from reward_models.experiments.hh_pairwise import CONFIG
     from reward_models.train import train_pairwise
 
@@ -149,7 +149,7 @@ def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Pat
 
 def load_judges(**folders: Path) -> dict[str, Judge]:
     """Scorers by name, as `--scorers name=PATH,...` of the experiment `hh` loads them."""
-    from lmgym.named_scorers import load_scorers
+    from lmgym.scoring.named_scorers import load_scorers
 
     return load_scorers(",".join(f"{name}={path}" for name, path in folders.items()))
 

@@ -3,7 +3,8 @@
 Counted is what the algorithm needs, not what a machine does: no padding, nothing computed twice to save memory, no
 element-wise work. A product of [n, k] and [k, m] is 2 n k m operations, and each of its two gradients as many
 (Narayanan et al. 2021, appendix; Chowdhery et al. 2022, appendix B, whose attention has no causal discount either:
-4 t^2 d a head and row of t tokens forward). tests/unit/test_ppo_on_gpu_benchmark.py holds it against torch's counter.
+4 t^2 d a head and row of t tokens forward). tests/unit/ppo/test_ppo_on_gpu_benchmark.py
+holds it against torch's counter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ class Rows:
 def policy_products(shape: Shape, way: Way, rows: Rows, first: int = 0) -> Iterator[Product]:
     """Of layers `first` and above, the head at what is read, and the value head: `ActorCritic.forward`.
 
-    A frozen head's backward counts as one, though it is computed in the forward (lmgym/models/logprobs.py).
+    A frozen head's backward counts as one, though it is computed in the forward (lmgym/models/forward/logprobs.py).
     """
     n, m = sum(rows.lengths), sum(rows.reads)
     for layer in range(first, shape.layers):

@@ -17,11 +17,11 @@ import threading
 import time
 from pathlib import Path
 
-from lmgym.engine import free_port
+from lmgym.data.pairs import Pair, validate
+from lmgym.data.records import read_records
+from lmgym.data.rows import fingerprint, split_by_prompt
+from lmgym.distributed.ranks import free_port
 from lmgym.models.small_models import make_small_model
-from lmgym.pairs import Pair, validate
-from lmgym.records import read_records
-from lmgym.rows import fingerprint, split_by_prompt
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"

@@ -24,9 +24,9 @@ from machine import describe_machine, pin_command
 from transformers import AutoModelForCausalLM
 
 from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.data.records import read_records
+from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.policies import PolicyModel, load_policy
-from lmgym.records import read_records
 from sft.conversations import validate_chats
 from sft.losses import next_token_loss, next_token_loss_at
 from sft.tokenization import Example, tokenize_chats

@@ -4,7 +4,7 @@
 
 Two tokenizers of one world, words as whole tokens and pieces of words, each with a model of the same size trained by
 `sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled in
-several ways and judged by lmgym/environments/checker.py. CPU seconds are those of the
+several ways and judged by lmgym/world/checker.py. CPU seconds are those of the
 training's process.
 """
 
@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from machine import describe_machine
 
 from lmgym.cli.worlds import make_world, make_world_policy
-from lmgym.environments.checker import faults
-from lmgym.environments.world import World
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.policies import load_policy
 from lmgym.text import Conversation, from_transcript
+from lmgym.world.checker import faults
+from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500

@@ -1,6 +1,8 @@
 """How a run may end other than well: by a user's mistake, or by its own word."""
 
+import re
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 # exit codes of sysexits.h, so that schedulers can tell what is worth another try
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
@@ -113,3 +115,60 @@ def outcome_of(error: BaseException | None) -> tuple[str, int]:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return ("failed" if code else "finished"), code
     return "failed", 1
+
+
+MOST_STEPS = 10**9
+"""updates, iterations and rows"""
+
+
+MOST_TOGETHER = 1 << 20
+"""rows of a batch, replies of an iteration, and tokens of a reply"""
+
+
+MOST_TOKENS = 1 << 24
+"""of a text, and words of a vocabulary"""
+
+
+MOST_SCORE = 1e6
+"""absolute value of a reward, and of what is added to it or multiplied with it"""
+
+
+MOST_SECONDS = 30 * 24 * 3600
+
+
+MOST_GB = 1e6
+
+
+MOST_TEMPERATURE = 100
+
+
+MOST_SEED = 2**32 - 1
+
+
+NAME = re.compile(r"(?=.*[^.])[A-Za-z0-9_.-]{1,200}")
+
+
+class Bound(NamedTuple):
+    """A setting that is bounded by itself. Write `fits` so that NaN, inf and what is absurdly large do not fit."""
+
+    name: str
+    value: Any
+    fits: bool
+    needed: str
+
+
+def refuse_out_of_bounds(bounds: Iterable[Bound]) -> None:
+    """Raises InputError for the first setting that does not fit."""
+    for name, value, fits, needed in bounds:
+        if not fits:
+            raise InputError(f"{name}={shown(value)}; needed: {needed}")
+
+
+def seed_bound(name: str, seed: int) -> Bound:
+    """Of what numpy and torch take as a seed."""
+    return Bound(name, seed, 0 <= seed <= MOST_SEED, f"0 to {MOST_SEED}")
+
+
+def count_bound(name: str, count: int | None, most: int, needed: str = "1 or more") -> Bound:
+    """Of a number of things; None where the setting may be left out, which `needed` tells."""
+    return Bound(name, count, count is None or 1 <= count <= most, f"{needed}; at most {most:,}")

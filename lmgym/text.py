@@ -6,7 +6,7 @@ Design decisions:
 - What replies to one conversation share is found on token ids (`share_prefix`), after each full text has been
   tokenised: sharing never changes a tokenisation.
 - Turns are stripped of white space around them where they are read, and nothing else is changed: every stage sees the
-  same line breaks, lists and code. Too long texts are cut in lmgym/truncation.py.
+  same line breaks, lists and code. Too long texts are cut in lmgym/data/truncation.py.
 """
 
 import re
@@ -58,7 +58,7 @@ class Replies:
     prefix: list[int]
     tails: list[list[int]]
     dropped_turns: int = 0
-    """oldest turns that were left out: see lmgym/truncation.py"""
+    """oldest turns that were left out: see lmgym/data/truncation.py"""
     shortened: int = 0
     """tokens that the last turn lost, because it alone is too long"""
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from lmgym.bounds import Bound, refuse_out_of_bounds
-from lmgym.errors import InputError
+from lmgym.errors import Bound, InputError, refuse_out_of_bounds
 from ppo.masking import check_shapes, check_some, log_ratio, masked
 
 LEAST_VARIANCE = 1e-8

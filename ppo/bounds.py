@@ -2,7 +2,8 @@
 
 from math import inf
 
-from lmgym.bounds import (
+from lmgym.config import RunConfig, bounds_of_stages, held_out_bound
+from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
     MOST_SECONDS,
@@ -11,13 +12,10 @@ from lmgym.bounds import (
     MOST_TOGETHER,
     MOST_TOKENS,
     Bound,
-    bounds_of_stages,
+    InputError,
     count_bound,
-    held_out_bound,
     refuse_out_of_bounds,
 )
-from lmgym.config import RunConfig
-from lmgym.errors import InputError
 from lmgym.training.setup import refuse_fp16_without_gpu
 from ppo.advantages import MOST_CHANGE
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig

@@ -151,6 +151,6 @@ class PPOConfig:
     def accumulation_steps(self, ranks: int) -> int:
         """Micro-batches of each rank that an optimizer update has, where its replies are as many as its share.
 
-        Unlike `lmgym.batching.accumulation_steps` it refuses no remainder: micro-batches are cut to what is there.
+        Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches are cut to what is there.
         """
         return max(1, self.optimizer.global_batch // ranks // self.optimizer.micro_batch)

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
-from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.heads import head_name
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.parameters import gathered
-from lmgym.models.saving import Weights, below, replaced, save_plain
+from lmgym.models.saving import below, replaced, save_plain
 
 VALUE_HEAD = "value_head.safetensors"
 

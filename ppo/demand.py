@@ -14,12 +14,12 @@ import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
-from lmgym.deepspeed_config import refuse_disagreement, run_values
-from lmgym.engine import takes_parts, world_size, zero_stage
+from lmgym.distributed.deepspeed_config import refuse_disagreement, run_values, takes_parts, zero_stage
+from lmgym.distributed.ranks import world_size
 from lmgym.environments.protocol import Task
 from lmgym.models.config_fields import layer_count, vocabulary_size, width
+from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import context_length, load_config
-from lmgym.models.logprobs import CHUNK_LOGITS
 from lmgym.models.memory import (
     GIB,
     Demand,

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.engine import agreed, rank, share_objects, world_size
+from lmgym.distributed.ranks import agreed, rank, share_objects, world_size
 from lmgym.environments.protocol import Task
-from lmgym.episodes import Episode, run_episodes
+from lmgym.environments.rollout_engine import Episode, run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.scoring.retries import Finding, Patience, ask
 from lmgym.text import Conversation, reply_text, to_transcript
-from ppo.attempts import Finding, Patience, ask
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
 from ppo.gyms import Gym

@@ -14,11 +14,11 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.engine import max_over_ranks, sum_over_ranks, world_size
+from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
+from lmgym.models.forward.packed_rows import PackedRows, pack_rows
 from lmgym.models.memory import GIB
-from lmgym.models.packed_rows import PackedRows, pack_rows
-from lmgym.plain_engine import Trained
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig
 from ppo.models import ActorCritic, Reference, without_adapters

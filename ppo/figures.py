@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from lmgym.engine import share_objects, sum_over_ranks
-from lmgym.episodes import Episode
-from lmgym.scorers import TextCounts
+from lmgym.distributed.ranks import share_objects, sum_over_ranks
+from lmgym.environments.rollout_engine import Episode
+from lmgym.scoring.scorers import TextCounts
 from ppo.experience import Gap
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts

@@ -6,21 +6,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lmgym.bounds import MOST_SCORE
-from lmgym.engine import agreed, without_sharded_load
+from lmgym.data.rejections import Rejection, Tally, tally
+from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.ranks import agreed
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.protocol import Environment, Judge, Task
+from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
-from lmgym.environments.streams import draw_population
-from lmgym.environments.world import World
-from lmgym.errors import InputError, one_line, shown
+from lmgym.errors import MOST_SCORE, InputError, one_line, shown
 from lmgym.generation.protocol import Generator
-from lmgym.named_scorers import load_scorers, read_names, read_world
-from lmgym.rejections import Rejection, Tally, tally
-from lmgym.scorers import Scorer
+from lmgym.scoring.named_scorers import load_scorers, read_names, read_world
+from lmgym.scoring.scorers import Scorer
+from lmgym.world.streams import draw_population
+from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
 from ppo.prompts import Prompts, read_prompts
-from ppo.random_walks import draw_random_walks
 from ppo.rewards import FunctionReward, ScorerReward
 
 USERS, FIRST_USER = 4096, 1_000_000

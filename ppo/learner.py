@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.engine import first_non_finite, rank, sum_over_ranks, world_size
-from lmgym.plain_engine import Trained
+from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
 from ppo.losses import MOST_LOG_RATIO, clip_fraction, policy_loss, value_loss

@@ -16,16 +16,16 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from lmgym.engine import without_sharded_load
+from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.errors import InputError
-from lmgym.models.anatomy import Anatomy, examine, find_blocks
 from lmgym.models.config_fields import layer_count, width
-from lmgym.models.decoder import Decoder
-from lmgym.models.logprobs import token_logprobs
+from lmgym.models.forward.anatomy import Anatomy, examine, find_blocks
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.packed_rows import PackedRows
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.lora import add_lora
-from lmgym.models.packed_rows import PackedRows
 from lmgym.models.parameters import LINEAR, round_weights
-from lmgym.models.policies import load_policy
 from lmgym.models.quantized import bits_of
 from lmgym.models.saving import below_adapters, is_adapted
 from lmgym.random_state import seeded

@@ -5,15 +5,17 @@ from typing import Any
 
 import torch
 
-from lmgym.engine import MAY_REST, RATE_SCALE, Engine, rank, resolve_config, world_size, zero_stage
+from lmgym.distributed.deepspeed_config import resolve_config, zero_stage
+from lmgym.distributed.deepspeed_engine import MAY_REST, RATE_SCALE, Engine
+from lmgym.distributed.plain_engine import PlainEngine, Trained
+from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
-from lmgym.keeping import Keeper
 from lmgym.models.config_fields import width
 from lmgym.models.parameters import count_parameters
-from lmgym.plain_engine import PlainEngine, Trained
-from lmgym.reporting import show_notes
-from lmgym.run import Run
-from lmgym.schedules import learning_rate
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
+from lmgym.training.reporting import show_notes
+from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import room_for_checkpoints
 from ppo.config import PPOConfig
 from ppo.experience import Experience

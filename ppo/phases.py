@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from lmgym.environments.protocol import Judgement, Sample
-from lmgym.keeping import Keeper
+from lmgym.runs.supervisor import Keeper
 
 
 @final

@@ -5,14 +5,14 @@ from functools import partial
 
 import torch
 
-from lmgym.engine import agreed
+from lmgym.distributed.ranks import agreed
 from lmgym.environments.protocol import Task
-from lmgym.episodes import Episode
+from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
+from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
+from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.memory import count_weights
-from lmgym.models.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk, refuse_unfit_critic

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmgym.data.pairs import read_pair
+from lmgym.data.records import Record, read_records
+from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
+from lmgym.data.rows import prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, listed, one_line
-from lmgym.pairs import read_pair
-from lmgym.records import Record, read_records
-from lmgym.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
-from lmgym.rows import prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
 from lmgym.text import Conversation
 from ppo.config import RolloutConfig
 

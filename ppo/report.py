@@ -8,14 +8,15 @@ from typing import Any
 from rich.table import Table
 
 from lmgym.console import CONSOLE, say
-from lmgym.engine import engine_name, world_size
-from lmgym.models.policies import save_policy
+from lmgym.data.truncation import left_out
+from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.ranks import world_size
+from lmgym.generation.prompt_fitting import fit_prompts
+from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import below
-from lmgym.plain_engine import Trained
-from lmgym.prompt_fitting import fit_prompts
-from lmgym.reporting import show_rejections
-from lmgym.run import Run
-from lmgym.truncation import left_out
+from lmgym.runs.run import Run
+from lmgym.training.reporting import show_rejections
 from ppo.config import PPOConfig
 from ppo.critics import save_critic
 from ppo.gyms import Gym

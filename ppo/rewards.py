@@ -15,10 +15,10 @@ import torch
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
 from lmgym.generation.protocol import Completion
-from lmgym.scorers import HFScorer, Scorer, TextCounts
+from lmgym.scoring.retries import Finding, Patience, Reward, ask, read_number
+from lmgym.scoring.scorers import HFScorer, Scorer, TextCounts
 from lmgym.text import Conversation, reply_text
 from ppo.advantages import masked_sums, moments_of
-from ppo.attempts import Finding, Patience, Reward, ask, read_number
 
 GIVEN = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # given too, to functions with a parameter of this name: columns of others keep theirs

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lmgym.episodes import Episode
+from lmgym.environments.rollout_engine import Episode
 
 
 @dataclass

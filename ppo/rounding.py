@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmgym.engine import sum_over_ranks
-from lmgym.models.anatomy import forwards
-from lmgym.models.decoder import Decoder
-from lmgym.models.logprobs import token_logprobs
-from lmgym.models.packed_rows import PackedRows
+from lmgym.distributed.ranks import sum_over_ranks
+from lmgym.models.forward.anatomy import forwards
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.packed_rows import PackedRows
 from ppo.experience import Batch
 from ppo.rollouts import Rollouts
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from lmgym.engine import share_objects
+from lmgym.distributed.ranks import share_objects
 from lmgym.errors import COLLAPSED, RunStopped
-from lmgym.resuming import FOLDER
-from lmgym.run import Run
+from lmgym.runs.resuming import FOLDER
+from lmgym.runs.run import Run
 from ppo.config import MethodConfig
 
 

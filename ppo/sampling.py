@@ -11,10 +11,10 @@ from typing import final
 import torch
 from torch import nn
 
-from lmgym.engine import own_part
+from lmgym.distributed.deepspeed_engine import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.models.decoder import Decoder
+from lmgym.models.forward.decoder import Decoder
 from lmgym.models.memory import GIB
 from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.quantized import is_quantized

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from lmgym.checkpoint_contents import loading
-from lmgym.checkpoints import ranks_of
-from lmgym.engine import agreed, rank, world_size
-from lmgym.json_files import read_json
-from lmgym.plain_engine import Trained
+from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.ranks import agreed, rank, world_size
 from lmgym.random_state import random_state, restore_random_state, seed_all
-from lmgym.rank_files import read_rank, write_rank
+from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
+from lmgym.runs.checkpoints import ranks_of
+from lmgym.runs.files import read_json
 from ppo.advantages import AdaptiveKL, RunningMoments
 from ppo.config import MethodConfig
 from ppo.safeguards import Alarm
@@ -89,8 +88,8 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
     """
     same_ranks = ranks_of(folder) == world_size()
     chance = agreed(lambda: read_rank(folder, rank())) if same_ranks else None
-    engine.load(folder)
     with loading(folder):
+        engine.load(folder)
         state.restore(read_json(folder / LOOP))
         if chance is not None:
             restore_random_state(chance)

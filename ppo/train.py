@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmgym.engine import (
+from lmgym.distributed.deepspeed_config import read_config
+from lmgym.distributed.ranks import (
     agreed,
     rank,
-    read_config,
     share_objects,
     start_distributed,
     stop_distributed,
@@ -24,16 +24,16 @@ from lmgym.engine import (
     world_size,
 )
 from lmgym.environments.protocol import Judgement, Sample
-from lmgym.episodes import Episode
+from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
-from lmgym.keeping import Keeper
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.random_state import seed_all
-from lmgym.reporting import show_notes
-from lmgym.run import Run
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
+from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
-from lmgym.tracking import adopt_original_token_names
+from lmgym.training.reporting import show_notes
 from lmgym.training.setup import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
 from ppo.bounds import refuse_impossible

@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmgym.column_kinds import ID, NUMBER
-from lmgym.columns import read_columns, require_columns
-from lmgym.engine import world_size
+from lmgym.data.column_kinds import ID, NUMBER
+from lmgym.data.columns import read_columns, require_columns
+from lmgym.data.task_data import TaskData, at_most, check_sides
+from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, one_line
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.scorers import Reduce
-from lmgym.task_data import TaskData, at_most, check_sides
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce
 from lmgym.training.probes import Report
 from reward_models.config import RewardConfig
-from reward_models.evaluations import GOLD, Evaluation, find_file
-from reward_models.label_metrics import label_metrics
-from reward_models.labels import Label
 from reward_models.logs import (
     LogRows,
     id_array,
@@ -30,7 +27,10 @@ from reward_models.logs import (
     shared_users,
     tokenize_log,
 )
-from reward_models.metrics import Metrics, gold_correlation
+from reward_models.metrics.evaluations import GOLD, Evaluation, find_file
+from reward_models.metrics.label_metrics import label_metrics
+from reward_models.metrics.labels import Label
+from reward_models.metrics.outcomes import Metrics, gold_correlation
 from reward_models.objectives import Criterion, Labelled, LabelledExample
 from reward_models.probes import Forwards, report_of, scores_of
 

@@ -1,13 +1,7 @@
 """Numbers that a reward-model run cannot have: refused before anything is loaded."""
 
-from lmgym.bounds import (
-    MOST_STEPS,
-    Bound,
-    bounds_of_rows,
-    bounds_of_stages,
-    count_bound,
-    refuse_out_of_bounds,
-)
+from lmgym.config import bounds_of_rows, bounds_of_stages
+from lmgym.errors import MOST_STEPS, Bound, count_bound, refuse_out_of_bounds
 from reward_models.config import RewardConfig
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmgym.pairs import COLUMNS, Pair
-from lmgym.rejections import UNFIT, Rejection
+from lmgym.data.pairs import COLUMNS, Pair
+from lmgym.data.rejections import UNFIT, Rejection
+from lmgym.data.truncation import tokenize_replies
 from lmgym.text import Replies
-from lmgym.truncation import tokenize_replies
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmgym.data.json_rows import parse_json, refuse_unusable_value
+from lmgym.data.records import Record
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
+from lmgym.data.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value, whole_number
+from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import shown
-from lmgym.json_rows import parse_json, refuse_unusable_value
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.records import Record
-from lmgym.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
-from lmgym.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value, whole_number
-from lmgym.scorers import Reduce
-from lmgym.task_data import TaskData, prepare_prompted
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce
 from lmgym.text import Conversation
-from lmgym.truncation import tokenize_replies
 from reward_models.config import RewardConfig
-from reward_models.evaluations import GOLD, RANKING, Evaluation
 from reward_models.losses import MOST_TIED
+from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
 

@@ -12,17 +12,17 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from lmgym.column_kinds import ID, TEXT
-from lmgym.columns import Columns, read_columns, require_columns
+from lmgym.data.column_kinds import ID, TEXT
+from lmgym.data.columns import Columns, read_columns, require_columns
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
+from lmgym.data.sampling import limit_per_group, split_by_group
+from lmgym.data.task_data import at_most
+from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError, one_line
-from lmgym.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
-from lmgym.task_data import at_most
 from lmgym.text import Replies, from_transcript, reply_text
-from lmgym.truncation import tokenize_replies
 from reward_models.config import DataConfig
-from reward_models.labels import MISSING, Label
+from reward_models.metrics.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
-from reward_models.sampling import limit_per_group, split_by_group
 
 ALIASES = {"remaining_user_messages": "n_user_messages_remaining"}
 BLOCK = 10_000

@@ -7,13 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.scorers import Reduce
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce
 from lmgym.text import Replies
 from lmgym.training.objectives import Batch
 from reward_models.data import PairExample
-from reward_models.labels import MISSING
 from reward_models.losses import bradley_terry, cross_entropy, multi_label_bce, plackett_luce, regression
+from reward_models.metrics.labels import MISSING
 
 
 def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) -> Batch:

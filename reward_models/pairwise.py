@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.pairs import validate
-from lmgym.scorers import Reduce
-from lmgym.task_data import TaskData, prepare_prompted
+from lmgym.data.pairs import validate
+from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce
 from reward_models.config import RewardConfig
 from reward_models.data import PairExample, tokenize_pairs
-from reward_models.evaluations import GOLD, RANKING, Evaluation
+from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Pairwise
 from reward_models.probes import PairProbe
 

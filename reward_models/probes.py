@@ -6,18 +6,18 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lmgym.batching import length_batches, shared_out
-from lmgym.engine import rank, sum_over_ranks, world_size
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.scorers import Reduce, reduce_logits
+from lmgym.data.batching import length_batches, shared_out
+from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
 from lmgym.training.probes import Probe, Report
 from reward_models.data import PairExample
-from reward_models.evaluations import EvaluationSet
 from reward_models.losses import plackett_luce
-from reward_models.metrics import Metrics, human_ranking
+from reward_models.metrics.evaluations import EvaluationSet
+from reward_models.metrics.outcomes import Metrics, human_ranking
+from reward_models.metrics.pair_metrics import pair_metrics
 from reward_models.objectives import RankedExample
-from reward_models.pair_metrics import pair_metrics
 
 
 class HeldOut(Probe, Protocol):

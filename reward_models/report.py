@@ -8,16 +8,16 @@ from typing import Any
 from rich.text import Text
 
 from lmgym.console import CONSOLE, say
-from lmgym.engine import rank
+from lmgym.data.truncation import left_out
+from lmgym.distributed.ranks import rank
 from lmgym.models.headed import TrunkWithScore
 from lmgym.models.loading import load_config
 from lmgym.models.saving import below_adapters, save_classifier
-from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
-from lmgym.run import Run
+from lmgym.runs.run import Run
 from lmgym.training.probes import join_reports
-from lmgym.truncation import left_out
+from lmgym.training.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from reward_models.config import RewardConfig
-from reward_models.evaluations import Evaluation
+from reward_models.metrics.evaluations import Evaluation
 from reward_models.probes import HeldOut
 from reward_models.tasks import Task, TaskData
 
@@ -114,7 +114,7 @@ Trained with lmgym from `{config.scorer.model}` on `{config.data.dataset}` with 
 {config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}.
 
 ```python
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
 scorer = HFScorer.load("path/to/this/folder")

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.scorers import Reduce
-from lmgym.task_data import TaskData
+from lmgym.data.task_data import TaskData
+from lmgym.models.forward.scoring_model import ScoringModel
+from lmgym.scoring.scorers import Reduce
 from lmgym.training.objectives import Objective
 from reward_models.config import RewardConfig
-from reward_models.evaluations import Evaluation
+from reward_models.metrics.evaluations import Evaluation
 from reward_models.probes import HeldOut
 
 

@@ -4,22 +4,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmgym.batching import UpdateSampler
-from lmgym.engine import rank, stop_distributed, world_size, zero_stage
-from lmgym.keeping import Keeper
+from lmgym.data.batching import UpdateSampler
+from lmgym.data.task_data import TaskData
+from lmgym.distributed.deepspeed_config import zero_stage
+from lmgym.distributed.ranks import rank, stop_distributed, world_size
+from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
 from lmgym.models.quantized import bits_of
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.reporting import show_notes, show_plan, show_warning
-from lmgym.run import Run
-from lmgym.task_data import TaskData
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
+from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
-from lmgym.tracking import adopt_original_token_names
+from lmgym.training.reporting import show_notes, show_plan, show_warning
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from reward_models.bounds import refuse_impossible
 from reward_models.config import RewardConfig
-from reward_models.evaluations import EvaluationSet, find_file, read_evaluation
+from reward_models.metrics.evaluations import EvaluationSet, find_file, read_evaluation
 from reward_models.pairwise import PairTask
 from reward_models.report import save_results, show_absent, show_results, show_rows
 from reward_models.tasks import Task

@@ -1,14 +1,7 @@
 """Numbers that an SFT run cannot have: refused before anything is loaded."""
 
-from lmgym.bounds import (
-    MOST_TEMPERATURE,
-    MOST_TOGETHER,
-    Bound,
-    bounds_of_rows,
-    bounds_of_stages,
-    count_bound,
-    refuse_out_of_bounds,
-)
+from lmgym.config import bounds_of_rows, bounds_of_stages
+from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, Bound, count_bound, refuse_out_of_bounds
 from sft.config import SamplesConfig, SftConfig
 
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.errors import InputError, listed, one_line, shown
-from lmgym.pairs import read_pair
-from lmgym.records import Record
-from lmgym.rejections import (
+from lmgym.data.pairs import read_pair
+from lmgym.data.records import Record
+from lmgym.data.rejections import (
     DUPLICATE_REPLY,
     NO_PROMPT,
     NO_REPLY,
@@ -25,7 +24,8 @@ from lmgym.rejections import (
     Rejection,
     RowError,
 )
-from lmgym.rows import prompt_key, read_conversation, read_rows, require_value, unreadable, whole_number
+from lmgym.data.rows import prompt_key, read_conversation, read_rows, require_value, unreadable, whole_number
+from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.text import Conversation, Turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))

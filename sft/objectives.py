@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lmgym.models.policies import PolicyModel
+from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Batch
 from sft.losses import SumAndCount, next_token_loss_at, soft_binary_entropy_at
 from sft.tokenization import Example

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lmgym.batching import length_batches, shared_out
-from lmgym.engine import rank, share_objects, sum_over_ranks, whole_weights, world_size
+from lmgym.data.batching import length_batches, shared_out
+from lmgym.distributed.deepspeed_engine import whole_weights
+from lmgym.distributed.ranks import rank, share_objects, sum_over_ranks, world_size
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
-from lmgym.models.decoder import Decoder
-from lmgym.models.policies import PolicyModel, plain_copy
-from lmgym.scorers import Scorer
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.policies import PolicyModel, plain_copy
+from lmgym.scoring.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.objectives import Objective
 from lmgym.training.probes import Report

@@ -9,13 +9,13 @@ from rich.text import Text
 from transformers import TrainerCallback
 
 from lmgym.console import CONSOLE, say
-from lmgym.engine import rank
-from lmgym.models.policies import save_policy
-from lmgym.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
-from lmgym.run import Run
-from lmgym.task_data import TaskData
+from lmgym.data.task_data import TaskData
+from lmgym.data.truncation import left_out
+from lmgym.distributed.ranks import rank
+from lmgym.models.forward.policies import save_policy
+from lmgym.runs.run import Run
 from lmgym.training.probes import join_reports
-from lmgym.truncation import left_out
+from lmgym.training.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
 from sft.config import SftConfig
 from sft.probes import SampleProbe
 from sft.tasks import SftTask

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lmgym.models.policies import PolicyModel
-from lmgym.records import Record
-from lmgym.rejections import Rejection
-from lmgym.task_data import TaskData, prepare_prompted
+from lmgym.data.records import Record
+from lmgym.data.rejections import Rejection
+from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Objective
 from sft.config import SftConfig
 from sft.conversations import Chat, validate_chats, validate_chosen, validate_taught

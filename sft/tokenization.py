@@ -7,7 +7,7 @@ Design decisions:
   the model stops when it talks. Without it only last turns would teach where a reply ends.
 - A conversation is one row where its template only ever appends. Where it rewrites what came before (some drop
   earlier thoughts), each output is a row of its own.
-- A conversation longer than `max_length` becomes several rows, truncated as everywhere (lmgym/truncation.py): the last
+- A conversation longer than `max_length` becomes several rows, truncated as everywhere (data/truncation.py): the last
   outputs with the turns that fit before them, then, in a row of their own, the outputs that were left out there. Each
   output stands whole, once.
 """
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmgym.rejections import UNFIT, Rejection
+from lmgym.data.rejections import UNFIT, Rejection
+from lmgym.data.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
-from lmgym.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from sft.conversations import Chat
 from sft.layout import pieces_of
 

@@ -4,23 +4,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lmgym.batching import UpdateSampler
-from lmgym.engine import rank, stop_distributed, world_size, zero_stage
+from lmgym.data.batching import UpdateSampler
+from lmgym.data.records import read_records
+from lmgym.data.rejections import tally
+from lmgym.data.task_data import TaskData
+from lmgym.distributed.deepspeed_config import zero_stage
+from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.errors import InputError
-from lmgym.keeping import Keeper
+from lmgym.models.forward.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import context_length, load_config, load_tokenizer
 from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
-from lmgym.models.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
 from lmgym.models.quantized import bits_of
-from lmgym.named_scorers import load_on_main_rank
-from lmgym.records import read_records
-from lmgym.rejections import tally
-from lmgym.reporting import show_notes, show_plan, show_warning
-from lmgym.run import Run
-from lmgym.scorers import Scorer
-from lmgym.task_data import TaskData
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
+from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.scoring.named_scorers import load_on_main_rank
+from lmgym.scoring.scorers import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts
-from lmgym.tracking import adopt_original_token_names
+from lmgym.training.reporting import show_notes, show_plan, show_warning
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
 from sft.bounds import refuse_impossible
 from sft.config import SftConfig

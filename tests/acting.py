@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
-from lmgym.episodes import Episode, run_episodes
+from lmgym.environments.rollout_engine import Episode, run_episodes
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.small_models import train_tokenizer
 from lmgym.text import Conversation, Turn, tokenize_texts

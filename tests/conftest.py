@@ -59,6 +59,17 @@ def small_models(tmp_path_factory, demo_texts) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def tokenizers(small_models) -> dict:
+    """A llama whose template writes a BOS, a bert with [CLS] and [SEP], a gpt2 with neither."""
+    from lmgym.models.loading import load_tokenizer
+
+    found = {family: load_tokenizer(str(small_models[family])) for family in ("gpt2", "llama", "bert")}
+    found["llama"].add_special_tokens({"bos_token": "<s>"})
+    found["llama"].chat_template = "{{ bos_token }}" + found["llama"].chat_template
+    return found
+
+
+@pytest.fixture(scope="session")
 def family_tokenizer(demo_texts):
     """The one tokenizer of all families of tests/families.py."""
     from families import CONTEXT
@@ -90,8 +101,8 @@ def family_folder(tmp_path_factory, family_tokenizer) -> Callable[..., Path]:
 @pytest.fixture
 def family_scorer(family_folder, family_tokenizer) -> Callable:
     """A scoring model over a family's trunk, its head new."""
+    from lmgym.models.forward.scoring_model import ScoringModel
     from lmgym.models.loading import load_classifier
-    from lmgym.models.scoring_model import ScoringModel
 
     return lambda family: ScoringModel(load_classifier(str(family_folder(family)), family_tokenizer)[0]).eval()
 

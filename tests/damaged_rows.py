@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lmgym.rejections import Rejection
+from lmgym.data.rejections import Rejection
 
 DEEP = "[" * 100_000
 

@@ -1,8 +1,8 @@
 """Tiny random decoders of many families, each with what is special to it active: windows, softcaps, scales.
 
 FAMILIES go through every stage (tests/experiments/test_families.py); OTHERS are checked at the level of the forward
-(tests/unit/test_family_forwards.py). The longest rows exceed every window. Weights are large, so that a token far
-back, and each special feature, changes the logits: `Family.special` names the settings whose removal must be seen.
+(test_family_forwards.py). The longest rows exceed every window. Weights are large, so that a token far back,
+and each special feature, changes the logits: `Family.special` names the settings whose removal must be seen.
 """
 
 from collections.abc import Mapping, Sequence

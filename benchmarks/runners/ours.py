@@ -7,10 +7,10 @@ import tempfile
 
 import numpy as np
 
-from lmgym.batching import UpdateSampler
+from lmgym.data.batching import UpdateSampler
+from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
-from lmgym.models.scoring_model import ScoringModel
-from lmgym.run import Run
+from lmgym.runs.run import Run
 from lmgym.text import share_prefix
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer

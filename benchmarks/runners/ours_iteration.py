@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lmgym.generation.protocol import Sampling
-from lmgym.models.scoring_model import ScoringModel
+from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.config import PPOConfig
 from ppo.experience import Experience
@@ -62,7 +62,7 @@ class Iteration:
 
     @torch.inference_mode()
     def score(self, rollouts: Rollouts, exact: bool = False) -> torch.Tensor:
-        """[batch], on the CPU: as lmgym/scorers.py scores, from the ids on; that one is always exact, in fp32."""
+        """[batch], on the CPU: as scoring/scorers.py scores, from the ids on; that one is always exact, in fp32."""
         inputs = self.scorer.collate([Replies([], [row]) for row in rollouts.rows], 0)
         bf16 = self.config.policy.precision == "bf16" and not exact
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):

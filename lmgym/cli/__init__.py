@@ -1,1 +1,4 @@
-"""The roof: the `lmgym` command. It alone may import stages, and only inside its commands."""
+"""The `lmgym` command.
+
+May import everything; stages only inside its functions.
+"""

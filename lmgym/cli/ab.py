@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lmgym.bounds import Bound, refuse_out_of_bounds, seed_bound
 from lmgym.console import CleanConsole, say
-from lmgym.environments.ab_testing import (
+from lmgym.errors import Bound, InputError, refuse_out_of_bounds, seed_bound
+from lmgym.generation.protocol import Sampling
+from lmgym.world.ab_testing import (
     Ratio,
     assign_users,
     bootstrap_intervals,
@@ -19,12 +20,10 @@ from lmgym.environments.ab_testing import (
     figures,
     users_needed,
 )  # fmt: skip
-from lmgym.environments.app import refuse_days
-from lmgym.environments.behaviour import Behaviour, refuse_unwritable
-from lmgym.environments.streams import Ints
-from lmgym.environments.world import VERSION, World
-from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling
+from lmgym.world.app import refuse_days
+from lmgym.world.behaviour import Behaviour, refuse_unwritable
+from lmgym.world.streams import Ints
+from lmgym.world.world import VERSION, World
 
 if TYPE_CHECKING:
     from lmgym.cli.arms import Arm

@@ -2,7 +2,7 @@
 
 Design decisions:
 - What users do is a function of (world, seed, user), and a reply of its own seed: so users are dealt to processes as
-  one likes, and their lives are laid side by side again (tests/unit/test_arms.py).
+  one likes, and their lives are laid side by side again (tests/unit/cli/test_arms.py).
 - Processes are started anew and load the policies themselves, each on one thread: a small model's steps are too short
   for two threads to share.
 - One process serves a GPU, and large models, of which there would be a copy in each.
@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from lmgym.cli.policies import load_policies, read_policy
-from lmgym.environments.app import deploy
-from lmgym.environments.behaviour import Behaviour, Part, side_by_side
-from lmgym.environments.streams import Ints
-from lmgym.environments.world import World
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator, Sampling
+from lmgym.world.app import deploy
+from lmgym.world.behaviour import Behaviour, Part, side_by_side
+from lmgym.world.streams import Ints
+from lmgym.world.world import World
 
 WORTH = 3000  # days of users: less is lived before another process has started
 TOGETHER = 200  # users who advance together at least

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lmgym.bounds import refuse_out_of_bounds, seed_bound
 from lmgym.console import CleanConsole, say
+from lmgym.errors import refuse_out_of_bounds, seed_bound
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
@@ -165,7 +165,7 @@ class Done:
 
 
 def _run(step: Step) -> int:
-    from lmgym.engine import free_port
+    from lmgym.distributed.ranks import free_port
 
     words = list(step.words)
     if "--num_gpus" in words:  # a port is no part of what the command is
@@ -178,7 +178,7 @@ def _compare(world: Path, scorer: Path) -> None:
     """The scorer beside its baselines and the oracle."""
     from rich.table import Table
 
-    from reward_models.baselines import baselines
+    from reward_models.metrics.baselines import baselines
 
     metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
     found = baselines(world)
@@ -219,9 +219,9 @@ def _show_scores(world: Path, model: Path, seed: int) -> None:
     import pyarrow.parquet as pq
     from rich.table import Table
 
-    from lmgym.environments.world import World
-    from lmgym.scorers import HFScorer
+    from lmgym.scoring.scorers import HFScorer
     from lmgym.text import from_transcript
+    from lmgym.world.world import World
 
     group = pq.read_table(world / "kwise.parquet").slice(0, 1).to_pylist()[0]
     conversations = [from_transcript(group["prompt"])] * len(group["replies"])

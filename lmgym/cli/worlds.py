@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from lmgym.bounds import MOST_STEPS, MOST_TOKENS, count_bound, refuse_out_of_bounds, seed_bound
 from lmgym.console import say
-from lmgym.errors import InputError
+from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError, count_bound, refuse_out_of_bounds, seed_bound
 
 
 def make_world(output: str, rows: int, seed: int) -> None:
     """Writes a world's tables and says how large each is."""
-    from lmgym.environments.tables import write_world
+    from lmgym.world.tables import write_world
 
     refuse_out_of_bounds((count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed)))
     sizes = write_world(output, rows, seed)
@@ -20,7 +19,7 @@ def make_world(output: str, rows: int, seed: int) -> None:
 
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
     """Pretrains a small model on the chats of a world's logs, without their labels."""
-    from lmgym.models.pretraining import pretrain_small_model
+    from lmgym.cli.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
     limits = (count_bound("steps", steps, 10**6), count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed))
@@ -38,7 +37,7 @@ def make_world_policy(
     world: str, output: str, layers: int = 2, width: int = 64, pieces: int | None = None, seed: int = 0
 ) -> None:
     """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
-    from lmgym.models.pretraining import make_untrained_policy
+    from lmgym.cli.pretraining import make_untrained_policy
 
     refuse_out_of_bounds((
         count_bound("layers", layers, 1000),
@@ -57,7 +56,7 @@ def make_world_policy(
 
 def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
-    from reward_models.baselines import baselines
+    from reward_models.metrics.baselines import baselines
 
     refuse_out_of_bounds([count_bound("rows", rows, MOST_STEPS, "1 or more, or none for all")])
     for name, rho in baselines(world, rows).items():

@@ -1,1 +1,4 @@
-"""Where episodes come from: the simulated world of users, bots and a hidden utility."""
+"""Where episodes come from: the Environment protocol, scored chat, games, the rollout engine.
+
+May import scoring and what is below it.
+"""

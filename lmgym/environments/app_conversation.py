@@ -13,14 +13,14 @@ from typing import final
 
 import numpy as np
 
-from lmgym.environments import users as behaviour
-from lmgym.environments.app import one_line
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
-from lmgym.environments.streams import Population
-from lmgym.environments.users import Reaction
-from lmgym.environments.world import Chat, World, open_chat, say
 from lmgym.errors import InputError
 from lmgym.text import Turn
+from lmgym.world import users as behaviour
+from lmgym.world.app import one_line
+from lmgym.world.streams import Population
+from lmgym.world.users import Reaction
+from lmgym.world.world import Chat, World, open_chat, say
 
 SEEDS = 1 << 35  # days that a user's stream of words has room for
 

@@ -3,7 +3,7 @@
 Design decisions:
 - An environment is plain synchronous Python, one episode an instance, text in and text out. It samples nothing and
   scores nothing: what a scorer must judge is asked for (`ScoreRequest`), and whoever runs the episodes judges all
-  requests of a step at once (lmgym/episodes.py).
+  requests of a step at once (lmgym/environments/rollout_engine.py).
 - Agents with a pending observation act next: one, or several at once. An agent that is not trained has a generator.
 - A terminated episode is worth nothing more; a truncated one was merely stopped, so what it shows last is valued.
 """

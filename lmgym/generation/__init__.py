@@ -1,4 +1,4 @@
-"""Who produces text: the Generator in this process or behind a server, sampling, best of n.
+"""What produces text: the Generator protocol, transformers in this process, OpenAI-compatible servers.
 
-May import lmgym.models and the base layer; knows no stage.
+May import models.forward and what is below it.
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lmgym.models.attention import KeyValues, LayerAttention, capped, softmax_with_sinks
+from lmgym.models.forward.attention import KeyValues, LayerAttention, capped, softmax_with_sinks
 
 
 @dataclass

@@ -14,14 +14,17 @@ from typing import final
 import numpy as np
 import torch
 
+from lmgym.console import say
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Generator, Progress, Sampling, seeds_of
 from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.generation.token_sampling import choose, penalise, row_seeds, uniforms
-from lmgym.models.decoder import Decoder
-from lmgym.models.loading import context_length
+from lmgym.models.architectures import refuse_encoder
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.policies import read_causal
+from lmgym.models.forward.prefixes import Prefix
+from lmgym.models.loading import context_length, load_config, load_tokenizer
 from lmgym.models.memory import GIB, cached_numbers
-from lmgym.models.prefixes import Prefix
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 LOOK_EVERY = 8  # tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
@@ -283,3 +286,15 @@ def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
     """Where the first of the stop strings begins."""
     found = [place for stop in stops if (place := text.find(stop)) >= 0]
     return min(found) if found else None
+
+
+def load_causal(name: str) -> Generator:
+    """A generator of that model, in bf16 on a GPU and in fp32 elsewhere. Raises InputError where it does not load."""
+    config = load_config(name)
+    refuse_encoder(name, config)
+    tokenizer = load_tokenizer(name)
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    generator = LocalGenerator(read_causal(name, config, dtype=dtype).to(device).eval(), tokenizer)
+    if generator.decoder.note:
+        say(generator.decoder.note, error=True)
+    return generator

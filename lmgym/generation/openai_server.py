@@ -23,8 +23,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any, Literal, final
 from urllib.parse import SplitResult, urlsplit
 
-from lmgym.bounds import Bound, refuse_out_of_bounds
-from lmgym.errors import InputError, TooLong
+from lmgym.errors import Bound, InputError, TooLong, refuse_out_of_bounds
 from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
 

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from lmgym.bounds import MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS, Bound, count_bound, refuse_out_of_bounds
-from lmgym.errors import InputError
-from lmgym.text import Conversation, reply_text
+from lmgym.errors import (
+    MOST_TEMPERATURE,
+    MOST_TOGETHER,
+    MOST_TOKENS,
+    Bound,
+    InputError,
+    count_bound,
+    refuse_out_of_bounds,
+)
+from lmgym.text import Conversation
 
 if TYPE_CHECKING:
-    from lmgym.scorers import Scorer  # imports torch and transformers: a session with a script starts without them
+    pass
 
 FinishReason = Literal["eos", "stop", "length"]
 GENERATION_CONFIG = "generation_config.json"
@@ -160,30 +167,3 @@ class ScriptedGenerator:
         script = self.script
         text = script(conversation, rng) if callable(script) else script[int(rng.integers(len(script)))]
         return Completion(text, "eos", tokens=len(text.split()))
-
-
-@dataclass(frozen=True)
-class BestOfN:
-    """The best of n replies by a scorer, as a generator: a policy made of another one."""
-
-    generator: Generator
-    scorer: "Scorer"
-    n: int
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of the generator; log-probabilities are the sampler's, not those of the choice."""
-        return self.generator.capabilities
-
-    def reply(
-        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
-    ) -> list[list[Completion]]:
-        """n replies, each the best of `self.n` of its own."""
-        candidates = self.generator.reply(conversations, n * self.n, sampling, progress)
-        owners = [c for c, replies in zip(conversations, candidates, strict=True) for _ in replies]
-        scores = self.scorer.score(owners, [reply_text(reply.text) for replies in candidates for reply in replies])
-        best = scores.view(len(conversations), n, self.n).argmax(-1).tolist()
-        return [
-            [replies[group * self.n + place] for group, place in enumerate(places)]
-            for replies, places in zip(candidates, best, strict=True)
-        ]

@@ -15,10 +15,10 @@ import torch
 
 from lmgym.errors import InputError
 from lmgym.generation.cache import Cache, StepAttention, fill
-from lmgym.models.attention import KeyValues, RowAttention
-from lmgym.models.decoder import Decoder
-from lmgym.models.packed_rows import pack_rows
-from lmgym.models.prefixes import Prefix
+from lmgym.models.forward.attention import KeyValues, RowAttention
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.packed_rows import pack_rows
+from lmgym.models.forward.prefixes import Prefix
 
 KEEP_SHARE = 0.75
 GRAPHED_KEEP_SHARE = 0.5  # a smaller batch needs another graph

@@ -1,4 +1,4 @@
-"""Decoders and encoders of transformers: loading, saving, packed forward, frozen layers, adapters, memory.
+"""Models of transformers: loading, saving, heads, adapters, quantization, memory.
 
-May import the base layer (text, errors, config), data, runs and distributed; knows no stage.
+May import data and what is below it.
 """

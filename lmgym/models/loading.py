@@ -16,10 +16,10 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, set_seed
 from transformers.utils import logging as transformers_logging
 
+from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.architectures import refuse_other_than_text
 from lmgym.models.config_fields import most_positions, refuse_absent_fields
-from lmgym.models.finite_weights import refuse_non_finite_weights
 from lmgym.models.headed import classifier_class
 from lmgym.models.heads import Float32Head, head_name, init_head
 from lmgym.models.parameters import gathered

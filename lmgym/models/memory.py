@@ -9,7 +9,7 @@ from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
 from lmgym.config import ModelConfig
-from lmgym.engine import zero_stage
+from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
 from lmgym.models.headed import new_classifier

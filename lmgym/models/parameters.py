@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from lmgym.engine import gathered_parameters
+from lmgym.distributed.deepspeed_engine import gathered_parameters
 
 LINEAR = (nn.Linear, Conv1D)  # Conv1D is that of GPT-2
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lmgym.config import ModelConfig
-from lmgym.engine import zero_stage
+from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from lmgym.engine import without_sharded_load
+from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.weights import Weights, untied
 from lmgym.models.quantized import is_quantized
-
-Weights = dict[str, torch.Tensor]
 
 
 def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, scorer: dict[str, Any]) -> None:
@@ -108,12 +107,6 @@ def merged(model, state_dict: Weights):
 def below(state_dict: Weights, prefix: str) -> Weights:
     """The weights of the module whose names start with `prefix`, by its own names."""
     return {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-
-
-def untied(module: torch.nn.Module) -> Weights:
-    """The weights of a module by name; of tied ones the first name alone."""
-    names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    return {name: value for name, value in module.state_dict().items() if name in names}
 
 
 def _base_in_fp32(base):

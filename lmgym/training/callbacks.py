@@ -1,26 +1,23 @@
 """Callbacks of Hugging Face's Trainer: leaving when asked to, and the progress bar."""
 
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from lmgym.engine import rank
-
-if TYPE_CHECKING:
-    from lmgym.training.trainer import ObjectiveTrainer
+from lmgym.distributed.ranks import rank
 
 
 class Leaving(TrainerCallback):
     """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
 
-    def __init__(self, trainer: "ObjectiveTrainer") -> None:
-        self.trainer = trainer
+    def __init__(self, leaving: Callable[[], bool]) -> None:
+        self.leaving = leaving
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """After an update."""
-        if self.trainer.leaving:
+        if self.leaving():
             control.should_save = control.should_training_stop = True
 
 

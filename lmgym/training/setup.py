@@ -8,25 +8,26 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.batching import accumulation_steps
 from lmgym.config import ModelConfig, StageConfig
-from lmgym.deepspeed_config import refuse_disagreement, run_values
-from lmgym.engine import agreed, engine_name, rank, read_config, start_distributed, world_size
+from lmgym.data.batching import accumulation_steps
+from lmgym.data.rejections import Rejection, write_rejections
+from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement, run_values
+from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.ranks import agreed, rank, start_distributed, world_size
+from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.errors import InputError
-from lmgym.keeping import Keeper
-from lmgym.models.attention import again_in_backward
+from lmgym.models.forward.attention import again_in_backward
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.models.quantized import refuse_unfit_quantization
-from lmgym.override import flatten
-from lmgym.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.random_state import seeded
-from lmgym.rejections import Rejection, write_rejections
-from lmgym.reporting import show_notes
-from lmgym.resharding import fit_to_ranks
-from lmgym.resuming import describe, find_start
-from lmgym.run import Run
+from lmgym.runs.flags import flatten
+from lmgym.runs.resuming import describe, find_start
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
+from lmgym.training.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
+from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
@@ -129,7 +130,8 @@ def kept_run(
             with run.writing("rejected.jsonl"):
                 write_rejections(run.folder / "rejected.jsonl", data.rejections)
             show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
-        yield run, keeper, fit_to_ranks(start.checkpoint, facts, deepspeed) if start.checkpoint else None
+        saved = start.checkpoint
+        yield run, keeper, fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None
 
 
 def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def room_for_checkpoints(config: StageConfig, model: torch.nn.Module, run: Run) 
 def training_arguments(
     config: StageConfig, precision: str, deepspeed: dict | None, accumulation: int, updates_per_epoch: int
 ):
-    """Our config in the Trainer's words. It says when to save; how is lmgym/checkpoints.py's."""
+    """Our config in the Trainer's words. It says when to save; how is lmgym/runs/checkpoints.py's."""
     from transformers import TrainingArguments
 
     o, r = config.optimizer, config.run

@@ -15,17 +15,18 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
-from lmgym.batching import Slots, UpdateSampler
-from lmgym.checkpoint_contents import loading
-from lmgym.engine import end_fetches, first_non_finite, skipped_steps, sum_over_ranks, whole_weights, world_size
+from lmgym.data.batching import Slots, UpdateSampler
+from lmgym.distributed.deepspeed_engine import end_fetches, skipped_steps, whole_weights
+from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
+from lmgym.distributed.resharding import mend_sharded_load
 from lmgym.errors import InputError
-from lmgym.keeping import Keeper
-from lmgym.resharding import mend_sharded_load
-from lmgym.run import Run
-from lmgym.schedules import learning_rate
+from lmgym.runs.checkpoint_contents import loading
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Keeper
 from lmgym.training.callbacks import Leaving
 from lmgym.training.objectives import Batch, Objective
 from lmgym.training.probes import Probe, full_name, join_reports
+from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
 # of a trainer's own figures, what a checkpoint keeps
@@ -85,7 +86,7 @@ class ObjectiveTrainer(Trainer):
             train_dataset=self.slots,
             eval_dataset=self.slots,  # Trainer wants one; the probes hold what is evaluated
             data_collator=_as_is,  # type: ignore[arg-type]
-            callbacks=[*callbacks, Leaving(self)],
+            callbacks=[*callbacks, Leaving(lambda: self.leaving)],
         )
         for unwanted in (ProgressCallback, PrinterCallback):
             self.remove_callback(unwanted)
@@ -272,7 +273,7 @@ class ObjectiveTrainer(Trainer):
         state = whole_weights(self.module) if self.is_deepspeed_enabled else self.module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
-    # --- checkpoints: Trainer says when, lmgym/checkpoints.py how
+    # --- checkpoints: Trainer says when, lmgym/runs/checkpoints.py how
 
     def _save_checkpoint(self, model, trial) -> None:
         if self.keeper:

@@ -19,11 +19,11 @@ from accelerate.utils import DeepSpeedSchedulerWrapper
 from safetensors.torch import load_model, save_model
 from transformers import Trainer, TrainerState
 
-from lmgym.checkpoint_contents import loading
-from lmgym.checkpoints import ranks_of
-from lmgym.engine import Engine, agreed, rank
+from lmgym.distributed.deepspeed_engine import Engine
+from lmgym.distributed.ranks import agreed, rank
 from lmgym.random_state import random_state, restore_random_state
-from lmgym.rank_files import read_rank, write_rank
+from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
+from lmgym.runs.checkpoints import ranks_of
 
 
 def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> None:

@@ -4,8 +4,8 @@ deepspeed --num_gpus 2 ppo/experiments/randomwalks.py --deepspeed configs/zero2.
 """
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 
 CONFIG = PPOConfig(

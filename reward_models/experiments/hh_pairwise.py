@@ -4,8 +4,8 @@ deepspeed --num_gpus 2 reward_models/experiments/hh_pairwise.py --deepspeed conf
     --model PATH --dataset PATH
 """
 
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
 
 CONFIG = RewardConfig(

@@ -3,8 +3,8 @@
 deepspeed --num_gpus 2 reward_models/experiments/kwise_ranking.py --deepspeed configs/zero2.json --model PATH
 """
 
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
 
 CONFIG = RewardConfig(

@@ -3,8 +3,8 @@
 deepspeed --num_gpus 2 reward_models/experiments/retry_accept.py --deepspeed configs/zero2.json --model PATH
 """
 
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
 
 CONFIG = RewardConfig(
@@ -19,8 +19,8 @@ if __name__ == "__main__":
     config = override(CONFIG)
     # after the flags are read: --help needs no torch
     from reward_models.behaviour import BehaviourTask
-    from reward_models.evaluations import GOLD, RANKING, REJECT, RETRY
-    from reward_models.labels import ACCEPTED_AND_CONTINUED
+    from reward_models.metrics.evaluations import GOLD, RANKING, REJECT, RETRY
+    from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
     from reward_models.objectives import CROSS_ENTROPY
     from reward_models.train import train
 

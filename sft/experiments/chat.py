@@ -4,8 +4,8 @@ deepspeed --num_gpus 2 sft/experiments/chat.py --deepspeed configs/zero2.json --
 """
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from sft.config import DataConfig, SftConfig
 
 CONFIG = SftConfig(

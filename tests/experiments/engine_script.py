@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
-from lmgym.engine import Engine, rank, read_config, resolve_config, start_distributed, stop_distributed, world_size
-from lmgym.launch import launch
+from lmgym.distributed.deepspeed_config import read_config, resolve_config
+from lmgym.distributed.deepspeed_engine import Engine
+from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, world_size
+from lmgym.runs.launch import launch
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RANKS, ACCUMULATION, MICRO_BATCH, UPDATES, INPUTS, WIDTH = 2, 2, 3, 5, 8, 16

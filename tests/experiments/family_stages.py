@@ -81,7 +81,7 @@ def train_sft(config: SftConfig) -> Ran:
 
 def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
     """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
-    from lmgym.models import anatomy
+    from lmgym.models.forward import anatomy
     from ppo import parts
 
     built: list[Any] = []
@@ -111,7 +111,7 @@ def _kept(made: tuple[Any, Any], built: list[Any]) -> tuple[Any, Any]:
 
 def _run(folder: Path, go: Callable[[], None]) -> Ran:
     """Runs a stage; counts padded batches, and takes down what it says."""
-    from lmgym.models import decoder
+    from lmgym.models.forward import decoder
 
     padded: list[Any] = []
     of, said = decoder._Padded.of, io.StringIO()
@@ -127,8 +127,8 @@ def chat(
     model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_of: int
 ) -> tuple[list[dict[str, Any]], str]:
     """A session from a pipe: the turn of each line, and what it said besides."""
-    from reward_models.evaluation.pipe_skin import answer_lines
-    from reward_models.evaluation.talking import begin
+    from lmgym.chat.pipe_frontend import answer_lines
+    from lmgym.chat.talking import begin
 
     flags = ("--model", str(model), "--scorers", f"judge={scorer}")
     out, notes = io.StringIO(), io.StringIO()

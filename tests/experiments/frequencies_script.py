@@ -17,10 +17,12 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 import reward_models.train
 import sft.train
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.engine import Engine, rank, read_config, resolve_config, start_distributed, stop_distributed, world_size
-from lmgym.launch import launch
+from lmgym.distributed.deepspeed_config import read_config, resolve_config
+from lmgym.distributed.deepspeed_engine import Engine
+from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, world_size
 from lmgym.models.loading import load_tokenizer
-from lmgym.run import Run
+from lmgym.runs.launch import launch
+from lmgym.runs.run import Run
 from ppo.config import PPOConfig
 from ppo.models import build
 from reward_models.config import DataConfig as PairData

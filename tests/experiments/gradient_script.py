@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from lmgym.engine import rank, start_distributed, stop_distributed
-from lmgym.launch import launch
+from lmgym.distributed.ranks import rank, start_distributed, stop_distributed
 from lmgym.models.loading import load_tokenizer
-from lmgym.run import Run
+from lmgym.runs.launch import launch
+from lmgym.runs.run import Run
 from reward_models import train
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
 from reward_models.pairwise import PairTask

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.override import flatten
+from lmgym.runs.flags import flatten
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.gyms import Prepare, text_with_function
 from ppo.train import train

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.engine import rank, read_config, share_objects, start_distributed, stop_distributed, whole_weights
+from lmgym.distributed.deepspeed_config import read_config
+from lmgym.distributed.deepspeed_engine import whole_weights
+from lmgym.distributed.ranks import rank, share_objects, start_distributed, stop_distributed
 from lmgym.generation.protocol import Sampling
-from lmgym.launch import launch
+from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.packed_rows import pack_rows
+from lmgym.runs.launch import launch
 from ppo.config import PPOConfig
 from ppo.models import build
 from ppo.parts import make_engine

@@ -26,8 +26,8 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import RunStopped
 from lmgym.generation.protocol import Completion, Sampling, seeds_of
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 
 PLANT = {
@@ -144,7 +144,7 @@ def plant() -> None:
     import ppo.learner
     import ppo.parts
     import ppo.train as loop
-    from lmgym.models import logprobs
+    from lmgym.models.forward import logprobs
 
     if "LOGITS" in PLANT:
         logprobs.CHUNK_LOGITS = int(PLANT["LOGITS"])

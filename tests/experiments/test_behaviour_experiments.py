@@ -13,11 +13,11 @@ import torch
 from gradient_script import gradients
 from launching import BAR, ROOT, flags, launch, read_lines, read_metrics, run, words
 
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import from_transcript
 from reward_models.behaviour import BehaviourTask
 from reward_models.kwise import KwiseTask
-from reward_models.labels import JOINT_BITS
+from reward_models.metrics.labels import JOINT_BITS
 from reward_models.objectives import MULTI_LABEL_BCE
 
 Start = Callable[..., tuple[CompletedProcess[str], Path]]

@@ -19,7 +19,7 @@ from launching import (
 )
 
 from lmgym.errors import InputError
-from lmgym.override import override
+from lmgym.runs.flags import override
 from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
 from reward_models.experiments.hh_pairwise import CONFIG
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from launching import ROOT, launch, run
 
-from lmgym.engine import Engine, read_config, resolve_config, zero_stage
+from lmgym.distributed.deepspeed_config import read_config, resolve_config, zero_stage
+from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.errors import InputError
 
 CONFIGS = sorted((ROOT / "configs").glob("*.json"))

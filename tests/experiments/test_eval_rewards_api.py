@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from patience import PATIENCE, wait_until
 
 import eval_rewards_api
-from lmgym.pairs import validate
-from lmgym.records import read_records
-from reward_models.evaluation.records import load
+from lmgym.chat.records import load
+from lmgym.data.pairs import validate
+from lmgym.data.records import read_records
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "eval_rewards_api.py")
@@ -32,7 +32,7 @@ HOSTILE = (
     '"""Says what would drive a terminal."""\n'
     "import time\n"
     "from lmgym.generation.protocol import ScriptedGenerator\n"
-    "from reward_models.evaluation.lots import Lots\n"
+    "from lmgym.scoring.random_scorer import Lots\n"
     "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
     "class Hostile:\n"
     "    capabilities = None\n"
@@ -163,7 +163,7 @@ def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
 ) -> None:
     bot = "def get_base_model():\n    return None\ndef get_reward_models():\n    return "
     for name, scorers in (("no_bot", "{'a': Lots()}"), ("no_scorer", "{'a': 1.0}"), ("no_name", "{1: Lots()}")):
-        (home / f"{name}.py").write_text(f"from reward_models.evaluation.lots import Lots\n{bot}{scorers}\n")
+        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import Lots\n{bot}{scorers}\n")
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, arguments)
     assert (done.exit_code, done.stdout) == (2, "")

@@ -25,10 +25,10 @@ from launching import ROOT, flags, launch, read_lines, read_metrics, run
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from lmgym.models.forward.packed_rows import pack_rows
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
-from lmgym.models.packed_rows import pack_rows
-from lmgym.models.policies import load_policy
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 from ppo.critics import VALUE_HEAD
 from ppo.models import ActorCritic

@@ -7,7 +7,7 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, run, words
 
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import from_messages
 
 

@@ -23,8 +23,8 @@ from launching import (
     words,
 )
 
-from lmgym.batching import UpdateSampler
-from lmgym.scorers import HFScorer
+from lmgym.data.batching import UpdateSampler
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, render
 
 Start = Callable[..., tuple[CompletedProcess[str], Path]]
@@ -122,8 +122,8 @@ def score_eval_pairs(folder: Path, held_out: Path) -> torch.Tensor:
 
 def eval_sides(held_out: Path) -> list[list[tuple[Conversation, str]]]:
     """The held-out pairs as (conversation, reply): chosen, rejected."""
-    from lmgym.pairs import validate
-    from lmgym.records import read_records
+    from lmgym.data.pairs import validate
+    from lmgym.data.records import read_records
 
     pairs, _ = validate(read_records(str(held_out)))
     return [[(p.conversation, p.chosen) for p in pairs], [(p.conversation, p.rejected) for p in pairs]]

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.models.loading import load_tokenizer
-from lmgym.scorers import FunctionScorer
+from lmgym.scoring.scorers import FunctionScorer
 from ppo.config import MethodConfig, PPOConfig, RewardConfig
 from ppo.critics import ValueHead, save_critic
 from ppo.gyms import Gym, chat_with_scorers, text_with_function

@@ -10,8 +10,8 @@ import torch
 from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
 
 from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.policies import load_policy
 from lmgym.models.small_models import build_model, size_settings
 
 SFT = ROOT / "sft/experiments"

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_tokenizer
-from lmgym.run import Run
+from lmgym.runs.run import Run
 from sft import train
 from sft.config import DataConfig, SftConfig
 from sft.tasks import CHAT

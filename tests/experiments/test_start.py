@@ -10,8 +10,8 @@ import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.policies import PolicyModel, load_policy
 from reward_models.config import DataConfig, RewardConfig
 from reward_models.train import train_pairwise
 from sft.config import DataConfig as ChatData

@@ -91,7 +91,7 @@ def newest(folder: Path) -> Path:
 
 def reseal(checkpoint: Path) -> None:
     """Rewrites a checkpoint's manifest to agree with its files, as somebody would who has replaced one."""
-    from lmgym import checkpoints
+    from lmgym.runs import checkpoints
 
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     for file in manifest["files"]:

@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lmgym.pairs import validate
-from lmgym.records import read_records
-from lmgym.rejections import Rejection
+from lmgym.chat.chats import read_chats
+from lmgym.data.pairs import validate
+from lmgym.data.records import read_records
+from lmgym.data.rejections import Rejection
 from ppo.config import RolloutConfig
 from ppo.prompts import read_prompts
-from reward_models.evaluation.chats import read_chats
 from reward_models.kwise import validate_groups
-from reward_models.labels import ACCEPTED_AND_CONTINUED
 from reward_models.logs import read_log
+from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
 from sft.conversations import validate_chats, validate_taught
 
 Row = dict[str, Any]

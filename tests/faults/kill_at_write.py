@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lmgym import checkpoints
+from lmgym.runs import checkpoints
 from lmgym.training import trainer_state
 
 NTH, SAVE = int(os.environ["LMGYM_TEST_NTH"]), 3
@@ -70,8 +70,8 @@ checkpoints.Checkpoints.save = save_and_count  # type: ignore[method-assign]
 if __name__ == "__main__":
     from noisy_experiment import CONFIG, NoisyTask
 
-    from lmgym.launch import launch
-    from lmgym.override import override
+    from lmgym.runs.flags import override
+    from lmgym.runs.launch import launch
     from reward_models.pairwise import PairTask
     from reward_models.train import train
 

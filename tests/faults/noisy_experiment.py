@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmgym.launch import launch
-from lmgym.override import override
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
 from reward_models.config import RewardConfig
 
 CONFIG = RewardConfig(name="noisy")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lmgym.checkpoints import MANIFEST, Checkpoint, Checkpoints
 from lmgym.console import printed_line
+from lmgym.runs.checkpoints import MANIFEST, Checkpoint, Checkpoints
 
 SEED = 0
 QUICK, ALL = 80, 400

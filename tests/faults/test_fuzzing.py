@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from fuzzing import DataFile, make_file, read
 
+from lmgym.data.rejections import tally, write_rejections
 from lmgym.errors import InputError
-from lmgym.rejections import tally, write_rejections
 
 SEED, BLOCK, QUICK, ALL = 28, 50, 200, 1000
 BLOCKS = [

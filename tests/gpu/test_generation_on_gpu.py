@@ -12,7 +12,7 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.generation.steps import start_packed
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
-from lmgym.scorers import HFScorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
 pytestmark = [

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmgym.models.decoder import Decoder
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.packed_rows import pack_rows
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.logprobs import token_logprobs
-from lmgym.models.packed_rows import pack_rows
-from lmgym.models.policies import load_policy
 from ppo.random_walks_start import make_start
 
 pytestmark = [

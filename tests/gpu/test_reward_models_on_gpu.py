@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmgym.models.forward.packed_rows import pad_right
+from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
-from lmgym.models.packed_rows import pad_right
-from lmgym.models.scoring_model import ScoringModel
 from lmgym.text import share_prefix
 
 pytestmark = [

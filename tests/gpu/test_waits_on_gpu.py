@@ -11,11 +11,11 @@ from launching import flags
 from transformers import AutoModelForCausalLM, Trainer
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.episodes import Episode, Step
+from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.local_generation import LOOK_EVERY, LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
-from lmgym.override import override
+from lmgym.runs.flags import override
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner

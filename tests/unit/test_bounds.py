@@ -17,7 +17,7 @@ import sft.bounds
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Sampling
-from lmgym.override import override
+from lmgym.runs.flags import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from reward_models.config import RewardConfig

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lmgym.console import LONGEST_LINE, CleanConsole, clean, clean_line, say
 from lmgym.errors import NON_FINITE, InputError, RunStopped
-from lmgym.override import leave
+from lmgym.runs.flags import leave
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -122,7 +122,7 @@ def test_an_error_that_quotes_data_ends_a_launch_in_one_printable_line(name: str
 
 
 def test_a_defect_that_quotes_data_shows_a_traceback_that_drives_no_terminal() -> None:
-    code = "from lmgym.launch import launch\ndef f(): raise KeyError('x' * 10**6)\nlaunch(f)"
+    code = "from lmgym.runs.launch import launch\ndef f(): raise KeyError('x' * 10**6)\nlaunch(f)"
     code = code.replace("KeyError('x' * 10**6)", "RuntimeError('\\x1b[31m' + 'x' * 10**6 + chr(0x202e))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=False)
     said = done.stderr.decode()

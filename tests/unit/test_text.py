@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from chat_texts import FAMILIES, random_conversation, random_replies
 
+from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import (
@@ -23,32 +24,8 @@ from lmgym.text import (
     share_prefix,
     tokenize_texts,
 )
-from lmgym.truncation import tokenize_replies
 
-FAMILIES = ("gpt2", "llama", "bert")
 CHAT = Conversation((Turn("user", "hello"), Turn("bot", "hi there"), Turn("user", "how are you?")))
-WORDS = ["soup", "jazz", "I", "don't", "know", "42", "ünïcödé", "😀", "a\nb", "User", "Bot:", "  two", "!", "？", "the"]
-
-
-@pytest.fixture(scope="module")
-def tokenizers(small_models) -> dict[str, PreTrainedTokenizerFast]:
-    """A llama whose template writes a BOS, a bert with [CLS] and [SEP], a gpt2 with neither."""
-    found = {family: load_tokenizer(str(small_models[family])) for family in FAMILIES}
-    found["llama"].add_special_tokens({"bos_token": "<s>"})
-    found["llama"].chat_template = "{{ bos_token }}" + found["llama"].chat_template
-    return found
-
-
-def random_conversation(rng: random.Random) -> Conversation:
-    def words() -> str:
-        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))).strip()
-
-    speakers = ["user" if i % 2 == 0 else "bot" for i in range(rng.choice([1, 3, 5]))]
-    return Conversation(tuple(Turn(s, words()) for s in speakers), words() if rng.random() < 0.3 else "")
-
-
-def random_replies(rng: random.Random, count: int) -> list[str]:
-    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
 
 
 def test_hh_flat_and_message_chats_are_the_same_conversation() -> None:

@@ -7,7 +7,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh
 from dataclasses import dataclass
 
 from lmgym.generation.protocol import Generator, Sampling
-from reward_models.evaluation.judging import Judge
+from lmgym.scoring.judging import Judge
 
 DEFAULT_SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
 
@@ -27,13 +27,13 @@ CONFIG = HHConfig()
 
 def get_base_model(config: HHConfig = CONFIG) -> Generator:
     """The model; personas go where its chat template puts a system message."""
-    from reward_models.evaluation.any_model import load_causal
+    from lmgym.generation.local_generation import load_causal
 
     return load_causal(config.model)
 
 
 def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Judge]:
     """The scorers, each with the template of its own folder."""
-    from lmgym.named_scorers import load_scorers
+    from lmgym.scoring.named_scorers import load_scorers
 
     return load_scorers(config.scorers)

@@ -3,8 +3,8 @@
 from random import Random
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
-from reward_models.evaluation.judging import Judge
-from reward_models.evaluation.lots import Lots
+from lmgym.scoring.judging import Judge
+from lmgym.scoring.random_scorer import Lots
 
 PERSONA = "A friendly bot that says little."
 FIRST_MESSAGE = "Hello! What shall we talk about?"

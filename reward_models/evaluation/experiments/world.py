@@ -4,8 +4,8 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name wo
 """
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
+from lmgym.scoring.judging import Judge
 from lmgym.text import Conversation
-from reward_models.evaluation.judging import Judge
 
 SEED = 0  # of `make demo`
 PERSONA = "Cleo likes ferns, not cartoons."
@@ -14,8 +14,8 @@ FIRST_MESSAGE = ""
 
 def get_base_model() -> Generator:
     """The world's own bots, each reply by one of them."""
-    from lmgym.environments.world import World
-    from reward_models.evaluation.embedded_world import bot_reply
+    from lmgym.chat.embedded_world import bot_reply
+    from lmgym.world.world import World
 
     world = World(SEED)
     return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
@@ -23,15 +23,15 @@ def get_base_model() -> Generator:
 
 def get_reward_models() -> dict[str, Judge]:
     """The demo's scorer, which learned from users' traces, beside the truth that it never saw."""
-    from lmgym.environments.world import World
-    from reward_models.evaluation.embedded_world import HiddenUtility, demo_scorer
+    from lmgym.chat.embedded_world import HiddenUtility, demo_scorer
+    from lmgym.world.world import World
 
     return {"demo": demo_scorer(), "hidden_utility": HiddenUtility(World(SEED))}
 
 
 def get_conversations() -> list[Conversation]:
     """Chats of the world's users, for convo_evolution."""
-    from lmgym.environments.world import World
-    from reward_models.evaluation.embedded_world import sample_conversations
+    from lmgym.chat.embedded_world import sample_conversations
+    from lmgym.world.world import World
 
     return sample_conversations(World(SEED))

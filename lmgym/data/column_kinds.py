@@ -1,0 +1,173 @@
+"""The kinds of columns, and the conversion of a column to its kind: as a whole, or value by value where one is bad."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.data.records import cell_fault
+from lmgym.data.rejections import OUT_OF_RANGE, WRONG_TYPE, RowError
+from lmgym.errors import shown
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that a column may hold besides null: text, ids (integers or text), or finite numbers."""
+
+    type: Literal["text", "id", "number"]
+    needed: str
+    """in words"""
+    holds: Callable[[Floats], NDArray[np.bool_]] = np.isfinite
+    """of numbers: whether each is possible"""
+
+    def refuses(self, values: Floats) -> NDArray[np.bool_]:
+        """Where values are neither NaN, which is null, nor possible."""
+        with np.errstate(invalid="ignore"):
+            return ~np.isnan(values) & ~(np.isfinite(values) & self.holds(values))
+
+
+TEXT = Kind("text", "text")
+ID = Kind("id", "integers or text")
+NUMBER = Kind("number", "finite numbers")
+
+
+def of_values(values: list[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    """(a column of a kind with null for what it does not take, the faults of these by row) out of Python's values."""
+    import pyarrow
+
+    try:
+        column = pyarrow.array(values)
+    except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError, RecursionError):
+        return _one_by_one(values, kind, name)
+    return of_column(column, kind, name)
+
+
+def of_column(column: Any, kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    """The same out of a pyarrow column: as a whole where that works, else value by value."""
+    import pyarrow
+
+    convert = {"text": _whole_texts, "id": _whole_ids, "number": _whole_numbers}[kind.type]
+    try:
+        whole = convert(column)
+    except (pyarrow.ArrowException, UnicodeError, TypeError, ValueError):
+        return _one_by_one(_values(column, name), kind, name)
+    return (whole, {}) if kind.type != "number" else _in_range(whole, column, kind, name)
+
+
+def _in_range(values: Floats, column: Any, kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    import pyarrow
+
+    refused = kind.refuses(values)
+    bad = {}
+    for row in np.flatnonzero(refused).tolist():
+        bad[row] = RowError(name, f"{shown(column[row].as_py())}; needed: {kind.needed}", OUT_OF_RANGE)
+    return pyarrow.array(np.where(refused, np.nan, values), from_pandas=True), bad
+
+
+def _whole_texts(column: Any) -> Any:
+    """Raises ArrowException or TypeError where a value is no text, or no UTF-8."""
+    import pyarrow.types
+
+    if pyarrow.types.is_null(column.type):
+        return column.cast("string")
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        raise TypeError(column.type)
+    large = pyarrow.types.is_large_string(column.type)
+    return column.cast("large_binary" if large else "binary").cast(column.type)  # which checks that it is UTF-8
+
+
+def _whole_ids(column: Any) -> Any:
+    import pyarrow.types
+
+    if pyarrow.types.is_floating(column.type):
+        return column.cast("int64")  # a null elsewhere in the column made floats of integers
+    if pyarrow.types.is_integer(column.type):
+        return column.cast("int64")
+    return _whole_texts(column)
+
+
+def _whole_numbers(column: Any) -> Floats:
+    import pyarrow.compute
+    import pyarrow.types
+
+    if pyarrow.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if pyarrow.types.is_boolean(column.type):
+        column = pyarrow.compute.cast(column, "int8")
+    numbers = pyarrow.compute.cast(column, "float64", safe=False)
+    return (
+        numbers.to_numpy(zero_copy_only=False).astype(np.float64)
+        if isinstance(numbers, pyarrow.Array)
+        else (numbers.to_numpy().astype(np.float64))
+    )
+
+
+def _values(column: Any, name: str) -> Iterator[Any]:
+    """Python's values of a column; a RowError in place of one that cannot be read."""
+    for value in column:
+        try:
+            yield value.as_py()
+        except Exception as error:
+            yield cell_fault(name, error)
+
+
+def _one_by_one(values: Iterable[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    """The column with null for each value that its kind does not take, and those by row."""
+    import pyarrow
+
+    kept: list[Any] = []
+    bad: dict[int, RowError] = {}
+    read = {"text": _text, "id": _id, "number": lambda value: _number(value, kind)}[kind.type]
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, RowError):
+                raise value
+            kept.append(None if value is None or value != value else read(value))
+        except RowError as error:
+            bad[row] = error
+            kept.append(None)
+        except UnicodeError as error:
+            bad[row] = cell_fault(name, error)
+            kept.append(None)
+        except (ValueError, TypeError, OverflowError):
+            is_number = kind.type == "number" and isinstance(value, int | float)
+            reason = OUT_OF_RANGE if is_number else WRONG_TYPE
+            bad[row] = RowError(name, f"{shown(value)}; needed: {kind.needed}", reason)
+            kept.append(None)
+    if kind.type == "number":
+        return pyarrow.array(kept, "float64"), bad
+    if kind.type == "id" and not all(isinstance(value, int | None) for value in kept):
+        return pyarrow.array([None if value is None else str(value) for value in kept], "string"), bad
+    return pyarrow.array(kept, "int64" if kind.type == "id" else "string"), bad
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    value.encode()
+    return value
+
+
+def _id(value: Any) -> int | str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError(value)
+    return value
+
+
+def _number(value: Any, kind: Kind) -> float | None:
+    if isinstance(value, str) and "_" in value:  # Python's own notation
+        raise ValueError(value)
+    number = float(value)
+    if kind.refuses(np.array([number])).any():
+        raise ValueError(value)
+    return None if number != number else number

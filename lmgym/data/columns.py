@@ -1,0 +1,185 @@
+"""Columns of datasets, for rows by the million: each of one kind, and a bad value fails its row, never the file.
+
+Nothing here loops over rows unless a column holds a value that its kind does not take.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.data.column_kinds import Floats, Kind, of_column, of_values
+from lmgym.data.records import find_files, load_hub, read_file, read_parquet
+from lmgym.data.rejections import Rejection, RowError
+from lmgym.errors import InputError, listed, one_line
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows of a dataset as columns of one table, with where each came from.
+
+    `table` holds those of the wanted columns that exist: text, numbers as float64, ids as int64 or text. `names` are
+    all that the dataset has; `file` indexes `files` and `line` is as in Record. `bad` [rows] is true where a value is
+    of another kind than its column; it is null in the table. `rejections` has a row for each of those, and for each
+    that could not be read and is not in the table.
+    """
+
+    table: Any
+    names: tuple[str, ...]
+    files: tuple[str, ...]
+    file: np.ndarray
+    line: np.ndarray
+    bad: np.ndarray
+    rejections: tuple[Rejection, ...] = ()
+
+    def numbers(self, name: str) -> Floats:
+        """A column of numbers, null as NaN."""
+        return self.table[name].to_numpy().astype(np.float64)
+
+    def is_null(self, name: str) -> NDArray[np.bool_]:
+        """[rows]: where a column has no value."""
+        return self.table[name].is_null(nan_is_null=True).to_numpy()
+
+    def place(self, row: int | np.integer) -> tuple[str, int]:
+        """(file, line) of a row."""
+        return self.files[self.file[row]], int(self.line[row])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a file gives."""
+
+    names: tuple[str, ...]
+    columns: dict[str, Any]
+    lines: np.ndarray
+    bad: dict[int, RowError]
+    """by row"""
+    faults: list[Rejection]
+
+
+def read_columns(source: str, wanted: Mapping[str, Kind], split: str = "train", max_rows: int | None = None) -> Columns:
+    """The wanted columns of a file, a folder of files or a hub id, as far as they exist; `max_rows` are the first ones.
+
+    Parquet is read without a Python object a row. Raises InputError where there is nothing to read, and for a column
+    of which no value can be used.
+    """
+    files = find_files(source, split)
+    if files is None:
+        parts = {f"{source}:{split}": _table_part(load_hub(source, split).with_format("arrow")[:], wanted)}
+    else:
+        parts = {str(path): _file_part(path, wanted) for path in files}
+    found = _join(parts, wanted)
+    if max_rows is not None and max_rows < len(found.line):
+        found = _first(found, max_rows)
+    _refuse_useless_columns(found, wanted)
+    return found
+
+
+def _join(parts: Mapping[str, _Part], wanted: Mapping[str, Kind]) -> Columns:
+    import pyarrow
+
+    names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
+    sizes = [len(part.lines) for part in parts.values()]
+    columns = {}
+    for name in (name for name in names if name in wanted):
+        arrays = [part.columns.get(name, pyarrow.nulls(size)) for part, size in zip(parts.values(), sizes, strict=True)]
+        columns[name] = _one_type(arrays, wanted[name])
+    starts = np.cumsum([0, *sizes])
+    bad = np.zeros(starts[-1], dtype=bool)
+    rejections: list[Rejection] = []
+    for start, (file, part) in zip(starts, parts.items(), strict=False):
+        bad[[start + row for row in part.bad]] = True
+        of_rows = [fault.at(file, int(part.lines[row])) for row, fault in part.bad.items()]
+        rejections += sorted([*part.faults, *of_rows], key=lambda one: one.line)
+    lines = np.concatenate([part.lines for part in parts.values()])
+    return Columns(
+        pyarrow.table(columns), names, tuple(parts), np.repeat(np.arange(len(parts)), sizes), lines, bad,
+        tuple(rejections),
+    )  # fmt: skip
+
+
+def _one_type(arrays: Sequence[Any], kind: Kind) -> Any:
+    """The column of several files; ids that are integers in one and text in another are text."""
+    import pyarrow
+
+    types = {array.type for array in arrays if not pyarrow.types.is_null(array.type)}
+    target = next(iter(types)) if len(types) == 1 else pyarrow.large_string()
+    if not types:
+        target = pyarrow.float64() if kind.type == "number" else pyarrow.string()
+    return pyarrow.chunked_array([chunk for array in arrays for chunk in _chunks(array.cast(target))], type=target)
+
+
+def _chunks(array: Any) -> list[Any]:
+    return array.chunks if hasattr(array, "chunks") else [array]
+
+
+def _first(columns: Columns, rows: int) -> Columns:
+    """The first rows, and the rejections up to the last of them."""
+    order = {file: i for i, file in enumerate(columns.files)}
+    end = (int(columns.file[rows]), int(columns.line[rows])) if rows < len(columns.line) else (len(order), 0)
+    kept = tuple(one for one in columns.rejections if (order[one.file], one.line) < end)
+    return replace(
+        columns,
+        table=columns.table.slice(0, rows),
+        file=columns.file[:rows],
+        line=columns.line[:rows],
+        bad=columns.bad[:rows],
+        rejections=kept,
+    )
+
+
+def _refuse_useless_columns(columns: Columns, wanted: Mapping[str, Kind]) -> None:
+    """Raises InputError for a column that has values of which none can be used."""
+    for name in columns.table.column_names:
+        first = next((one for one in columns.rejections if one.field == name), None)
+        if first is not None and columns.is_null(name).all():
+            found = f"line {first.line} holds {first.found.partition(';')[0]}"
+            raise InputError(
+                f"column {one_line(name, 80)} of {one_line(first.file)} has no value that can be used: {found}; "
+                f"needed: {wanted[name].needed}"
+            )
+
+
+def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
+    """Raises InputError for a needed column that is absent; one may go by several names. Names the near ones."""
+    absent = [names for names in needed if not set(names) & set(columns.names)]
+    if not absent:
+        return
+    found = [name for name in columns.names if name]
+    near = {name: match for names in absent for name in names for match in difflib.get_close_matches(name, found, 1)}
+    hint = "".join(f"; is {one_line(match, 80)} meant to be {name}? rename it" for name, match in near.items())
+    raise InputError(
+        f"{one_line(columns.files[0])} lacks the column(s) {', '.join(' or '.join(names) for names in absent)}; "
+        f"found: {listed(found)}; needed: {', '.join(names[0] for names in needed)}{hint}"
+    )
+
+
+def _file_part(path: Path, wanted: Mapping[str, Kind]) -> _Part:
+    if path.name.endswith(".parquet"):
+        names = read_parquet(path, lambda parquet: parquet.read_schema(path)).names
+        kept = [name for name in names if name in wanted]
+        return _table_part(read_parquet(path, lambda parquet: parquet.read_table(path, columns=kept)), wanted, names)
+    records = list(read_file(path))
+    good = [record for record in records if record.fault is None]
+    names = list(dict.fromkeys(name for record in good for name in record.fields))
+    columns: dict[str, Any] = {}
+    bad: dict[int, RowError] = {}
+    for name in (name for name in names if name in wanted):
+        columns[name], faults = of_values([record.fields.get(name) for record in good], wanted[name], name)
+        bad |= faults | bad  # the first fault of a row is the one that is told
+    lines = np.array([record.line for record in good], dtype=np.int64)
+    faults_of_rows = [record.fault.at(record.file, record.line) for record in records if record.fault]
+    return _Part(tuple(names), columns, lines, bad, faults_of_rows)
+
+
+def _table_part(table: Any, wanted: Mapping[str, Kind], names: Iterable[str] | None = None) -> _Part:
+    columns: dict[str, Any] = {}
+    bad: dict[int, RowError] = {}
+    for name in (name for name in table.column_names if name in wanted):
+        columns[name], faults = of_column(table[name], wanted[name], name)
+        bad |= faults | bad
+    return _Part(tuple(names or table.column_names), columns, np.arange(1, table.num_rows + 1), bad, [])

@@ -1,0 +1,181 @@
+"""Rows of a dataset, checked, split by prompt and told apart. What is left out is recorded, never dropped."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.data.json_rows import refuse_unusable
+from lmgym.data.records import Record, cell_fault
+from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError, tally
+from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.text import Conversation, from_messages, from_transcript
+
+
+def prompt_key(conversation: Conversation) -> str:
+    """A conversation's text without case and white space."""
+    turns = [conversation.persona, *(f"{t.speaker} {t.text}" for t in conversation.turns)]
+    return " ".join(" ".join(turns).lower().split())
+
+
+class Prompted(Protocol):
+    """A row that answers a prompt."""
+
+    @property
+    def file(self) -> str:
+        """Where it was found."""
+        ...
+
+    @property
+    def line(self) -> int:
+        """On which line."""
+        ...
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for prompts that belong on one side of a split."""
+        ...
+
+    @property
+    def answers(self) -> tuple:
+        """The replies and what was said of them, as JSON can hold it."""
+        ...
+
+
+P = TypeVar("P", bound=Prompted)
+T = TypeVar("T")
+
+
+def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
+    """Raises InputError for no rows, and where no row has all columns."""
+    if not records:
+        raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
+    if not any(set(columns) <= set(record.fields) for record in records):
+        found = sorted({name for record in records[:100] for name in record.fields})
+        missing = [name for name in columns if name not in found]
+        raise InputError(
+            f"{one_line(records[0].file)} lacks the columns {' and '.join(missing)}; found: {listed(found)}; "
+            f"needed: {needed}{unreadable(records)}"
+        )
+
+
+def unreadable(records: Sequence[Record]) -> str:
+    """How many records could not be read and why, to add to a message; empty where all could."""
+    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
+    return f"; {found.line}" if found.rejected else ""
+
+
+def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
+    """What `read` makes of each record, and a rejection for each that it fails on, by whatever exception.
+
+    An InputError goes through: it is about more than one row.
+    """
+    rows, rejections = [], []
+    for record in records:
+        try:
+            if record.fault:
+                raise record.fault
+            refuse_unusable(record.fields)
+            rows.append(read(record))
+        except RowError as error:
+            rejections.append(error.at(record.file, record.line))
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # a row may hold anything, and one row does not stop the others
+            rejections.append(cell_fault("(row)", error).at(record.file, record.line))
+    return rows, rejections
+
+
+def read_conversation(value: Any, name: str) -> Conversation:
+    """Text or messages as a conversation. Raises RowError for anything else."""
+    if isinstance(value, str):
+        return from_transcript(value)
+    if isinstance(value, list):
+        try:
+            return from_messages(value)
+        except ValueError as error:
+            raise RowError(name, str(error), UNSUPPORTED) from None
+    raise RowError(name, f"{shown(value)}; needed: text or messages", NO_VALUE if value is None else WRONG_TYPE)
+
+
+def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
+    """A field of a row. Raises RowError where it is missing, null or empty."""
+    value = record.fields.get(name)
+    if value is None:
+        raise RowError(name, "null" if name in record.fields else "missing", reason)
+    if value in ("", []):
+        raise RowError(name, "empty", reason)
+    return value
+
+
+def whole_number(value: Any) -> int | None:
+    """An integer, also as the float that a Parquet column of mixed numbers makes of it; None for all else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
+    """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
+
+    Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
+    where either side would be empty.
+    """
+    if not 0 <= eval_size < math.inf:
+        raise InputError(f"--eval_size {eval_size:g}; needed: a share below 1, or a number of {noun}, of {len(pairs)}")
+    wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
+    if wanted >= len(pairs):
+        most = f"a share below 1, or a number below {len(pairs)}" if len(pairs) > 1 else "more of them, or 0"
+        raise InputError(f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: {most}")
+    groups: dict[str, list[P]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.prompt_key, []).append(pair)
+    order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
+    chosen: set[str] = set()
+    count = 0
+    for key in order:
+        if count >= wanted:
+            break
+        chosen.add(key)
+        count += len(groups[key])
+    if count == len(pairs) and wanted:
+        raise InputError(
+            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any; "
+            "add rows of other prompts, or evaluate on others by --eval_dataset"
+        )
+    return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
+
+
+def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
+    """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
+    keys = {pair.prompt_key for pair in held_out}
+    kept = [pair for pair in pairs if pair.prompt_key not in keys]
+    found = "stands in the evaluation set too"
+    leaks = [Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p in pairs if p.prompt_key in keys]
+    return kept, leaks
+
+
+def fingerprint(*sides: Sequence[Prompted]) -> str:
+    """sha256 over the rows in their order: what a run was trained and judged on."""
+    digest = hashlib.sha256()
+    for side in sides:
+        for row in side:
+            digest.update(json.dumps([row.prompt_key, *row.answers]).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
+
+    Raises ValueError for a negative number of samples and for more samples than rows.
+    """
+    if not 0 <= n_samples <= n_rows:
+        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
+    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
+    sample.sort()
+    return sample

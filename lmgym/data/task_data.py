@@ -1,0 +1,120 @@
+"""What a stage's task makes of a dataset, in one object, with every row accounted for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmgym.config import RowSettings
+from lmgym.data.records import Record, read_records
+from lmgym.data.rejections import Rejection, Tally, tally
+from lmgym.data.rows import P, fingerprint, ordered_sample, split_by_prompt, without_prompts
+from lmgym.distributed.ranks import world_size
+from lmgym.errors import InputError, one_line
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Everything that a dataset became. `noun` is what one counts: pairs, rows, groups."""
+
+    noun: str
+    train: Sequence[Any]
+    evaluation: Sequence[Any]
+    lengths: np.ndarray
+    """tokens of each training example"""
+    replies: int
+    """most replies of an example"""
+    truncated: int
+    """examples without their oldest turns, or shortened"""
+    shortened: int
+    """examples of which the last turn before the reply had to be cut: see lmgym/data/truncation.py"""
+    rejections: Sequence[Rejection]
+    fingerprint: str
+    left_out: dict[str, int] = field(default_factory=dict)
+    """usable rows that a limit left out"""
+    rows: int = 0
+    """that were read, for training and evaluation"""
+
+    @property
+    def tally(self) -> Tally:
+        """The rejections by reason."""
+        return tally(self.rejections, self.rows)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What is printed and recorded: nothing goes missing silently."""
+        return {
+            f"train_{self.noun}": len(self.train),
+            f"eval_{self.noun}": len(self.evaluation),
+            f"truncated_{self.noun}": self.truncated,
+            f"shortened_{self.noun}": self.shortened,
+            **self.tally.counts,
+            **self.left_out,
+        }
+
+
+def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
+    """The data, where both sides have examples and every rank has some. Raises InputError otherwise."""
+    for name, side in (("training", data.train), ("evaluation", data.evaluation)):
+        if not len(side):
+            raise InputError(
+                f"no {data.noun.removesuffix('s')} is left for {name} of {rows} rows: {data.tally.line}; check those "
+                "rows, --max_length and --eval_size"
+            )
+    if len(data.train) < ranks:
+        noun = data.noun.removesuffix("s")
+        raise InputError(
+            f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"
+        )
+    return data
+
+
+def prepare_prompted(
+    settings: RowSettings,
+    seed: int,
+    tokenizer,
+    noun: str,
+    usable: str,
+    validate: Callable[[Sequence[Record]], tuple[list[P], list[Rejection]]],
+    tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
+) -> TaskData:
+    """Rows read, validated, split by prompt and tokenised; `usable` is what an error says that no row is."""
+    records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
+    rows, rejections = validate(records)
+    if not rows:
+        found = tally(rejections, len(records))
+        first = f"{found.line}; the first: {rejections[0]}"
+        raise InputError(f"none of the {len(records)} rows of {one_line(settings.dataset)} is {usable}: {first}")
+    read = len(records)
+    if settings.eval_dataset:
+        others = read_records(settings.eval_dataset, "test")
+        held_out, faults = validate(others)
+        read += len(others)
+        rows, leaks = without_prompts(rows, held_out)
+        rejections = [*rejections, *faults, *leaks]
+    else:
+        rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
+    kept = [rows[i] for i in at_most(len(rows), settings.train_size, seed)]
+    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (kept, held_out))
+    data = TaskData(
+        noun=noun,
+        train=train,
+        evaluation=evaluation,
+        lengths=np.array([example.replies.tokens for example in train]),
+        replies=max((len(example.replies.tails) for example in train), default=0),
+        truncated=sum(e.replies.truncated for e in (*train, *evaluation)),
+        shortened=sum(e.replies.shortened > 0 for e in (*train, *evaluation)),
+        rejections=[*rejections, *long, *also_long],
+        fingerprint=fingerprint(kept, held_out),
+        left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
+        rows=read,
+    )
+    return check_sides(data, len(records), world_size())
+
+
+def at_most(rows: int, size: int | None, seed: int) -> np.ndarray:
+    """Indices of all rows, or of a random sample of `size` in their order. Raises InputError for a size below 1."""
+    if size is not None and size < 1:
+        raise InputError(f"--train_size {size} leaves nothing to train on; needed: 1 or more, or None for all")
+    return np.arange(rows) if size is None or rows <= size else ordered_sample(rows, size, seed)

@@ -1,0 +1,59 @@
+"""A classifier whose one forward scores a batch of replies.
+
+A forward of an inner module beside the wrapped one makes data parallel ranks diverge silently, so everything that a
+loss needs is one forward of `ScoringModel`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from lmgym.errors import InputError
+from lmgym.models.forward.decoder import Decoder, decoder_of
+from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pad_right
+from lmgym.models.heads import is_decoder
+from lmgym.models.saving import below_adapters
+from lmgym.text import Replies
+
+
+class ScoringModel(nn.Module):
+    """A classifier and its one forward; `packed` as in `decoder_of`.
+
+    Decoders run packed where they can (models/forward/decoder.py); encoders as padded rows through their own forward.
+    """
+
+    def __init__(self, model, packed: bool | None = None) -> None:
+        super().__init__()
+        self.model = model
+        classifier = self.classifier
+        if not is_decoder(classifier) and packed:
+            raise InputError(
+                f"--packed: {classifier.config.model_type} is an encoder; needed: a decoder, or no --packed"
+            )
+        self.decoder: Decoder | None = decoder_of(classifier, packed) if is_decoder(classifier) else None
+
+    @property
+    def classifier(self):
+        """The transformers model itself, below any adapter."""
+        return below_adapters(self.model)
+
+    @property
+    def config(self):
+        """The classifier's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
+        return self.classifier.config
+
+    @property
+    def packed(self) -> bool:
+        """Rows run without padding."""
+        return self.decoder is not None and self.decoder.packed
+
+    def collate(self, rows: Sequence[Replies], pad_id: int) -> dict:
+        """Keyword arguments of `forward` for these rows; scores come in the order of the rows' replies."""
+        return pad_right(rows, pad_id) if self.decoder is None else {"rows": pack_replies(rows)}
+
+    def forward(self, rows: PackedRows | None = None, input_ids=None, attention_mask=None) -> torch.Tensor:
+        """Raw logits [replies, num_labels] in fp32."""
+        if self.decoder is None or rows is None:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).logits.float()
+        return self.decoder.scores(self.decoder.hidden(rows)).float()

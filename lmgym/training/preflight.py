@@ -1,0 +1,61 @@
+"""What can be found wrong before the first update: a disk too small, a stale lock of a build, GPUs left alone."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import torch
+
+from lmgym.distributed.ranks import world_size
+from lmgym.errors import InputError
+
+WEIGHT_BYTES, ADAM_BYTES = 4, 8  # fp32, and AdamW's two moments
+
+
+def checkpoint_bytes(parameters: int, trainable: int) -> int:
+    """What one checkpoint takes: every weight in fp32 and AdamW's two moments of those that are trained."""
+    return WEIGHT_BYTES * parameters + ADAM_BYTES * trainable
+
+
+def refuse_small_disk(folder: Path, parameters: int, trainable: int, checkpoints: int) -> None:
+    """Raises InputError where the folder's disk cannot hold the model, so many checkpoints and one in the making."""
+    one = checkpoint_bytes(parameters, trainable)
+    needed = one * (checkpoints + 1) + WEIGHT_BYTES * parameters if checkpoints else WEIGHT_BYTES * parameters
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        kept = f"{checkpoints} checkpoints of {_gib(one)}, one in the making, and " if checkpoints else ""
+        raise InputError(
+            f"{folder} has {_gib(free)} free; needed: {_gib(needed)} for {kept}the model; free space, name another "
+            "--output, or use a smaller --save_total_limit"
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
+
+
+def stale_build_locks() -> list[str]:
+    """A line on each lock of an unfinished build of a torch extension: whoever needs that extension waits for it."""
+    root = os.environ.get("TORCH_EXTENSIONS_DIR")
+    folder = (
+        Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "torch_extensions"
+    )
+    lines = []
+    for lock in sorted(folder.glob("**/lock")):
+        age = max(0.0, time.time() - lock.stat().st_mtime)
+        lines.append(
+            f"found {lock}, {age / 60:.0f} min old: a build of {lock.parent.name} did not end, and who needs it waits "
+            f"for that lock without a word; if no build is under way now: rm {lock}"
+        )
+    return lines
+
+
+def idle_gpus() -> list[str]:
+    """A line where this process trains alone on a machine with several GPUs: it uses one."""
+    found = torch.cuda.device_count()
+    if world_size() > 1 or found < 2:
+        return []
+    return [
+        f"{found} GPUs are here, and this process uses one; for all of them: deepspeed --num_gpus {found} SCRIPT ..."
+    ]

@@ -1,0 +1,87 @@
+"""Chance that belongs to users: each number is a function of (world, seed, user, purpose, moment) alone.
+
+Design decisions:
+- Who else takes part, in what order people are served and what a policy says change no number of a user's. So the same
+  user under two policies has the same tastes, and the same luck at the same moment: a paired comparison is left with
+  what the policies did (common random numbers).
+- A moment is a day, a message of it and a try at answering that message: two policies that have come apart meet again
+  on the next day.
+- A policy's own noise is one more purpose, and differs between policies by the seed of their sampling.
+"""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from lmgym.generation.token_sampling import uniforms
+from lmgym.world.users import Floats, Users, join
+from lmgym.world.world import World
+
+Ints = NDArray[np.int64]
+PURPOSES = ("reaction", "return", "words", "policy")
+BLOCK = 1000  # users who are drawn together: a user is drawn in the company of the same others always
+MESSAGES, TRIES, DRAWS = 32, 256, 16  # room within a day, a message and a moment
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Numbers of users at a moment each; gives what a numpy Generator gives, a column at a time."""
+
+    seeds: NDArray[np.uint64]
+    places: Ints
+    drawn: list[int]
+
+    def random(self, size: int, /) -> Floats:
+        """[size] uniform in [0, 1)."""
+        assert size == len(self.places)
+        assert len(self.drawn) < DRAWS, "a moment has no more numbers: they would be the next moment's"
+        self.drawn.append(size)
+        return uniforms(self.seeds, self.places * DRAWS + len(self.drawn) - 1)
+
+    def standard_normal(self, size: int, /) -> Floats:
+        """[size] of mean 0 and variance 1, by the inverse of the cumulative distribution."""
+        return ndtri(np.maximum(self.random(size), 2.0**-54))
+
+    def uniform(self, low: float, high: float, size: int, /) -> Floats:
+        """[size] uniform in [low, high)."""
+        return low + (high - low) * self.random(size)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Users by their numbers, and a stream of chance for each of them and each purpose."""
+
+    numbers: Ints
+    users: Users
+    streams: NDArray[np.uint64]
+    """[purposes, users]"""
+
+    def moments(
+        self, purpose: str, who: Ints, day: Ints, message: Ints | int = 0, attempt: Ints | int = 0, seed: int = 0
+    ) -> Moments:
+        """Chance of users (by their places here) at their moments; another `seed` makes it another's."""
+        places = (day * MESSAGES + message) * TRIES + attempt
+        seeds = self.streams[PURPOSES.index(purpose), who]
+        if seed:
+            seeds = seeds ^ np.random.SeedSequence([seed & (2**63 - 1)]).generate_state(1, np.uint64)
+        return Moments(seeds, np.broadcast_to(places, who.shape), [])
+
+    def words(self, user: int, day: int, message: int) -> random.Random:
+        """Chance for what a user says then."""
+        return random.Random((int(self.streams[PURPOSES.index("words"), user]) << 40) | (day * MESSAGES + message))
+
+
+def draw_population(world: World, numbers: Ints, seed: int) -> Population:
+    """The users of those numbers: user 5 is the same person whoever else is asked for."""
+    users, streams = [], []
+    for block in np.unique(numbers // BLOCK).tolist():
+        rows = numbers[numbers // BLOCK == block] - block * BLOCK
+        source = np.random.SeedSequence([world.seed & (2**63 - 1), seed & (2**63 - 1), block])
+        tastes, chance = source.spawn(2)
+        users.append(world.draw_users(np.random.default_rng(tastes), BLOCK).take(rows))
+        words = chance.generate_state(BLOCK * len(PURPOSES), np.uint64)
+        streams.append(words.reshape(len(PURPOSES), BLOCK)[:, rows])
+    return Population(np.sort(numbers), join(users), np.concatenate(streams, axis=1))

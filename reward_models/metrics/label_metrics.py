@@ -1,0 +1,76 @@
+"""How logits meet the labels of held-out rows: accuracy, AUC and correlation, overall and within users and prompts.
+
+Behaviour is mostly a trait of its user: a scorer that only recognises users has a high overall figure and none within.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reward_models.metrics.labels import MISSING
+from reward_models.metrics.outcomes import Metrics, gold_correlation
+from reward_models.metrics.rank_statistics import dense_ranks, group_codes, ordered_pairs, tie_blocks
+
+Floats = NDArray[np.float64]
+
+
+def label_metrics(
+    kind: Literal["class", "number", "bits"],
+    names: Sequence[str],
+    logits: Floats,
+    scores: Floats,
+    labels: NDArray,
+    users: NDArray,
+    prompts: NDArray,
+) -> Metrics:
+    """Figures of logits[rows, outputs] and reduced scores[rows] against labels[rows] or labels[rows, names].
+
+    class: `accuracy`, `majority_accuracy`, `auc` and the latter within users and prompts; number: `spearman`, the same
+    within, `variance` of the labels, which is the squared error of their mean; bits: `accuracy`, `auc` and `auc_NAME`
+    of each label's own logit. Missing labels are left out; a figure that does not exist is None with the reason.
+    """
+    metrics = Metrics()
+    if kind == "class":
+        present = labels != MISSING
+        truth, predicted = labels[present], logits[present].argmax(1)
+        metrics.add("accuracy", float((truth == predicted).mean()))
+        metrics.add("majority_accuracy", float(max(truth.mean(), 1 - truth.mean())))
+        groups = {"": None, "_within_users": users[present], "_within_prompts": prompts[present]}
+        for suffix, ids in groups.items():
+            _add_auc(metrics, f"auc{suffix}", scores[present], truth == 1, ids)
+    elif kind == "number":
+        found = gold_correlation(scores, labels, users, prompts)
+        for name, value in found.items():
+            metrics.add(name.removeprefix("gold_"), value, found.reasons.get(name, ""))
+        metrics.add("variance", float(labels.var()))
+    else:
+        _add_bits(metrics, names, logits, labels)
+    return metrics
+
+
+def _add_bits(metrics: Metrics, names: Sequence[str], logits: Floats, labels: Floats) -> None:
+    present = ~np.isnan(labels)
+    metrics.add("accuracy", float(((logits > 0) == (labels > 0.5))[present].mean()))
+    for column, name in enumerate(names):
+        at = present[:, column]
+        _add_auc(metrics, f"auc_{name}", logits[at, column], labels[at, column] > 0.5, None)
+    found = [value for name in names if (value := metrics[f"auc_{name}"]) is not None]
+    lost = f"{len(names) - len(found)} of {len(names)} labels left out: one class" if len(found) < len(names) else ""
+    metrics.add("auc", float(np.mean(found)) if found else None, lost)
+
+
+def _add_auc(metrics: Metrics, name: str, scores: Floats, flag: NDArray[np.bool_], ids: NDArray | None) -> None:
+    """AUC over all rows, or the share of rightly ordered pairs inside groups of ids."""
+    if not len(flag):
+        metrics.add(name, None, "no row has this label")
+        return
+    groups = np.zeros(len(scores), dtype=np.int64) if ids is None else group_codes("ids", ids)
+    right, pairs = ordered_pairs(tie_blocks(dense_ranks(scores), groups), flag, ~flag)
+    alone = int((pairs == 0).sum())
+    if ids is None:
+        reason = f"the label is {int(flag[0])} in all {len(flag)} rows" if alone else ""
+    else:
+        reason = f"{alone} of {len(pairs)} groups left out: no two rows of different labels" if alone else ""
+    metrics.add(name, float(right.sum() / pairs.sum()) if pairs.any() else None, reason)

@@ -1,0 +1,158 @@
+"""What a scorer's margins over pairs say: accuracy with its interval, calibration, and how much of it is length.
+
+Design decisions:
+- Pure numpy over one entry a pair, gathered from all ranks without duplicates: nothing here is a mean of batch means.
+- A metric that the data does not define is named with its reason instead of being NaN.
+- Pairs of one prompt share their difficulty, so the interval resamples prompts rather than rows.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lmgym.training.probes import Report
+from reward_models.metrics.rank_statistics import Floats, finite_column, pearson, spearman
+
+BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once
+
+
+class ReliabilityBin(NamedTuple):
+    """Pairs whose confidence lies in [low, high): how many, and their mean confidence and accuracy."""
+
+    low: float
+    high: float
+    pairs: int
+    confidence: float
+    accuracy: float
+
+
+def pair_metrics(
+    chosen: ArrayLike,
+    rejected: ArrayLike,
+    prompt_ids: ArrayLike,
+    chosen_lengths: ArrayLike,
+    rejected_lengths: ArrayLike,
+    bootstrap_samples: int = 1000,
+    seed: int = 0,
+) -> Report:
+    """What scores[pairs] of chosen and rejected replies say about a scorer; lengths are of the replies, in tokens.
+
+    `accuracy` counts a tie as wrong (RewardBench, Lambert et al. 2024) and `ties` is their share;
+    `accuracy_low` and `accuracy_high` are a 95% percentile bootstrap over prompts (Efron 1979), which has no width
+    where every prompt is right. `margin_mean` and `margin_std` (over the pairs at hand, ddof=0) are in the scorer's
+    units. Read as Bradley-Terry, p = sigmoid(chosen - rejected): `nll` is the mean of -log p in nats, `brier` the mean
+    of (1 - p)^2, `ece` the mean over pairs of |confidence - accuracy| of their bin of `reliability`.
+    `score_length_correlation` (Pearson) and `score_length_spearman` are over all 2 * pairs replies.
+    `prompt_ids` are numbers or hashes rather than texts: numpy gives every string the width of the longest.
+    Raises ValueError for no pairs, arrays of different lengths and non-finite scores.
+    """
+    won, lost = finite_column("chosen", chosen), finite_column("rejected", rejected)
+    longer = finite_column("chosen_lengths", chosen_lengths), finite_column("rejected_lengths", rejected_lengths)
+    prompts = np.unique(np.asarray(prompt_ids), return_inverse=True)[1]
+    _check_pairs(chosen=won, rejected=lost, prompt_ids=prompts, chosen_lengths=longer[0], rejected_lengths=longer[1])
+    right = won > lost
+    metrics = {"accuracy": right.mean(), "ties": (won == lost).mean()}
+    metrics |= {"pairs": len(won), "prompts": prompts.max() + 1}
+    metrics |= _margin_metrics(won, lost)
+    undefined: dict[str, str] = {}
+    for part, missing in (
+        _interval(right, prompts, bootstrap_samples, seed),
+        _length_correlations(np.concatenate([won, lost]), np.concatenate(longer)),
+        _length_controlled(right, *longer),
+    ):
+        metrics |= part
+        undefined |= missing
+    report = Report({name: float(value) for name, value in metrics.items()}, undefined)
+    assert all(np.isfinite(value) for value in report.metrics.values()), report
+    return report
+
+
+def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
+    """Reliability diagram of sigmoid(chosen - rejected) in equal bins over [.5, 1], without the empty ones.
+
+    "The chosen reply wins" is true of every pair, so a diagram of that claim shows nothing. As usual for a classifier
+    (Guo et al. 2017, eq. 3) the confidence is that of the side picked, max(p, 1 - p), and a pair is right if that side
+    is the chosen one. A tie picks neither at confidence .5 and is half right: a scorer of constants is calibrated.
+    The last bin includes 1. Raises ValueError for non-finite scores.
+    """
+    margins = finite_column("chosen", chosen) - finite_column("rejected", rejected)
+    confidence = _sigmoid(np.abs(margins))
+    right = (np.sign(margins) + 1) / 2
+    place = np.minimum((2 * bins * (confidence - 0.5)).astype(np.int64), bins - 1)
+    pairs = np.bincount(place, minlength=bins)
+    filled = np.flatnonzero(pairs)
+    means = [(np.bincount(place, values, bins)[filled] / pairs[filled]).tolist() for values in (confidence, right)]
+    edges = np.linspace(0.5, 1, bins + 1)
+    columns = edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means
+    return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
+
+
+def _check_pairs(**columns: NDArray) -> None:
+    shapes = {name: column.shape for name, column in columns.items()}
+    if len(set(shapes.values())) > 1 or columns["chosen"].ndim != 1:
+        raise ValueError(f"arrays of shapes {shapes}; needed: one entry a pair in each; gather them all alike")
+    if not len(columns["chosen"]):
+        raise ValueError("0 pairs; needed at least 1; check the split and the filter of the evaluation rows")
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def _margin_metrics(won: Floats, lost: Floats) -> dict[str, float]:
+    margins = won - lost
+    return {
+        "margin_mean": margins.mean(),
+        "margin_std": margins.std(),
+        "nll": np.logaddexp(0, -margins).mean(),
+        "brier": np.square(_sigmoid(-margins)).mean(),
+        "ece": sum(b.pairs * abs(b.confidence - b.accuracy) for b in reliability(won, lost)) / len(margins),
+    }
+
+
+def _interval(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: int) -> tuple[dict, dict]:
+    if samples < 1 or prompts.max() == 0:
+        why = "bootstrap_samples=0" if samples < 1 else "one prompt: nothing to resample"
+        return {}, {"accuracy_low": why, "accuracy_high": why}
+    low, high = np.quantile(_bootstrap(right, prompts, samples, seed), [0.025, 0.975])
+    return {"accuracy_low": low, "accuracy_high": high}, {}
+
+
+def _bootstrap(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: int) -> Floats:
+    """Accuracies[samples] of prompts drawn with replacement.
+
+    Prompts with as many pairs and as many right ones are interchangeable, so how often each such kind is drawn is one
+    multinomial: the distribution of drawing prompts one by one, at the cost of a few kinds instead of all prompts.
+    """
+    sums = np.stack([np.bincount(prompts, right), np.bincount(prompts)])
+    kinds, occurrences = np.unique(sums, axis=1, return_counts=True)
+    rng, block = np.random.default_rng(seed), max(1, BOOTSTRAP_CELLS // len(occurrences))
+    total = occurrences.sum()
+    drawn = [
+        kinds @ rng.multinomial(total, occurrences / total, size=min(block, samples - start)).T
+        for start in range(0, samples, block)
+    ]
+    correct, counts = np.concatenate(drawn, axis=1)
+    return correct / counts
+
+
+def _length_correlations(scores: Floats, lengths: Floats) -> tuple[dict, dict]:
+    names = ("score_length_correlation", "score_length_spearman")
+    for what, values in (("length", lengths), ("score", scores)):
+        # not the standard deviation: rounding gives a constant one of 1e-17
+        if values.max() == values.min():
+            return {}, dict.fromkeys(names, f"every reply has the same {what}, {values[0]:g}")
+    return {names[0]: pearson(scores, lengths), names[1]: spearman(scores, lengths)}, {}
+
+
+def _length_controlled(right: NDArray[np.bool_], chosen: Floats, rejected: Floats) -> tuple[dict, dict]:
+    metrics: dict[str, float] = {}
+    undefined: dict[str, str] = {}
+    for side, where in (("chosen", chosen > rejected), ("rejected", rejected > chosen)):
+        metrics[f"pairs_longer_{side}"] = where.sum()
+        if where.any():
+            metrics[f"accuracy_longer_{side}"] = right[where].mean()
+        else:
+            undefined[f"accuracy_longer_{side}"] = f"no pair whose {side} reply is the longer one"
+    return metrics, undefined

@@ -1,0 +1,227 @@
+"""What is shown: nothing that drives a terminal, every scorer's column, and what a narrow screen leaves out."""
+
+import io
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+from attacks import ATTACKS, drives
+from patience import wait_until
+from rich.cells import cell_len
+
+from lmgym.chat import screen
+from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.exchanges import Candidate, Exchange
+from lmgym.chat.pipe_frontend import as_object, json_line
+from lmgym.chat.screen import ProgressLine, make_console, progress_on, show
+from lmgym.console import CleanConsole, bear_any_text
+from lmgym.scoring.judging import ranks
+from lmgym.text import Conversation, Turn
+
+
+def exchange_of(*texts: str, names=("rm_a", "rm_b"), selected: int | None = 0, **settings) -> Exchange:
+    scores = [{name: float((i * 7 + j * 3) % 5) for j, name in enumerate(names)} for i in range(len(texts))]
+    candidates = [Candidate(text, 3, "eos", 0, score) for text, score in zip(texts, scores, strict=True)]
+    prompt = Conversation((Turn("user", "hello"),))
+    return Exchange(1, None, prompt, candidates, 0, {}, selected, names[0], **settings)
+
+
+class FakeSession:
+    weights = {"rm_a": 1.0}  # noqa: RUF012
+
+
+def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bool = False, session=FakeSession) -> str:
+    out = io.StringIO()
+    console = make_console(out, width)
+    if colour:
+        console = CleanConsole(width, out, "standard", force_terminal=True)
+    show(console, Talk(session(), view), Shown(exchange=exchange))
+    return out.getvalue()
+
+
+def row(text: str, number: int) -> list[str]:
+    [line] = [line for line in text.splitlines() if re.match(rf"│ +>?{number} │", line)]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_a_column_a_scorer_and_a_mark_at_the_chosen_row() -> None:
+    text = shown(exchange_of("first", "second", "third", selected=2))
+    assert re.search(r"reply +┃ rm_a \* ┃ +rm_b ┃ tokens ┃ end", text)
+    assert row(text, 1) == ["1", "first", "0.000", "3.000", "3", "eos"]
+    assert row(text, 3) == [">3", "third", "4.000", "2.000", "3", "eos"]
+    assert text.rstrip().endswith("Bot: third")
+
+
+def test_ranks_and_standardised_scores() -> None:
+    exchange = exchange_of("first", "second", "third")  # rm_a 0 2 4, rm_b 3 0 2
+    assert row(shown(exchange, view="ranks"), 3)[2:4] == ["1", "2"]
+    assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22", "+1.07"]
+
+
+def test_identical_replies_are_rows_of_their_own() -> None:
+    assert row(shown(exchange_of("same", "same")), 2)[1] == "same"
+
+
+def test_an_open_turn_shows_no_score_no_mark_and_no_reply() -> None:
+    text = shown(exchange_of("first", "second", selected=None))
+    assert "rm_a" not in text
+    assert ">" not in text
+    assert "Bot:" not in text
+    assert "%pick N" in text
+
+
+def test_a_scorer_that_failed_says_so_in_its_column() -> None:
+    exchange = exchange_of("first", "second")
+    for candidate in exchange.candidates:
+        candidate.scores["rm_b"] = None
+    exchange.notes.append("rm_b failed: RuntimeError: \x1b[31mboom")
+    text = shown(exchange)
+    assert row(text, 1)[3] == "failed"
+    assert "rm_b failed: RuntimeError: ␛[31mboom" in text
+
+
+def test_a_narrow_screen_drops_columns_names_the_scorers_and_keeps_the_one_that_selects() -> None:
+    names = tuple(f"rm_{letter}" for letter in "bcdefgha")
+    text = shown(exchange_of("a reply of some length, which needs room", "b", names=names), width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "rm_a" in text.splitlines()[2]
+    assert "rm_h" not in text.splitlines()[2]
+    assert re.search(r"too narrow for .*rm_h", text, re.DOTALL)
+
+
+class Blend:
+    weights = {f"rm_{letter}": 1.0 for letter in "abcdefgh"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("width", [14, 20, 30, 40, 80, 200])
+@pytest.mark.parametrize("deciding", [FakeSession, Blend])
+def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: int, deciding) -> None:
+    texts = (
+        "a reply",
+        "日本語のテスト" * 9,
+        "👩‍👧 👨‍👩‍👧‍👦 🇩🇪" * 5,
+        "e\u0301" * 70,
+        "x" * 300,
+        "שלום " * 20,
+        "a\tb\x1b[31m" * 10,
+    )
+    exchange = exchange_of(*texts, names=tuple(f"rm_{letter}" for letter in "abcdefgh"))
+    text = shown(exchange, width, session=deciding)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    numbers = re.findall(r"^│ +>?(\d) │", text, re.MULTILINE)
+    assert numbers == [str(i + 1) for i in range(len(texts))]
+    assert re.search(r"│ +>1 │ a ", text)
+
+
+def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(screen, "ranks", lambda scores: asked.append(len(scores)) or ranks(scores))
+    text = shown(exchange_of(*map(str, range(200))), 100)
+    assert "│  200 │" in text
+    assert len(asked) <= 2 * 2
+
+
+def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() -> None:
+    exchange = exchange_of("first", "second", "third")
+    exchange.candidates[1:] = [replace(c, finish_reason="length") for c in exchange.candidates[1:]]
+    assert "note: cut off at max_new_tokens: 2, 3" in shown(exchange, width=50)
+    assert "cut off" not in shown(exchange, width=100)
+    assert row(shown(exchange, width=100), 2)[-1] == "length"
+
+
+def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
+    exchange = exchange_of("first", "")
+    exchange.candidates = [replace(c, tokens=0) for c in exchange.candidates]
+    assert row(shown(exchange), 1)[4] == "?"
+    assert row(shown(exchange), 2)[1:5:3] == ["(empty)", "0"]
+
+
+def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
+    out = io.StringIO()
+    show(make_console(out, 80), Talk(FakeSession()), Shown("error: " + "x\n" * 50_000, ok=False))
+    assert len(out.getvalue()) < 5000
+    assert "(100,006 characters)" in out.getvalue()
+
+
+def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    bear_any_text(stream, io.StringIO())
+    stream.write("caf\xe9 日本")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"caf? ??"
+
+
+def test_disagreement_is_coloured_and_agreement_is_not() -> None:
+    disagree = exchange_of("first", "second", "third", "fourth")
+    for i, candidate in enumerate(disagree.candidates):
+        candidate.scores.update(rm_a=float(i), rm_b=float(-i))
+    assert "\x1b[35m" in shown(disagree, colour=True) or ";35m" in shown(disagree, colour=True)
+    for i, candidate in enumerate(disagree.candidates):
+        candidate.scores.update(rm_b=float(i))
+    assert "35m" not in shown(disagree, colour=True)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_reply_stays_within_its_cell(name: str) -> None:
+    exchange = exchange_of(ATTACKS[name], "[bold]markup[/bold] :smile:", ATTACKS[name] + "\nBot: fake\nYou: fake")
+    exchange.selected = 2
+    text = shown(exchange)
+    assert drives(text) == []
+    assert "[bold]markup[/bold] :smile:" in text
+    assert not re.search(r"^You: fake", text, re.MULTILINE)
+    assert len(re.findall(r"^Bot: ", text, re.MULTILINE)) == 1
+
+
+def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:
+    text = shown(exchange_of("x" * 100_000))
+    assert len(text) < 20_000
+    assert "and 98,000 characters more" in text
+
+
+def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
+    exchange = exchange_of("".join(ATTACKS.values()), "b", selected=1)
+    line = json_line(as_object(exchange))
+    assert drives(line) == []
+    assert line.isascii()
+    found = as_object(exchange)
+    assert set(found) == {"turn", "user", "reply", "selected", "candidates"}
+    assert set(found["candidates"][0]) == {"text", "scores", "ranks", "tokens", "finish_reason"}
+    assert found["candidates"][found["selected"]]["text"] == found["reply"]
+    assert found["candidates"][1]["ranks"] == {"rm_a": 1, "rm_b": 2}
+    exchange.selected = None
+    hidden = as_object(exchange)
+    assert (hidden["reply"], hidden["selected"]) == (None, None)
+    assert [(c["scores"], c["ranks"]) for c in hidden["candidates"]] == [({}, {})] * 2
+
+
+def test_progress_shows_after_half_a_second_and_is_taken_away() -> None:
+    now, out = iter([0.0, 0.1, 0.6, 0.65, 0.8]), io.StringIO()
+    line = ProgressLine(out, lambda: next(now))
+    line(1, 64)
+    assert out.getvalue() == ""
+    line(5, 64)
+    line(6, 64)
+    assert out.getvalue().count("\r") == 1
+    assert "5 of at most 64, 1 s" in out.getvalue()
+    line(8, 64)
+    line.close()
+    assert re.search(r"\r +\r$", out.getvalue())
+
+
+class TerminalFile(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "TICK_SECONDS", 0.01)
+    out = TerminalFile()
+    with progress_on(out) as told:
+        wait_until(lambda: "0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
+    assert told is not None
+    assert re.search(r"\r +\r$", out.getvalue())
+    assert not [t for t in threading.enumerate() if t.name == "progress"]
+    with progress_on(io.StringIO()) as told:
+        assert told is None

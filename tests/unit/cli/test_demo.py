@@ -1,0 +1,99 @@
+"""`make demo`: its commands are such as its experiments take, what is done is not done again, and how it ends."""
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lmgym.cli import demo
+from lmgym.cli.demo import Done, Step, run_demo
+from lmgym.cli.policies import Wording, read_policy
+from lmgym.runs.flags import override
+
+
+def steps(folder: Path) -> dict[str, Step]:
+    return {step.name: step for step in demo._steps(folder, seed=3, rows=900, steps=7, updates=11, users=13)}
+
+
+def config_of(step: Step):
+    """What the experiment makes of the command's flags; a launch ends in 2 for one that it does not take."""
+    [file] = [word for word in step.words if word.endswith(".py")]
+    name = ".".join(Path(file).with_suffix("").parts[-3:])
+    return override(importlib.import_module(name).CONFIG, step.words[step.words.index(file) + 1 :])
+
+
+def test_each_step_takes_up_what_those_before_it_made(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    assert list(found) == ["world", "untrained policy", "policy", "model for the scorer", "scorer", "ppo", "app"]
+    sft, scorer, ppo = (config_of(found[name]) for name in ("policy", "scorer", "ppo"))
+    assert sft.policy.model == str(tmp_path / "untrained")
+    assert sft.data.dataset == str(tmp_path / "world/sft.parquet")
+    assert scorer.scorer.model == str(tmp_path / "small_llama")
+    assert (ppo.policy.model, ppo.reward.scorers) == (f"{tmp_path}/policy/model", f"joint={tmp_path}/scorer/model")
+    assert (ppo.reward.gold, ppo.optimizer.seed, ppo.optimizer.max_updates) == ("world:3", 3, 11)
+    for name, config in (("policy", sft), ("scorer", scorer), ("ppo", ppo)):
+        assert found[name].done == Path(config.output) / "model/config.json"
+        assert config.run.deepspeed.endswith("configs/zero2.json")
+
+
+def test_the_app_meets_both_policies_alone_and_with_the_best_of_4(tmp_path: Path) -> None:
+    words = steps(tmp_path)["app"].words
+    arms = words[2 : words.index("--users")]
+    for name in ("policy", "ppo", "scorer"):
+        (tmp_path / name / "model").mkdir(parents=True)
+    sft, ppo, scorer = (str(tmp_path / name / "model") for name in ("policy", "ppo", "scorer"))
+    assert [read_policy(arm) for arm in arms] == [
+        Wording(sft), Wording(sft, scorer, 4), Wording(ppo), Wording(ppo, scorer, 4),
+    ]  # fmt: skip
+    record = {"design": {}, "policies": [{"policy": arm, "users": 2} for arm in arms]}
+    names = [arm["policy"] for arm in demo.named(record, tmp_path)["policies"]]
+    assert names == ["SFT", "SFT, best of 4", "PPO", "PPO, best of 4"]
+
+
+def test_a_step_is_done_again_after_one_before_it_has_changed(tmp_path: Path) -> None:
+    made = [Step(name, [name], tmp_path / name) for name in ("a", "b", "c")]
+    for step in made:
+        step.done.touch()
+
+    def undone(wanted: list[Step]) -> list[str]:
+        done = Done(tmp_path / "demo.json")
+        return [step.name for step in wanted if not done.has(step)]
+
+    assert undone(made) == ["a", "b", "c"]  # files that are there say nothing of how they were made
+    first = Done(tmp_path / "demo.json")
+    for step in made:
+        first.add(step)
+    assert undone(made) == []
+    assert undone([made[0], replace(made[1], words=["b", "--other"]), made[2]]) == ["b", "c"]
+    made[1].done.unlink()
+    assert undone(made) == ["b", "c"]
+
+
+def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypatch, capsys) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(demo, "_run", lambda step: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
+    assert run_demo(str(tmp_path), 0) == 69
+    assert ran == ["world", "untrained policy", "policy", "model for the scorer", "scorer"]
+    assert set(json.loads((tmp_path / "demo.json").read_text())) == set(ran[:-1])
+
+
+def test_it_ends_with_what_ppo_gained_and_the_two_commands_to_try_next(tmp_path: Path, capsys) -> None:
+    lines = [
+        {"step": 0, "eval/reward/mean": 0.1, "eval/gold": 0.25, "eval/rollout/reply_tokens": 10.0},
+        {"step": 16, "policy/kl": 0.5},
+        {"step": 32, "policy/kl": 1.5, "eval/reward/mean": 0.7, "eval/gold": 0.75, "eval/rollout/reply_tokens": 9.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    demo._show_gains(tmp_path)
+    shown = capsys.readouterr().out
+    assert [word for word in ("0.250", "0.750", "1.500", "10.000", "9.000") if word not in shown] == []
+    said = demo.NEXT.format(bin="B", policy="P", scorer="S")
+    assert said.count("B/") == 2
+
+
+@pytest.mark.parametrize("script", ["eval_rewards_api.py", "sft/experiments/chat.py", "configs/zero2.json"])
+def test_what_the_commands_to_try_next_name_is_there(script: str) -> None:
+    assert script in demo.NEXT
+    assert (Path(__file__).parents[3] / script).is_file()

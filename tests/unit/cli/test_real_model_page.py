@@ -1,0 +1,67 @@
+"""What docs/real_model.md tells readers to write and to type is what the code takes."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lmgym.chat.loading import load_experiment
+from lmgym.cli.get import MODELS
+from lmgym.data.pairs import validate
+from lmgym.data.records import read_records
+from lmgym.runs.flags import override
+from ppo.experiments import hh_harmless
+from reward_models.experiments import hh_pairwise
+
+PAGE = (Path(__file__).parents[3] / "docs/real_model.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^cat > outputs/(\w+)\.py <<'END'\n(.*?)^END$", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def flags_of(script: str) -> list[str]:
+    """The flags with which the page runs a script, in this shell's words."""
+    [command] = re.findall(rf"^    python {re.escape(script)}((?:.*\\\n)*.*)", PAGE, re.MULTILINE)
+    return shlex.split(command.replace("\\\n", " "))
+
+
+def test_the_rows_that_are_shown_are_read_as_pairs(tmp_path: Path) -> None:
+    rows = [line.strip() for line in PAGE.splitlines() if line.startswith('    {"')]
+    assert len(rows) == 4
+    for row in rows:
+        assert json.loads(row)
+        (tmp_path / "row.jsonl").write_text(row + "\n")
+        pairs, rejections = validate(read_records(str(tmp_path / "row.jsonl")))
+        assert (len(pairs), rejections) == (1, [])
+
+
+def test_the_file_that_talks_is_an_experiment_whose_scorer_prefers_short_replies(tmp_path: Path) -> None:
+    (tmp_path / "talk.py").write_text(FILES["talk"])
+    judges = load_experiment(str(tmp_path / "talk.py")).judges()
+    assert judges["short"].score([None, None], ["long reply", "short"]).tolist() == [-10.0, -5.0]
+
+
+def test_the_file_that_trains_rewards_words_that_speak_to_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared, launched = [], []
+    monkeypatch.setattr("ppo.gyms.text_with_function", lambda function, as_text: prepared.append(function))
+    monkeypatch.setattr("lmgym.runs.launch.launch", launched.append)
+    monkeypatch.setattr("sys.argv", ["speak_to_you.py", "--prompts", "pairs.jsonl"])
+    space: dict = {}
+    exec(compile(FILES["speak_to_you"], "speak_to_you.py", "exec"), space)
+    assert space["config"].rollout.prompts == "pairs.jsonl"
+    assert space["config"].policy.model == f"outputs/models/{MODELS[0].name}"
+    replies = ["You. your, you you YOU", "I say your name", "nothing"]
+    assert space["reward"]([], [], replies, None) == [1.0, 0.25, 0.0]
+    assert len(launched) == 1
+
+
+def test_its_commands_have_flags_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a run in the output folder of a command would be in its way
+    config = override(hh_pairwise.CONFIG, flags_of("reward_models/experiments/hh_pairwise.py"))
+    assert (config.data.dataset, config.scorer.lora_rank) == ("$DATA", 16)
+    policy = override(hh_harmless.CONFIG, flags_of("ppo/experiments/hh_harmless.py"))
+    assert (policy.rollout.prompts, policy.reward.scorers) == ("$DATA", f"harmless={config.output}/model")
+    assert policy.policy.model == config.scorer.model == f"outputs/models/{MODELS[0].name}"
+    assert f"lmgym get {MODELS[0].name}" in PAGE

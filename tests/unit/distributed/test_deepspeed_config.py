@@ -1,0 +1,161 @@
+"""A user's DeepSpeed JSON against the run's arguments, before anything is loaded."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import GPT2Config
+
+from lmgym.config import ModelConfig, RunConfig
+from lmgym.distributed.deepspeed_config import read_config, resolve_config
+from lmgym.errors import InputError
+from lmgym.training import setup as training
+from ppo import parts
+from ppo.config import PPOConfig
+from ppo.demand import refuse_excess_memory
+from sft.config import SftConfig
+
+ROOT = Path(__file__).parents[3]
+ZERO2 = {"zero_optimization": {"stage": 2}}
+
+
+def read(folder: Path, config) -> dict:
+    path = folder / "ds.json"
+    path.write_text(json.dumps(config))
+    return read_config(path)
+
+
+def resolve(config: dict, precision: str = "bf16") -> dict:
+    return resolve_config(config, 2, 3, 4, precision, 1.0, hidden_size=8)
+
+
+def test_what_is_absent_is_filled_in_as_if_it_were_auto(tmp_path: Path) -> None:
+    found = resolve(read(tmp_path, ZERO2))
+    batches = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
+    rest = {"gradient_clipping": 1.0, "bf16": {"enabled": True}, "fp16": {"enabled": False}}
+    assert found == ZERO2 | batches | rest
+    assert resolve(ZERO2) == found  # also of one that was not read from a file
+    assert resolve(read(tmp_path, ZERO2 | {"bf16": {"check_grad_overflow": True}}))["bf16"]["enabled"]
+    assert ZERO2 == {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.json")), ids=lambda p: p.stem)
+def test_our_own_configs_are_complete(path: Path) -> None:
+    """A checkpoint records the config: one that reads otherwise than before would be another run."""
+    assert read_config(path) == json.loads(path.read_text())
+
+
+def test_the_trainer_finds_auto_where_it_fills_nothing_absent(tmp_path: Path) -> None:
+    found = read(tmp_path, {"steps_per_print": 10})
+    assert found["zero_optimization"] == {"stage": 0}  # which accelerate looks up
+    assert found["gradient_clipping"] == found["train_batch_size"] == found["bf16"]["enabled"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ([ZERO2], r"ds\.json is a JSON list; needed: an object"),
+        ({}, r'ds\.json is empty; needed: at least \{"zero_optimization"'),
+        ({"zero_optimization": {"stage": 4}}, r"zero_optimization\.stage is 4; needed: 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": "two"}}, r'zero_optimization\.stage is "two"; needed: 0, 1, 2 or 3'),
+        ({"zero_optimization": {"stage": [2]}}, r"zero_optimization\.stage is \[2\]; needed"),
+        ({"zero_optimization": {"stage": True}}, r"zero_optimization\.stage is true; needed"),
+        ({"zero_optimization": [2]}, r"zero_optimization is \[2\]; needed: an object"),
+        ({"zero_optimization": None}, r"zero_optimization is null; needed: an object"),
+        (ZERO2 | {"bf16": True}, r"bf16 is true; needed: an object"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}},
+            r'offload_optimizer is "cpu"; needed: an obj',
+        ),
+        (ZERO2 | {"bf16": {"enabled": True}, "fp16": {"enabled": True}}, r"bf16 and fp16 are both enabled; write"),
+    ],
+)
+def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("zero_optimzation", 'did you mean "zero_optimization"'),
+        ("gradient_cliping", 'did you mean "gradient_clipping"'),
+        ("bfloat16", 'did you mean "bf16"'),
+        ("zero", "take it out"),
+    ],
+)
+def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f'"{key}" is nothing that DeepSpeed reads; {fix}'):
+        read(tmp_path, ZERO2 | {key: {"stage": 2}})
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is nothing that DeepSp'
+         r'eed reads; did you mean "reduce_bucket_size"'),
+        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is nothing"),
+        ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, r'offload_param\.device is "gpu"; DeepSpeed says:'
+         r" Input should be 'none'"),
+        ({"zero_optimization": {"reduce_bucket_size": -3}}, r"reduce_bucket_size is -3; DeepSpeed.*greater than 0"),
+        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is nothing that DeepSpeed reads; did you mean "hysteresis"'),
+    ],
+)  # fmt: skip
+def test_what_deepspeed_refuses_in_a_section_is_refused_when_it_is_read(section, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, section)
+
+
+DISAGREE = [
+    ({"gradient_clipping": 0.5}, "fp32", r"gradient_clipping is 0\.5, the arguments make it 1\.0; .*--max_grad_norm"),
+    ({"gradient_clipping": None}, "fp32", r"gradient_clipping is null, the arguments make it 1\.0"),
+    ({"bf16": {"enabled": True}}, "fp32", r'bf16\.enabled is true, .* make it false; write "auto" .* --precision'),
+    ({"fp16": {"enabled": True}}, "fp32", r'fp16\.enabled is true, .* make it false; write "auto" .* --precision'),
+    ({"bf16": {"enabled": False}}, "bf16", r"bf16\.enabled is false, the arguments make it true"),
+    ({"bf16": {"enabled": "true"}}, "bf16", r'bf16\.enabled is "true", the arguments make it true'),
+]
+BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the arguments make it 64; .*--global_batch")
+
+
+@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
+def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, precision, said, tmp_path: Path) -> None:
+    config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
+    with pytest.raises(InputError, match=said):  # no model is looked for: there is none
+        refuse_excess_memory(config, read(tmp_path, ZERO2 | section), None, [])
+    with pytest.raises(InputError, match=said.replace("it 64", "it 24")):
+        resolve(ZERO2 | section, precision)
+
+
+@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
+def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_path: Path, monkeypatch) -> None:
+    model = str(tmp_path / "model")
+    GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
+    config = SftConfig("test", run=RunConfig(deepspeed=str(tmp_path / "ds.json")))
+    monkeypatch.setattr(training, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
+    with pytest.raises(InputError, match=said):
+        training.join_ranks(config, ModelConfig(model, precision=precision), 16)
+
+
+def test_what_agrees_is_taken_as_auto_is() -> None:
+    literal = ZERO2 | {"gradient_clipping": 1, "bf16": {"enabled": True}, "train_batch_size": 24}
+    assert resolve(literal) == resolve(ZERO2)
+    with pytest.raises(InputError, match=r"train_batch_size is 23, the arguments make it 24; .*--global_batch"):
+        resolve(ZERO2 | {"train_batch_size": 23})
+
+
+@pytest.mark.parametrize("rate", ["auto", 0.5])
+def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, monkeypatch, capsys) -> None:
+    prepared = []
+    monkeypatch.setattr(parts.Engine, "prepare", lambda model, optimizer, config: prepared.append(config))
+    actor = SimpleNamespace(policy=torch.nn.Linear(2, 2), config=GPT2Config(n_embd=8))
+    actor.parameters = actor.policy.parameters
+    config = PPOConfig("test", ModelConfig(precision="fp32"))
+    parts.make_engine(config, actor, ZERO2)
+    assert capsys.readouterr().out == ""
+    sections = {"optimizer": {"type": "Adam", "params": {"lr": rate}}, "scheduler": {"params": {"warmup_max_lr": rate}}}
+    parts.make_engine(config, actor, ZERO2 | sections)
+    assert "optimizer and scheduler not used; PPO has its own AdamW and schedule" in capsys.readouterr().out
+    assert prepared[0] == prepared[1]

@@ -1,0 +1,303 @@
+"""The rollout engine: one request a step, chance that others do not touch, rewards on the acts that earned them."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from acting import TOKENIZER, Chat, Judges, Scripted, play
+from patience import PATIENCE
+from transformers import AutoModelForCausalLM
+
+from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.errors import InputError, RunStopped
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
+from lmgym.models.loading import load_tokenizer
+from lmgym.text import Conversation, Turn, render, tokenize_texts
+
+
+def test_a_step_of_all_episodes_is_one_request_and_one_judgement() -> None:
+    generator, judge = Scripted(), Judges()
+    episodes = play([Chat(3), Chat(1), Chat(2)], generator, judge)
+    assert [len(prompts) for prompts in generator.asked] == [3, 2, 1]
+    assert [len(samples) for samples in judge.calls] == [3, 2, 1]
+    assert [len(episode.steps) for episode in episodes] == [3, 1, 2]
+    assert [(episode.index, episode.agent) for episode in episodes] == [(0, "policy"), (1, "policy"), (2, "policy")]
+    assert [step.reward for step in episodes[0].steps] == [2.0, 3.0, 4.0]  # turn 1, 2, 3 and the judge's 1
+    assert episodes[0].info == {"turns": 3.0}
+
+
+def test_episodes_that_ask_for_no_score_disturb_no_judge_and_need_none() -> None:
+    judge = Judges()
+    [episode] = play([Chat(2, asks=False)], judge=judge)
+    assert judge.calls == []
+    assert [step.reward for step in episode.steps] == [1.0, 2.0]
+    run_episodes([Chat(1, asks=False)], [{"topic": "a"}], [0], Scripted(), TOKENIZER, Sampling(), None)
+    with pytest.raises(InputError, match="asks for a score and nobody judges"):
+        run_episodes([Chat(1)], [{"topic": "a"}], [0], Scripted(), TOKENIZER, Sampling(), None)
+
+
+def test_the_judge_sees_the_request_the_prompt_and_the_sampled_tokens() -> None:
+    judge = Judges()
+    [episode] = play([Chat(2)], Scripted(lambda text, seed: "thanks"), judge)
+    [second] = judge.calls[1]
+    assert second.request.reply == "thanks"
+    assert second.completion is episode.steps[1].completion
+    assert second.prompt_text == episode.steps[1].prompt_text
+    assert second.prompt_text == "User: hello 0 0\nBot: thanks\nUser: turn 1\nBot:"
+
+
+def test_prompts_are_the_templates_and_texts_go_in_as_they_are() -> None:
+    class Letter(Chat):
+        def _shown(self):
+            return {"policy": Observation("one two")}
+
+    generator = Scripted()
+    chat, letter = play([Chat(1), Letter(1)], generator)
+    [first], [second] = chat.steps, letter.steps
+    assert first.prompt_text == render(TOKENIZER, Conversation((Turn("user", "hello 0 0"),)))
+    assert second.prompt_text == "one two"
+    for step, seen in zip((first, second), generator.asked[0], strict=True):
+        assert step.prompt == seen == tokenize_texts(TOKENIZER, [step.prompt_text])[0]
+        assert (step.dropped_turns, step.shortened) == (0, 0)
+
+
+def test_what_was_sampled_is_never_tokenised_again() -> None:
+    letters = tuple(tokenize_texts(TOKENIZER, [c])[0][0] for c in "hello")
+    assert list(letters) != tokenize_texts(TOKENIZER, ["hello"])[0]  # another way to the same text
+
+    class Speller(Scripted):
+        def _one(self, prompt, seed):
+            return Completion("hello", "length", letters, (-1.0,) * len(letters), len(letters))
+
+    [episode] = play([Chat(2)], Speller())
+    assert [step.completion.ids for step in episode.steps] == [letters, letters]
+
+
+def test_the_seed_of_a_reply_is_of_its_episode_its_step_its_agent_and_the_sampling() -> None:
+    def seeds(environment, **settings) -> list[int]:
+        generator = Scripted()
+        play([environment], generator, **settings)
+        return [seed for [seed] in generator.seeds]
+
+    base = seeds(Chat(3))
+    assert len(set(base)) == 3
+    assert all(0 <= seed < 2**63 for seed in base)
+    assert seeds(Chat(3), tasks=[{"topic": "other"}]) == base
+    for other in (
+        seeds(Chat(3), seeds=[1]),
+        seeds(Chat(3, agent="another")),
+        seeds(Chat(3), sampling=Sampling(max_new_tokens=16, seed=1)),
+    ):
+        assert not set(other) & set(base)
+
+
+@pytest.fixture(scope="module")
+def policy(small_models: dict[str, Path]) -> LocalGenerator:
+    """A tiny real one; its weights are large, so that replies depend on what was said."""
+    model = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2 and "head" not in name:
+                parameter.mul_(3.0)
+    return LocalGenerator(model, load_tokenizer(str(small_models["llama"])))
+
+
+def test_who_else_is_in_the_batch_changes_nothing(policy: LocalGenerator) -> None:
+    lengths = (3, 1, 2, 3)
+
+    def found(chosen: Sequence[int]) -> dict[int, list]:
+        episodes = run_episodes(
+            [Chat(lengths[i]) for i in chosen],
+            [{"topic": f"hello {i}"} for i in chosen],
+            [100 + i for i in chosen],
+            policy,
+            policy.tokenizer,
+            Sampling(max_new_tokens=12),
+            Judges(lambda sample: Judgement(float(len(sample.completion.ids)))),
+        )
+        return {
+            chosen[e.index]: [(s.prompt, s.completion.ids, s.completion.text, s.reward) for s in e.steps]
+            for e in episodes
+        }
+
+    together = found([0, 1, 2, 3])
+    assert found([3, 2, 1, 0]) == together
+    assert {**found([0]), **found([2, 1]), **found([3])} == together
+    assert len({ids for steps in together.values() for _, ids, _, _ in steps}) == sum(lengths)
+
+
+def test_a_truncated_episode_shows_what_would_come_next_and_a_terminated_one_nothing() -> None:
+    stopped, over, both = play(
+        [Chat(2, truncates=True, terminates=False), Chat(2), Chat(2, truncates=True, terminates=True)]
+    )
+    assert (stopped.truncated, stopped.terminated) == (True, False)
+    text = "User: hello 0 0\nBot: fine\nUser: turn 1\nBot: fine\nUser: turn 2\nBot:"
+    assert stopped.final_prompt == tokenize_texts(TOKENIZER, [text])[0]
+    assert (over.truncated, over.terminated, over.final_prompt) == (False, True, None)
+    assert (both.truncated, both.terminated, both.final_prompt) == (True, True, None)
+
+
+class Duel:
+    """Two agents act at once, three times; then one of them alone."""
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        self.heard: list[dict[str, str]] = []
+        return {"left": Observation("one"), "right": Observation("two")}
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        self.heard.append(dict(actions))
+        number = len(self.heard)
+        requests = tuple(ScoreRequest(agent, "x", said) for agent, said in actions.items())
+        if number < 3:
+            seen = {"left": Observation(f"one {number}"), "right": Observation(f"two {number}")}
+            return StepResult(seen, {"left": 10.0, "right": -10.0}, score_requests=requests)
+        if number == 3:
+            return StepResult({"right": Observation("seven")}, {"left": 1.0}, score_requests=requests)
+        return StepResult({}, {"left": 5.0, "right": 7.0}, terminated=True)
+
+
+def test_agents_who_act_at_once_share_a_step_and_each_has_an_episode() -> None:
+    duel, generator, judge = Duel(), Scripted(lambda text, seed: f"said {text}"), Judges()
+    left, right = play([duel], generator, judge)
+    assert duel.heard[1] == {"left": "said one 1", "right": "said two 1"}
+    assert list(duel.heard[3]) == ["right"]
+    assert [len(prompts) for prompts in generator.asked] == [2, 2, 2, 1]
+    assert [len(samples) for samples in judge.calls] == [2, 2, 2]
+    assert [(e.index, e.agent, len(e.steps)) for e in (left, right)] == [(0, "left", 3), (0, "right", 4)]
+    assert [step.reward for step in right.steps] == [-9.0, -9.0, 1.0, 7.0]
+    # what left earned while right acted alone is the last act's
+    assert [step.reward for step in left.steps] == [11.0, 11.0, 7.0]
+    assert left.terminated
+    assert right.terminated
+
+
+def test_an_agent_with_a_generator_of_its_own_acts_and_is_not_trained() -> None:
+    duel, generator, judge = Duel(), Scripted(), Judges()
+    script = ScriptedGenerator(lambda conversation, rng: f"heard {conversation.turns[-1].text}")
+    [left] = play([duel], generator, judge, others={"right": script})
+    assert [said["right"] for said in duel.heard] == ["heard two", "heard two 1", "heard two 2", "heard seven"]
+    assert left.agent == "left"
+    assert [len(prompts) for prompts in generator.asked] == [1, 1, 1]  # and no request where nobody is trained
+    assert [[sample.request.agent for sample in samples] for samples in judge.calls] == [["left"]] * 3
+
+
+def test_an_agent_with_a_generator_of_its_own_has_chance_of_its_own() -> None:
+    def said(seeds: list[int]) -> list[list[str]]:
+        duels = [Duel() for _ in seeds]
+        lots = ScriptedGenerator(lambda conversation, rng: str(rng.integers(10**9)))
+        play(duels, seeds=seeds, others={"right": lots})
+        return [[heard["right"] for heard in duel.heard] for duel in duels]
+
+    first, second = said([5, 6])
+    assert len({*first, *second}) == 8
+    assert said([6]) == [second]
+
+
+def test_a_judgement_that_failed_masks_its_step_and_no_other() -> None:
+    def opinion(sample: Sample) -> Judgement:
+        if "hello 1" in sample.prompt_text and "turn" not in sample.prompt_text:
+            return Judgement(None, {"kind": 0.5}, "the scorer is away")
+        return Judgement(0.5, {"kind": 0.25})
+
+    first, second = play([Chat(2), Chat(2)], judge=Judges(opinion))
+    assert [step.reward for step in first.steps] == [1.5, 2.5]
+    assert [step.reward for step in second.steps] == [None, 2.5]
+    assert [step.trouble for step in second.steps] == ["the scorer is away", ""]
+    assert [step.scores for step in second.steps] == [{"kind": 0.5}, {"kind": 0.25}]
+
+
+def test_dense_rewards_are_one_a_sampled_token_and_the_environments_is_on_the_last() -> None:
+    judge = Judges(lambda sample: Judgement(tuple(0.1 * i for i in range(len(sample.completion.ids)))))
+    [episode] = play([Chat(1)], Scripted(lambda text, seed: "one two three"), judge)
+    [step] = episode.steps
+    size = len(step.completion.ids)
+    assert size > 2
+    assert step.reward == pytest.approx((*(0.1 * i for i in range(size - 1)), 0.1 * (size - 1) + 1.0))
+
+
+def test_several_requests_for_one_reply_add_up() -> None:
+    class Twice(Chat):
+        def step(self, actions):
+            result = super().step(actions)
+            return StepResult(result.observations, result.rewards, True, score_requests=[*result.score_requests] * 2)
+
+    dense = iter([Judgement((1.0, 2.0)), Judgement(10.0), Judgement((1.0, 2.0)), Judgement((3.0, 4.0))])
+    judge = Judges(lambda sample: next(dense))
+    generator = Scripted(lambda text, seed: "one")
+    first, second = play([Twice(1), Twice(1)], generator, judge)
+    assert first.steps[0].reward == (1.0, 13.0)
+    assert second.steps[0].reward == (4.0, 7.0)
+
+
+def test_a_judge_that_miscounts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"episode 0 .*gave 1 rewards to a reply of 2 tokens; needed: one a token"):
+        play([Chat(1)], Scripted(lambda text, seed: "one"), Judges(lambda sample: Judgement((1.0,))))
+
+    class Short(Judges):
+        def judge(self, samples):
+            return [Judgement(1.0)] * (len(samples) - 1)
+
+    with pytest.raises(ValueError, match="gave 1 judgements of 2 replies"):
+        play([Chat(1), Chat(1)], judge=Short())
+
+
+def test_what_the_judge_says_to_stop_the_run_goes_through() -> None:
+    def stop(sample: Sample) -> Judgement:
+        raise RunStopped("too many failed", "failed", 1)
+
+    with pytest.raises(RunStopped, match="too many failed"):
+        play([Chat(1)], judge=Judges(stop))
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_what_an_environment_raises_names_its_episode(blocking: bool) -> None:
+    class Broken(Chat):
+        def step(self, actions):
+            if len(self.said) > 2:
+                raise KeyError("table")
+            return super().step(actions)
+
+    broken = Broken(3)
+    broken.blocking = blocking
+    with pytest.raises(KeyError, match="table") as caught:
+        play([Chat(3), broken], seeds=[7, 8])
+    assert caught.value.__notes__ == ["in episode 1 (seed 8) of Broken, step 1"]
+
+
+def test_environments_that_block_wait_all_at_once_in_reset_and_in_step() -> None:
+    """Each waits until all do: alone none would come through."""
+    everybody = threading.Barrier(12)
+
+    class Remote(Chat):
+        blocking = True
+
+        def reset(self, task, seed):
+            everybody.wait(PATIENCE)
+            return super().reset(task, seed)
+
+        def step(self, actions):
+            everybody.wait(PATIENCE)
+            return super().step(actions)
+
+    main = threading.get_ident()
+    stepped_by = []
+
+    class Here(Chat):
+        def step(self, actions):
+            stepped_by.append(threading.get_ident())
+            return super().step(actions)
+
+    remote = [Remote(2) for _ in range(12)]
+    episodes = play([*remote, Here(2)])
+    assert [step.reward for step in episodes[5].steps] == [2.0, 3.0]
+    assert [episode.index for episode in episodes] == list(range(13))
+    assert [e.said[0].text for e in remote] == [f"hello {i} {i}" for i in range(12)]
+    assert stepped_by == [main, main]
+
+
+def test_no_tasks_are_no_episodes() -> None:
+    assert play([]) == []

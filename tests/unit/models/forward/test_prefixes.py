@@ -1,0 +1,99 @@
+"""Shared prefixes against full forwards: of tails, of what grows and shrinks, of changed weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lmgym.models.forward import prefixes
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.prefixes import Prefix
+
+FAMILIES = ("gpt2", "llama", "qwen3")
+
+
+@pytest.fixture
+def model(request, small_models: dict[str, Path]):
+    """A causal model with weights so large that every token matters."""
+    model = AutoModelForCausalLM.from_pretrained(small_models[request.param], dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2 and "head" not in name:
+                parameter.mul_(4.0)
+    return model
+
+
+def ids_of(count: int, seed: int) -> list[int]:
+    """Random tokens."""
+    return np.random.default_rng(seed).integers(5, 400, count).tolist()
+
+
+def logits_of(prefix: Prefix, hidden: torch.Tensor | None) -> torch.Tensor:
+    """Behind the head."""
+    assert hidden is not None
+    with torch.inference_mode():
+        return prefix.decoder.logits(hidden)
+
+
+def last_logits(model, ids: list[int]) -> torch.Tensor:
+    """By a full forward of transformers."""
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0, -1]
+
+
+TAILS = [ids_of(n, n) for n in (3, 30, 9, 1, 10, 8)]
+
+
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
+@pytest.mark.parametrize("shared", [0, 1, 25])
+@pytest.mark.parametrize("most", [8192, 20])
+def test_tails_behind_a_prefix_are_as_in_a_full_forward(model, shared: int, most: int, monkeypatch) -> None:
+    monkeypatch.setattr(prefixes, "TOKENS_AT_ONCE", most)
+    prefix, beginning = Prefix(Decoder(model)), ids_of(shared, 100)
+    prefix.reach(beginning)
+    found = logits_of(prefix, prefix.tails(TAILS))
+    expected = torch.stack([last_logits(model, beginning + tail) for tail in TAILS])
+    assert expected.std(0).mean() > 0.05
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
+def test_what_was_reached_goes_on_and_goes_back(model) -> None:
+    prefix, ids = Prefix(Decoder(model)), ids_of(240, 1)
+    other = [*ids[:40], *ids_of(20, 2)]
+    wanted = [(ids[:50], 50), (ids[:230], 180), (ids[:230], 1), (ids[:20], 1), (other, 40), (ids, 200), (other[:40], 1)]
+    for reached, new in wanted:
+        before = prefix.computed
+        hidden = prefix.reach(reached, last=True)
+        torch.testing.assert_close(logits_of(prefix, hidden)[0], last_logits(model, reached), rtol=0, atol=1e-4)
+        assert prefix.computed - before == new, "no more than what was not there, and the last for its state"
+        assert prefix.ids == reached
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_changed_weights_forget_what_was_computed(model) -> None:
+    prefix, ids = Prefix(Decoder(model)), ids_of(30, 3)
+    prefix.reach(ids)
+    with torch.no_grad():
+        model.model.layers[0].input_layernorm.weight.mul_(1.5)
+    hidden = prefix.reach(ids, last=True)
+    torch.testing.assert_close(logits_of(prefix, hidden)[0], last_logits(model, ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_an_interrupt_on_the_way_leaves_what_was_shared(model, monkeypatch) -> None:
+    prefix, ids = Prefix(Decoder(model)), ids_of(60, 4)
+    prefix.reach(ids[:30])
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prefix.decoder.blocks[1], "forward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prefix.reach([*ids[:20], *ids_of(9, 5)])
+    monkeypatch.undo()
+    assert prefix.ids == ids[:20]
+    hidden = prefix.reach(ids, last=True)
+    torch.testing.assert_close(logits_of(prefix, hidden)[0], last_logits(model, ids), rtol=0, atol=1e-4)

@@ -1,0 +1,104 @@
+"""What a model weighs and what its training needs: as by hand, and refused where it will not fit."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from lmgym.config import ModelConfig
+from lmgym.errors import InputError
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.memory import GIB, Demand, count_weights, estimate, refuse_excess
+from lmgym.models.parameters import count_parameters
+
+FAMILIES = ("gpt2", "llama", "qwen3", "bert")
+
+
+def ten_million() -> AutoConfig:
+    return AutoConfig.for_model(
+        "llama", vocab_size=16384, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=688, num_labels=1, pad_token_id=0,
+    )  # fmt: skip
+
+
+# embeddings 16384 * 256; a layer: q and o 2 * 256^2, k and v 2 * 256 * 128, MLP 3 * 256 * 688, norms 2 * 256; a last
+# norm and the head 2 * 256
+WEIGHTS = 4_194_304 + 8 * (131_072 + 65_536 + 528_384 + 512) + 512
+
+
+def test_weights_are_counted_as_by_hand_and_as_in_the_model_itself(small_models) -> None:
+    assert WEIGHTS == 9_998_848
+    assert count_weights(ten_million()) == (WEIGHTS, WEIGHTS)
+    for family in FAMILIES:
+        tokenizer = load_tokenizer(str(small_models[family]))
+        model, _ = load_classifier(str(small_models[family]), tokenizer)
+        everything = sum(p.numel() for p in model.parameters())
+        assert count_weights(model.config) == (everything, everything)
+        lora = add_lora(model, 4, 16, 0.0)
+        trainable, everything = count_parameters(lora)
+        assert count_weights(model.config, ModelConfig(lora_rank=4)) == (everything, trainable)
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "gradients", "optimizer"),
+    [
+        # 2 bytes a weight, 2 a gradient, 12 for the fp32 master and two moments; two ranks share what is sharded
+        (0, 19_997_696, 19_997_696, 119_986_176),
+        (1, 19_997_696, 19_997_696, 59_993_088),
+        (2, 19_997_696, 9_998_848, 59_993_088),
+        (3, 9_998_848, 9_998_848, 59_993_088),
+    ],
+)
+def test_the_memory_of_ten_million_weights_on_two_ranks_is_as_by_hand(stage, weights, gradients, optimizer) -> None:
+    deepspeed = {"zero_optimization": {"stage": stage}} if stage else {}
+    demand = estimate(ten_million(), 1000, "bf16", deepspeed, ranks=2)
+    # 34 bytes * 1000 tokens * 256 wide * 8 layers
+    assert demand == Demand(weights, gradients, optimizer, 69_632_000)
+    assert demand.total == weights + gradients + optimizer + 69_632_000
+
+
+def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should() -> None:
+    config = ten_million()
+    fp32 = estimate(config, 1000, "fp32", None, 1)
+    assert fp32 == Demand(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 139_264_000)
+    # autocast without DeepSpeed keeps fp32 weights, and 16-bit activations
+    assert estimate(config, 1000, "bf16", None, 1) == Demand(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 69_632_000)
+    # 2 bytes a layer and 34 for the one in work
+    assert estimate(config, 1000, "bf16", None, 1, checkpointing=True).activations == 1000 * 256 * (16 + 34)
+    offload = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {}}}
+    assert estimate(config, 1000, "bf16", offload, 2).optimizer == 0
+    lora = estimate(config, 1000, "bf16", {}, 1, settings=ModelConfig(lora_rank=8))
+    assert 2 * WEIGHTS < lora.weights < 2.1 * WEIGHTS
+    assert lora.optimizer < 0.05 * 12 * WEIGHTS
+
+
+def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
+    demand = Demand(2.0 * GIB, 2.0 * GIB, 12.0 * GIB, 4.0 * GIB)
+    with pytest.raises(InputError) as caught:
+        refuse_excess(demand, 16.0, stage=0, micro_batch=8)
+    message = str(caught.value)
+    assert "needs about 20.0 GiB a device (weights 2.0, gradients 2.0, optimizer 12.0, activations 4.0)" in message
+    assert "--memory_gb is 16;" in message
+    assert "--gradient_checkpointing, --deepspeed configs/zero2.json" in message
+    assert "micro_batch" not in message  # activations are not what is big
+    with pytest.raises(InputError, match=r"smaller --micro_batch.*zero3\.json"):
+        refuse_excess(Demand(1.0, 1.0, 1.0, 8.0 * GIB), 4.0, stage=2, micro_batch=8)
+    with pytest.raises(InputError, match=r"zero3_offload\.json"):
+        refuse_excess(demand, 4.0, stage=3, micro_batch=1)
+    refuse_excess(demand, 20.0, 0, 8)
+    refuse_excess(demand, None, 0, 8)
+
+
+def test_every_config_that_a_refusal_names_exists() -> None:
+    root = Path(__file__).parents[3] / "configs"
+    assert all((root / f"zero{name}.json").is_file() for name in ("2", "3", "3_offload"))
+
+
+def test_a_causal_model_has_its_head_and_logits_besides() -> None:
+    scorer = estimate(ten_million(), 1000, "fp32", None, 1)
+    policy = estimate(ten_million(), 1000, "fp32", None, 1, causal=True)
+    # the head is vocabulary x width where the scorer's is 1 x width; logits, their softmax and gradient in fp32
+    assert policy.weights - scorer.weights == 4 * (16384 * 256 - 256)
+    assert policy.activations - scorer.activations == 1000 * 3 * 4 * 16384
+    assert count_weights(ten_million(), causal=True)[0] == WEIGHTS - 256 + 16384 * 256

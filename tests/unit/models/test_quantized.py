@@ -1,0 +1,147 @@
+"""Weights in 4 or 8 bits: refused where they cannot be had, asked of transformers as bitsandbytes takes them, merged.
+
+bitsandbytes itself is not run: it needs a GPU. Its weights are stood in for by integers of the shapes that it stores.
+"""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmgym.config import ModelConfig, RunConfig
+from lmgym.distributed.weights import Weights
+from lmgym.errors import InputError
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.memory import count_weights, estimate
+from lmgym.models.quantized import bits_of, loading_arguments, refuse_unfit_quantization
+from lmgym.models.saving import merged
+from ppo.config import PPOConfig
+from ppo.train import train as train_ppo
+from reward_models.config import RewardConfig
+from reward_models.train import train_pairwise
+from sft.config import SftConfig
+from sft.tasks import CHAT
+from sft.train import train as train_sft
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+ZERO2, ZERO3 = ({"zero_optimization": {"stage": stage}} for stage in (2, 3))
+STAGES: dict[str, Callable[[ModelConfig, RunConfig], object]] = {
+    "reward models": lambda model, run: train_pairwise(RewardConfig("r", model, run=run)),
+    "sft": lambda model, run: train_sft(SftConfig("s", model, run=run), CHAT),
+    "ppo": lambda model, run: train_ppo(PPOConfig("p", model, run=run), pytest.fail),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_every_stage_refuses_them_before_anything_is_loaded(stage: str, bits: int, tmp_path: Path) -> None:
+    asked = ModelConfig("./nowhere", lora_rank=4, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
+    run = RunConfig(str(tmp_path / "run"), tracking="none")
+    with pytest.raises(InputError) as refused:
+        STAGES[stage](asked, run)
+    said = str(refused.value)
+    assert said.startswith(f"--load_in_{bits}bit needs bitsandbytes and a GPU; missing here: ")
+    assert "bitsandbytes (pip install bitsandbytes)" in said
+    assert "\n" not in said
+    with pytest.raises(InputError, match=rf"^--load_in_{bits}bit with --lora_rank 0: quantised weights cannot be tra"):
+        STAGES[stage](replace(asked, lora_rank=0), run)
+    with pytest.raises(InputError, match=r"^found both --load_in_4bit and --load_in_8bit"):
+        STAGES[stage](replace(asked, load_in_4bit=True, load_in_8bit=True), run)
+
+
+def test_they_are_taken_where_bitsandbytes_and_a_gpu_are_but_not_under_zero_3(monkeypatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found("json" if name == "bitsandbytes" else name))
+    asked = ModelConfig(lora_rank=4, load_in_4bit=True)
+    with pytest.raises(InputError, match="missing here: a GPU; or leave it out"):
+        refuse_unfit_quantization(asked, None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for deepspeed in (None, ZERO2):
+        refuse_unfit_quantization(asked, deepspeed)
+    with pytest.raises(InputError, match=r"^--load_in_4bit under ZeRO-3, .*; needed: --deepspeed configs/zero2.json"):
+        refuse_unfit_quantization(asked, ZERO3)
+    refuse_unfit_quantization(ModelConfig(), ZERO3)
+
+
+def test_transformers_is_asked_for_nf4_in_bf16_or_for_8_bits(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.49.0")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    four, eight = loading_arguments(4), loading_arguments(8)
+    assert four["device_map"] == eight["device_map"] == {"": 3}
+    settings = four["quantization_config"]
+    assert (settings.load_in_4bit, settings.bnb_4bit_quant_type, settings.bnb_4bit_use_double_quant) == (
+        True, "nf4", True,
+    )  # fmt: skip
+    assert settings.bnb_4bit_compute_dtype == torch.bfloat16
+    assert eight["quantization_config"].load_in_8bit
+    assert not eight["quantization_config"].load_in_4bit
+    assert loading_arguments(0) == {}
+    assert [bits_of(ModelConfig(load_in_4bit=a, load_in_8bit=b)) for a, b in ((1, 0), (0, 1), (0, 0))] == [4, 8, 0]
+
+
+def stored_in(bits: int, state: Weights) -> Weights:
+    """What a state dict holds where bitsandbytes stores the adapted layers' own weights."""
+    stored = {}
+    for name, value in state.items():
+        if not name.endswith(("base_layer.weight", "_proj.weight")):
+            stored[name] = value
+        elif bits == 4:
+            stored[name] = torch.zeros(value.numel() // 2, 1, dtype=torch.uint8)
+            stored |= {f"{name}.absmax": torch.ones(4), f"{name}.quant_map": torch.ones(16)}
+            stored[f"{name}.quant_state.bitsandbytes__nf4"] = torch.zeros(80, dtype=torch.uint8)
+        else:
+            stored |= {name: torch.zeros_like(value, dtype=torch.int8), name.replace("weight", "SCB"): torch.ones(8)}
+    return stored
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", ["policy", "classifier"])
+def test_merging_takes_the_bases_weights_from_its_folder(bits: int, kind: str, small_models) -> None:
+    folder = str(small_models["llama"])
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["<|new|>"])  # the live model has a row more than its folder
+    base = load_policy(folder, tokenizer) if kind == "policy" else load_classifier(folder, tokenizer)[0]
+    model = add_lora(base, 4, 8, 0.0, "all-linear" if kind == "policy" else "q_proj,up_proj").eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+        expected = model(IDS).logits
+    # a layer without an adapter is quantised too, and has no base_layer
+    state = stored_in(bits, {name: value.clone() for name, value in model.state_dict().items()})
+    base.is_quantized = True
+    whole, weights = merged(model, state)
+    with torch.no_grad():
+        torch.testing.assert_close(whole.eval()(IDS).logits, expected, rtol=0, atol=1e-5)
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+    assert whole.get_input_embeddings().weight.shape[0] == len(tokenizer)
+    assert getattr(whole.config, "quantization_config", None) is None
+
+
+def test_the_estimate_counts_frozen_weights_in_bits(small_models) -> None:
+    policy = load_policy(str(small_models["llama"]), load_tokenizer(str(small_models["llama"])))
+    settings = ModelConfig(lora_rank=2)
+    everything, trained = count_weights(policy.config, settings, causal=True)
+    rest = 2 * 512 * 32  # embeddings and head
+    for bits in (4, 8):
+        asked = replace(settings, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
+        found = estimate(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
+        assert found.weights == 4 * (trained + rest) + (everything - trained - rest) * bits / 8
+        plain = estimate(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
+        assert (found.gradients, found.optimizer) == (plain.gradients, plain.optimizer)
+
+
+def test_a_quantised_layer_does_not_train_in_full(small_models) -> None:
+    policy = load_policy(str(small_models["llama"]), load_tokenizer(str(small_models["llama"])))
+    layer = policy.model.layers[0].mlp.up_proj
+    whole, layer.weight = layer.weight, torch.nn.Parameter(torch.zeros(8, dtype=torch.uint8), requires_grad=False)
+    with pytest.raises(InputError, match=r"--modules_to_save: layers\.0\.mlp\.up_proj is quantised and"):
+        add_lora(policy, 2, 4, 0.0, "q_proj", "layers.0.mlp.up_proj")
+    layer.weight = whole
+    add_lora(policy, 2, 4, 0.0, "q_proj", "layers.0.mlp.up_proj")

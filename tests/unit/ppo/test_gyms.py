@@ -1,0 +1,432 @@
+"""What a policy trains in: prompts in every form, scorers that reward or are only watched, the users of the app."""
+
+import contextlib
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from acting import TOKENIZER, Judges, Scripted
+from judged import chats, rewards_of
+from transformers import GenerationConfig
+
+from lmgym.environments.protocol import Judgement
+from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
+from lmgym.scoring.named_scorers import load_scorer, read_world
+from lmgym.scoring.scorers import FunctionScorer
+from lmgym.text import Conversation, Turn
+from lmgym.world.app import deploy
+from lmgym.world.streams import draw_population
+from lmgym.world.world import World
+from ppo import gyms
+from ppo.config import PPOConfig, RewardConfig, RolloutConfig
+from ppo.evaluation import evaluate, gains, play, replies_to_show
+from ppo.figures import of_rollouts
+from ppo.gyms import (
+    FIRST_USER,
+    USERS,
+    Gym,
+    app_conversations,
+    chat_with_scorers,
+    load_judge,
+    random_walks,
+    read_weights,
+    refuse_unheeded,
+    text_with_function,
+)
+from ppo.prompts import read_prompts, tasks_of_iteration
+from ppo.report import show_samples
+from ppo.rewards import ScorerReward
+from ppo.rollouts import gather
+
+INF = float("inf")
+HELLO = Conversation((Turn("user", "hello"),))
+ASKED = Conversation((Turn("user", "hi"), Turn("bot", "yes?"), Turn("user", "hello")), "Ann is kind.")
+LENGTH = FunctionScorer(lambda conversations, replies: [float(len(reply)) for reply in replies])
+WORDS = FunctionScorer(lambda conversations, replies: [float(len(c.turns)) for c in conversations])
+
+
+def write(path: Path, rows: list[dict]) -> RolloutConfig:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return RolloutConfig(prompts=str(path), eval_size=1)
+
+
+def message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": "hello"}, HELLO),
+        ({"prompt": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot:"}, ASKED),
+        ({"prompt": [message("user", "hello")]}, HELLO),
+        (
+            {
+                "messages": [
+                    message("system", "Ann is kind."),
+                    message("user", "hi"),
+                    message("assistant", "yes?"),
+                    message("user", "hello"),
+                    message("assistant", "left out"),
+                ]
+            },
+            ASKED,
+        ),
+        ({"input_text": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot:", "output_text": "left out"}, ASKED),
+        ({"text": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot: left out"}, ASKED),
+        ({"chosen": "\n\nHuman: hello\n\nAssistant: good", "rejected": "\n\nHuman: hello\n\nAssistant: bad"}, HELLO),
+        ({"prompt": "hello", "chosen": "good", "rejected": "bad"}, HELLO),
+    ],
+)
+def test_a_prompt_may_come_in_any_form(row: dict, prompt: Conversation, tmp_path: Path) -> None:
+    found = read_prompts(write(tmp_path / "a.jsonl", [row, {"prompt": "another"}]), 0)
+    [task] = [t for t in (*found.train, *found.evaluation) if t["prompt"] != Conversation((Turn("user", "another"),))]
+    assert task["prompt"] == prompt
+    assert found.rejections == []
+
+
+def test_what_is_no_prompt_is_named_and_the_other_columns_stay(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a", "target": 1},
+        {"prompt": "b", "target": 2},
+        {"prompt": "a", "target": 3},
+        {"prompt": ""},
+        {"messages": [message("assistant", "nobody asked")]},
+    ]
+    found = read_prompts(write(tmp_path / "a.jsonl", rows), 0)
+    tasks = [*found.train, *found.evaluation]
+    assert sorted((task["prompt"].turns[-1].text, task["target"]) for task in tasks) == [("a", 1), ("b", 2)]
+    assert [(one.line, one.field) for one in found.rejections] == [(3, "prompt"), (4, "prompt"), (5, "messages")]
+    assert "the same prompt as in line 1" in found.rejections[0].found
+
+
+def test_texts_stay_texts_for_rewards_that_read_them(tmp_path: Path) -> None:
+    found = read_prompts(write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}]), 0, as_text=True)
+    assert sorted(task["prompt"] for task in (*found.train, *found.evaluation)) == ["a", "b"]
+
+
+def test_prompts_of_the_evaluation_are_not_trained_on(tmp_path: Path) -> None:
+    settings = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
+    write(tmp_path / "b.jsonl", [{"prompt": "b"}])
+    found = read_prompts(replace(settings, eval_prompts=str(tmp_path / "b.jsonl")), 0)
+    assert [task["prompt"].turns[0].text for task in found.train] == ["a", "c"]
+    with pytest.raises(InputError, match="leaves 0 prompts to train on"):
+        read_prompts(replace(settings, eval_prompts=settings.prompts), 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "holds 0 rows"),
+        ([{"question": "a"}], "holds no prompts: found the columns question; needed: one of prompt, messages, text"),
+    ],
+)
+def test_files_without_prompts_are_refused(rows: list[dict], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read_prompts(write(tmp_path / "a.jsonl", rows), 0)
+
+
+def test_every_task_is_played_once_before_any_is_again() -> None:
+    tasks = [{"prompt": str(i)} for i in range(5)]
+    played = [i for iteration in range(5) for i in tasks_of_iteration(tasks, 3, iteration, 0)]
+    assert [sorted(played[first : first + 5]) for first in (0, 5, 10)] == [list(range(5))] * 3
+    assert played[:5] != played[5:10]
+    assert played != [i for iteration in range(5) for i in tasks_of_iteration(tasks, 3, iteration, 1)]
+
+
+def test_scorers_have_the_weights_that_are_given_and_1() -> None:
+    assert read_weights(" b = -.5,", "a=X,b=Y/z=1,c=Z") == {"a": 1.0, "b": -0.5, "c": 1.0}
+    assert read_weights(None, "a=X") == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("a=much", "'much' is no number; needed: name=NUMBER"), ("z=1", "--weights names z; the scorers are a, b")],
+)
+def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_weights(weights, "a=X,b=Y")
+
+
+def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_folders: dict[str, Path]) -> None:
+    own = f"a={scorer_folders['llama']},gold={scorer_folders['gpt2']}"
+    settings = RewardConfig(own, "a=2", "world:0", watched=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0)
+    judge, watched = load_judge(settings)
+    assert isinstance(judge, ScorerReward)
+    assert (set(judge.scorers), judge.weights, judge.clip) == ({"a", "gold"}, {"a": 2.0, "gold": 1.0}, 3.0)
+    assert set(watched) == {"gold", "b"}  # a name may be a scorer's that rewards too
+    assert load_judge(RewardConfig(f"a={scorer_folders['llama']}"))[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "scorers is empty: nobody rewards; needed: --scorers name=PATH"),
+        ({"scorers": "a"}, "needed name=PATH"),
+        ({"scorers": "a=EMPTY"}, "EMPTY"),
+        ({"scorers": "a=world:0", "gold": "EMPTY"}, "EMPTY"),
+        ({"scorers": "a=world:0", "gold": "world:me"}, "'world:me' names no world; needed: world:SEED"),
+        (
+            {"scorers": "a=world:0", "gold": "world:0", "watched": "gold=world:1"},
+            "--watched gold=.* both name gold",
+        ),
+        ({"scorers": "a=world:0", "watched": "b"}, "--watched 'b': needed name=PATH"),
+        ({"scorers": "a=world:0", "watched": "b=X,b=Y"}, "--watched names b twice"),
+        ({"scorers": "a=world:0", "weights": "a=0"}, "not all 0"),
+    ],
+)
+def test_scorers_that_cannot_be_had_are_refused(settings: dict[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "EMPTY").mkdir()
+    given = {name: value.replace("EMPTY", str(tmp_path / "EMPTY")) for name, value in settings.items()}
+    with pytest.raises(InputError, match=message):
+        load_judge(RewardConfig(**given))
+
+
+class Stalling:
+    """A scorer that is there, and never answers about one reply."""
+
+    def score(self, conversations, replies):
+        if "hm" in replies:
+            time.sleep(3)
+        return torch.ones(len(replies))
+
+
+def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
+    monkeypatch.setattr(gyms, "load_scorers", lambda words, precision: {"a": Stalling()})
+    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
+    found = judge.judge(chats("yes", "hm", "no"))
+    assert rewards_of(found) == [1.0, None, 1.0]
+    assert found[1].trouble
+    assert found[1].trouble.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
+
+
+def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
+    return [1.0] * len(samples)
+
+
+def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
+    config = PPOConfig("x", rollout=rollout, reward=RewardConfig(gold="world:0", watched="b=world:1"))
+    gym = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
+    metrics = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
+    assert {"eval/gold", "eval/gold_error", "eval/watched/b"} <= metrics.keys()
+    assert metrics["eval/reward/mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reward", "message"),
+    [
+        (
+            text_with_function(rewarded),
+            {"gold": "world:0"},
+            "a prompt is the text .*; needed: conversations.*as_text=False",
+        ),
+        (text_with_function(rewarded), {"watched": "b=X"}, "name b=X, and a prompt is the text"),
+        (text_with_function(rewarded), {"scorers": "a=X"}, "--scorers a=X would not be heeded: a Python function"),
+        (text_with_function(rewarded), {"weights": "a=1"}, "--weights a=1 would not be heeded"),
+        (app_conversations, {"scorers": "a=X", "gold": "Y"}, "--scorers a=X --gold Y would not .*; leave them out"),
+        (app_conversations, {"watched": "a=X"}, "the app's users reward by going on"),
+        (random_walks, {"gold": "X"}, "walks are rewarded for their shortness"),
+    ],
+)
+def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    if prepare is app_conversations:
+        rollout = RolloutConfig(prompts="world:0", eval_size=4)
+    with pytest.raises(InputError, match=message):
+        prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(**reward)), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("reward", "gym", "message"),
+    [
+        ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
+        ({"gold": "X"}, {}, r"--gold X would not be heeded: the gym does not watch.*load_watched.*leave it out"),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
+        ({"scorers": "a=X"}, {"heeds": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
+        ({"scorers": "a=X", "weights": "a=1"}, {"heeds": frozenset({"scorers", "weights"})}, ""),
+        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling(), "b": Stalling()}}, ""),
+        ({"gold": "X"}, {"heeds": frozenset({"gold"})}, ""),
+    ],
+)
+def test_a_gym_of_ones_own_that_heeds_no_scorers_is_not_given_any(reward, gym, message: str) -> None:
+    made = Gym([], [], ScoredChat, Judges(), "", **gym)
+    with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
+        refuse_unheeded(RewardConfig(**reward), made)
+
+
+def test_a_world_is_a_scorer_by_its_seed() -> None:
+    replies = ["kittens are great.", "who cares."]
+    expected = World(3).utility([HELLO] * 2, replies)
+    np.testing.assert_allclose(load_scorer("world:3").score([HELLO] * 2, replies), expected, rtol=1e-6)
+    assert read_world("world:12") == 12
+    for words in ("world", "world:", "world:-1", "outputs/world"):
+        with pytest.raises(InputError, match="names no world"):
+            read_world(words)
+
+
+def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
+    gym = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
+    assert gym.counts == {
+        "train_tasks": 2,
+        "eval_tasks": 1,
+        "rejected_rows": 0,
+        "not_needed_by_reason": {"duplicate prompt": 1},
+    }
+    other = chat_with_scorers(
+        PPOConfig(
+            "x", rollout=write(tmp_path / "b.jsonl", [{"prompt": w} for w in "abd"]), reward=RewardConfig("a=world:0")
+        ),
+        TOKENIZER,
+    )
+    assert gym.fingerprint != other.fingerprint
+
+
+def test_the_apps_users_to_train_with_are_no_ab_tests_and_no_evaluations() -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=10))
+    gym = app_conversations(config, TOKENIZER)
+    trained, held_out = ({task["user"] for task in tasks} for tasks in (gym.tasks, gym.eval_tasks))
+    assert (len(trained), len(held_out), trained & held_out) == (USERS - 10, 10, set())
+    assert min(trained | held_out) == FIRST_USER
+    # and they are other people, not only other numbers: tastes are drawn by the block of a thousand
+    tastes = draw_population(World(0), FIRST_USER + np.arange(5), 0).users.tastes
+    assert not np.allclose(tastes, draw_population(World(0), np.arange(5), 0).users.tastes)
+    for rollout in (RolloutConfig(prompts="a.jsonl", eval_size=10), RolloutConfig(prompts="world:0", eval_size=0.1)):
+        with pytest.raises(InputError, match=r"names no world|needed: 1 to 4095 users"):
+            app_conversations(PPOConfig("x", rollout=rollout), TOKENIZER)
+
+
+def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=4, max_new_tokens=8))
+    gym = app_conversations(config, TOKENIZER)
+    said = "i am glad."
+    episodes = play(gym, gym.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
+    users = np.array([task["user"] for task in gym.eval_tasks])
+    behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
+    lengths = behaviour.lives.messages[:, 0]
+    assert [sum(step.reward for step in e.steps) for e in episodes] == [n - 1 for n in lengths.tolist()]
+    assert len(set(lengths.tolist())) > 1
+
+
+def test_long_prompts_are_cut_and_counted_or_refused() -> None:
+    long = Conversation((Turn("user", "one two three four five six seven " * 20),))
+    gym = Gym([], [{"prompt": long}, {"prompt": HELLO}], ScoredChat, Judges(), "")
+    config = PPOConfig("x", rollout=RolloutConfig(max_new_tokens=8))
+    found = evaluate(config, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    assert found.metrics["eval/rollout/cut_prompts"] == 0.5
+    refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
+    with pytest.raises(InputError, match="'policy' has more than 32 tokens; needed"):
+        evaluate(refusing, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+
+
+def test_watched_scorers_have_mean_error_and_gain_each() -> None:
+    gym = Gym(
+        [], [{"prompt": HELLO}, {"prompt": ASKED}], ScoredChat, Judges(), "", watched={"gold": WORDS, "b": LENGTH}
+    )
+    found = evaluate(PPOConfig("x"), gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    metrics = found.metrics
+    assert (metrics["eval/gold"], metrics["eval/gold_std"]) == (2.0, 1.0)  # of 1 turn and 3
+    assert metrics["eval/gold_error"] == pytest.approx(1 / 2**0.5)
+    assert (metrics["eval/watched/b"], metrics["eval/watched/b_std"]) == (4.0, 0.0)
+    assert [row["watched"] for row in found.rows] == [{"gold": 1.0, "b": 4.0}, {"gold": 3.0, "b": 4.0}]
+    before = {"eval/gold": 1.5, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 0.0}
+    assert gains(metrics, before, gym.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
+
+
+class Told(Scripted):
+    """A model whose generation config says how it is sampled; it answers with the settings that it is given."""
+
+    def __init__(self, **settings) -> None:
+        self.model = SimpleNamespace(generation_config=GenerationConfig(**settings))
+
+    def generate(self, prompts, n, sampling, progress=None):
+        return [[Completion(str(sampling), "eos", (5,), (-1.0,), 1)] * n for _ in prompts]
+
+
+def test_people_are_shown_replies_drawn_as_the_models_users_will_draw_them() -> None:
+    tasks = [{"prompt": HELLO} for _ in range(6)]
+    gym = Gym([], tasks, ScoredChat, Judges(), "", watched={"b": LENGTH})
+    config, rollouts = PPOConfig("x"), Sampling(8, temperature=1.0)
+    told = Told(do_sample=True, temperature=0.6, top_p=0.95)
+    rows, drawn = replies_to_show(config, gym, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
+    assert drawn == "temperature 0.6, top_p 0.95 (generation_config.json)"
+    assert [row["reply"] for row in rows] == ["temperature 0.6, top_p 0.95"] * 4
+    assert all(row["reward"] is not None and "b" in row["watched"] for row in rows)
+    silent, measured = Told(), [{"reply": "as measured"}]
+    assert replies_to_show(config, gym, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
+        measured, "temperature 1, as in rollouts",
+    )  # fmt: skip
+
+
+class Fails:
+    """A scorer and a metric that raise so often, and always for a reply to more than one turn of talk if `picky`."""
+
+    def __init__(self, times: float = 0, picky: bool = False) -> None:
+        self.times, self.picky = times, picky
+
+    def score(self, conversations, replies):
+        self.times -= 1
+        if self.times >= 0 or (self.picky and any(len(c.turns) > 1 for c in conversations)):
+            raise OSError("the server [/b] is away")
+        return torch.tensor([2.0] * len(replies))
+
+    def __call__(self, **given):
+        return {"two": self.score([], given["outputs"]).tolist()}
+
+
+def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so(capsys) -> None:
+    tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
+    watched = {"gold": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
+    gym = Gym([], tasks, ScoredChat, Judges(), "", Fails(1), watched)
+    found = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    assert (found.metrics["eval/gold"], found.metrics["eval/watched/c"]) == (2.0, 2.0)
+    assert found.metrics["metrics/two"] == 2.0  # trlx's name
+    assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
+    assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
+    show_samples(found.rows, 1280, "temperature 0.7, as in rollouts")
+    title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
+    assert title in " ".join(capsys.readouterr().out.split())
+    why = "raised OSError: the server [/b] is away (test_gyms.py:"
+    assert [note.partition(why)[:2] for note in found.notes] == [
+        ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
+        ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
+    ]
+    before = {"eval/gold": 1.0, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 1.0}
+    assert gains(found.metrics, before, watched) == {"eval/gold_gain": 0.5}
+    judge, metric = Judges(lambda sample: Judgement(None, trouble="no answer")), Fails(INF)
+    found = evaluate(config, replace(gym, watched={}, judge=judge, metric=metric), Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    assert "eval/reward/mean" not in found.metrics
+    assert not [name for name in found.metrics if "metrics/" in name]
+    assert found.notes[0] == "the evaluation goes without 2 of 2 rewards: no answer"
+    assert found.notes[1].startswith(f"the evaluation goes without 1 of 1 answers of the metric: {why}")
+
+
+def turn(ids: list[int], logprobs: list[float], reward: float, reason: str = "eos") -> Step:
+    completion = Completion("a", reason, tuple(ids), tuple(logprobs), len(ids))  # type: ignore[arg-type]
+    return Step([5], "p", completion, reward)
+
+
+def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() -> None:
+    steps = [turn([6, 1], [-1.0, -2.0], 9.0), turn([7, 8, 9], [-1.0, -1.0, -1.0], 1.0, "length")]
+    episodes = [
+        Episode(0, "policy", steps, True, False, None, {}),
+        Episode(1, "policy", [turn([1], [-3.0], -2.0)], True, False, None, {}),
+    ]
+    rollouts = gather(episodes, missing_eos_penalty=0.5, clip=4.0, scale=0.1)
+    torch.testing.assert_close(rollouts.scores, torch.tensor([0, 0.4, 0, 0, 0.05, -0.2]))
+    zeros = torch.zeros(6)
+    rollouts.logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
+    rollouts.values = rollouts.returns = zeros
+    sums = of_rollouts(rollouts, rewards=zeros, kl_coef=0.1)
+    assert sums["policy/kl"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
+    assert sums["rewards/kl_part"] == pytest.approx((0.15, 2.0))

@@ -1,0 +1,136 @@
+"""Figures of an iteration by hand, the clock of its phases, and the weights that sample, in step with what learns."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import ppo.phases
+from lmgym.config import ModelConfig
+from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.loading import load_tokenizer
+from lmgym.scoring.scorers import TextCounts
+from ppo.config import PPOConfig
+from ppo.experience import Gap
+from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
+from ppo.learner import Learned
+from ppo.models import build
+from ppo.phases import Clock
+from ppo.rollouts import gather
+from ppo.sampling import SamplingPolicy
+
+
+def step(ids: int, reward, reason: str = "eos", shortened: int = 0) -> Step:
+    said = Completion("", reason, tuple(range(ids)), (-0.5,) * ids, ids)  # type: ignore[arg-type]
+    return Step([1, 2], "", said, reward, shortened=shortened)
+
+
+def episode(*steps: Step, truncated: bool = False) -> Episode:
+    return Episode(0, "policy", list(steps), not truncated, truncated, None, {})
+
+
+EPISODES = [
+    episode(step(2, 1.0), step(4, 2.0, "length", shortened=3)),
+    episode(step(3, (0.5, 0.0, 0.5)), truncated=True),
+    episode(step(1, None)),
+]
+
+
+def test_what_is_said_of_episodes_by_hand() -> None:
+    assert [total_reward(one) for one in EPISODES] == [3.0, 1.0, None]
+    found = reduce_means(of_episodes(EPISODES))
+    assert found["reward/mean"] == 2.0
+    assert found["reward/squares"] == 5.0
+    assert found["rollout/reply_tokens"] == 2.5
+    assert found["rollout/turns"] == pytest.approx(4 / 3)
+    assert found["rollout/unended"] == found["rollout/cut_prompts"] == 0.25
+    assert found["rollout/failed_rewards"] == found["rollout/truncated_episodes"] == pytest.approx(1 / 3)
+    assert math.isnan(reduce_means({"nothing": (0.0, 0.0)})["nothing"])
+
+
+def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
+    rollouts = gather(EPISODES)
+    tokens = len(rollouts.scores)
+    rollouts.logprobs = torch.full((tokens,), -1.0)
+    rollouts.reference_logprobs = torch.full((tokens,), -1.5)
+    rollouts.reference_logprobs[-1] = -1e9  # of the failed one
+    rollouts.values = torch.tensor([1.0, 1, 1, 1, 1, 1, 0, 0, 0, 1e9])
+    rollouts.returns = torch.tensor([2.0, 2, 2, 2, 2, 2, 0, 0, 0, 0])
+    sums = of_rollouts(rollouts, rollouts.scores, 0.1)
+    means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clipfrac": 0.1, "ratio": 1.0}
+    learned = Learned(means, [], stopped_early=True, rate=1e-5, skipped=2)
+    line = finished(
+        {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)}, learned, Gap(1e-6, 2e-6, 5), (0, 1), 0.5
+    )
+    assert line["policy/kl"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
+    assert line["policy/sqrt_kl"] == pytest.approx(math.sqrt(1.5))
+    assert line["policy/kl_per_token"] == pytest.approx(0.5)
+    assert line["policy/kl_k3"] == pytest.approx(math.exp(-0.5) - 1 + 0.5)
+    assert line["policy/entropy"] == pytest.approx(0.5)
+    # residuals: six of 1, three of 0; returns: six of 2, three of 0
+    assert line["values/explained_variance"] == pytest.approx(1 - (2 / 9) / (8 / 9))
+    assert line["values/mean"] == pytest.approx(2 / 3)
+    assert line["returns/std"] == pytest.approx(math.sqrt(8 / 9))
+    assert line["rollout_scores/std"] == pytest.approx(1.0)
+    assert line["losses/total_loss"] == 0.5 + 0.5 * 2.0
+    assert line["policy/stopped_early"] == 1.0
+    assert line["policy/skipped_updates"] == 2.0
+    assert line["rollout/trained_tokens"] == 9
+    assert not [name for name in line if "squares" in name]
+
+
+class Watch:
+    """A keeper that only hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def beat(self, doing: str) -> None:
+        self.heard.append(doing)
+
+
+def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monkeypatch) -> None:
+    now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
+    monkeypatch.setattr(ppo.phases.time, "perf_counter", lambda: next(now))
+    keeper = Watch()
+    clock = Clock(keeper)  # type: ignore[arg-type]
+    for name in ("rollout_generate", "rollout_score", "rollout_generate", "evaluate"):
+        clock.phase(name)
+    found = clock.seconds(120.0)
+    assert found["time/rollout_generate"] == 2.0 + 4.0
+    assert found["time/rollout_score"] == 3.0
+    assert found["time/rollout_time"] == 9.0
+    assert found["time/evaluate"] == 5.0
+    assert found["time/iteration"] == 9.0
+    assert found["rollout/tokens_per_second"] == pytest.approx(120 / 9)
+    assert keeper.heard[:2] == ["rollout_generate", "rollout_score"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_weights_that_sample_follow_those_that_learn(precision: str, small_models: dict[str, Path]) -> None:
+    name = str(small_models["llama"])
+    tokenizer = load_tokenizer(name)
+    actor, _ = build(PPOConfig("x", ModelConfig(name, precision=precision)), tokenizer)  # type: ignore[arg-type]
+    sampler = SamplingPolicy(actor, tokenizer, precision, sharded=False, under_deepspeed=False, rows=4)
+    assert sampler.copied == (precision == "bf16")
+
+    def sampled() -> tuple[float, ...]:
+        sampler.sync()
+        [[one]] = sampler.generator.generate([[5, 6, 7]], 1, Sampling(6, seed=1))
+        return one.logprobs
+
+    before = sampled()
+    with torch.no_grad():
+        for value in actor.policy.parameters():
+            value.add_(0.1 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0)))
+    assert sampled() != before
+    assert all(value.dtype == torch.float32 for value in actor.policy.parameters()), "what learns stays fp32"
+    for trained, own in zip(actor.policy.parameters(), sampler.policy.parameters(), strict=True):
+        assert torch.equal(trained.to(own.dtype), own)
+
+
+def test_the_texts_that_scorers_saw_cut_are_shares_of_an_iteration() -> None:
+    before, now = {"a": TextCounts(10, 4, 1)}, {"a": TextCounts(18, 6, 2)}
+    assert of_texts(before, now) == {"scores/a/truncated": (2, 8), "scores/a/shortened": (1, 8)}

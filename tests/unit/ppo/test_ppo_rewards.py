@@ -1,0 +1,379 @@
+"""Judges: what a reward function is given, what may come back, and what becomes of every way to fail."""
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from judged import rewards_of, sample
+
+from lmgym.environments.protocol import Judge, Judgement, Sample
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.errors import InputError, RunStopped
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import load_tokenizer
+from lmgym.scoring import retries as attempts
+from ppo.config import PPOConfig, RolloutConfig
+from ppo.gyms import text_with_function
+from ppo.rewards import (
+    FunctionReward,
+    stop_if_too_many_failed,
+)
+
+ROOT = Path(__file__).parents[3]
+
+NAN, INF = float("nan"), float("inf")
+TOKENIZER = object()
+
+
+THREE = [sample("a"), sample("bb", 3), sample("ccc", 4)]
+
+
+def judged(function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any) -> list[Judgement]:
+    settings = {"timeout": 20.0, "retries": 1, **settings}
+    return FunctionReward(function, TOKENIZER, **settings).judge(samples)
+
+
+def lengths(outputs: list[str], **_: Any) -> list[int]:
+    return [len(output) for output in outputs]
+
+
+def test_a_function_is_called_once_with_trlxs_arguments_and_the_tasks_columns() -> None:
+    calls = []
+
+    def reward_fn(samples, prompts, outputs, tokenizer, **columns):
+        calls.append((samples, prompts, outputs, tokenizer, columns))
+        return [1, 2.5]
+
+    batch = [sample("a", answer="x", level=3), sample("bb", answer="y")]
+    assert rewards_of(judged(reward_fn, batch)) == [1.0, 2.5]
+    columns = {"answer": ["x", "y"], "level": [3, None]}
+    assert calls == [(["Say: a", "Say: bb"], ["Say: ", "Say: "], ["a", "bb"], TOKENIZER, columns)]
+    judge: Judge = FunctionReward(lengths, TOKENIZER)
+    assert judge.judge([]) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [1, 2, 3],
+        (1.0, 2.0, 3.0),
+        np.array([1, 2, 3], dtype=np.float32),
+        torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+        [torch.tensor(1), np.float64(2), 3],
+        (n for n in (1, 2, 3)),
+        [True, 2, 3],
+    ],
+)
+def test_numbers_may_come_as_anything_in_order(answer: Any) -> None:
+    given = list(answer) if hasattr(answer, "__next__") else answer
+    found = judged(lambda **_: given)
+    assert rewards_of(found) == [1.0, 2.0, 3.0]
+    assert all(type(one.reward) is float and not one.trouble for one in found)
+
+
+def test_a_list_for_a_sample_is_a_reward_for_each_of_its_tokens() -> None:
+    found = judged(lambda **_: [[1, 2], torch.tensor([1.0, 2.0, 3.0]), 7])
+    assert rewards_of(found) == [(1.0, 2.0), (1.0, 2.0, 3.0), 7.0]
+
+
+def test_a_function_that_names_output_ids_has_the_sampled_ids_and_no_other_function_has() -> None:
+    calls: list[Any] = []
+
+    def by_name(outputs, output_ids, **columns):
+        calls.append((output_ids, columns))
+        output_ids[0].pop()
+        return [[0.5] * tokens for tokens in (2, 3, 4)]
+
+    assert rewards_of(judged(by_name)) == [(0.5,) * 2, (0.5,) * 3, (0.5,) * 4]
+    [(ids, columns)] = calls
+    assert ids == [[0], [0, 1, 2], [0, 1, 2, 3]]
+    assert sorted(columns) == ["prompts", "samples", "tokenizer"]
+    assert [one.completion.ids for one in THREE] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]  # what was spoiled was a copy
+
+    def by_column(outputs, **columns):
+        calls.append(columns)
+        return [0.0] * len(outputs)
+
+    judged(by_column)
+    judged(by_column, [sample("a", output_ids="mine")])
+    assert "output_ids" not in calls[1]
+    assert calls[2]["output_ids"] == ["mine"]
+
+
+def test_dense_rewards_fit_replies_that_end_by_eos_and_by_length(talkative_models: dict[str, Path]) -> None:
+    text = (ROOT / "docs/ppo.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "output_ids" in block]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    folder = str(talkative_models["gpt2"])
+    tokenizer = load_tokenizer(folder)
+    generator = LocalGenerator(load_policy(folder, tokenizer).eval(), tokenizer)
+    tasks = [{"prompt": f"hello {i}"} for i in range(16)]
+    episodes = run_episodes(
+        [ScoredChat() for _ in tasks], tasks, list(range(16)), generator, tokenizer, Sampling(max_new_tokens=6),
+        FunctionReward(names["reward"], tokenizer, retries=0),
+    )  # fmt: skip
+    steps = [episode.steps[0] for episode in episodes]
+    assert {step.completion.finish_reason for step in steps} == {"eos", "length"}
+    assert not any(step.trouble for step in steps)
+    for step in steps:
+        assert isinstance(step.reward, tuple)
+        repeats = len(step.completion.ids) - len(set(step.completion.ids))
+        assert sum(step.reward) == pytest.approx(step.completion.text.count("thank") - 0.1 * repeats)
+
+
+def test_a_column_called_output_ids_is_refused_where_the_function_asks_for_the_sampled_ids(tmp_path: Path) -> None:
+    def reward(samples, prompts, outputs, tokenizer, output_ids):
+        return [[0.0] * len(ids) for ids in output_ids]
+
+    def write(name: str, rows: list[dict[str, Any]]) -> str:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    plain = write("plain.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    named = write("named.jsonl", [{"prompt": "c", "output_ids": [1]}, {"prompt": "d", "output_ids": [2]}])
+    config = PPOConfig(name="dense", rollout=RolloutConfig(prompts=plain, eval_size=1))
+    text_with_function(reward)(config, TOKENIZER)
+    for rollout in (RolloutConfig(prompts=named, eval_size=1), RolloutConfig(prompts=plain, eval_prompts=named)):
+        with pytest.raises(InputError, match=r"columns named \['output_ids'\].*rename"):
+            text_with_function(reward)(replace(config, rollout=rollout), TOKENIZER)
+        if not rollout.eval_prompts:
+            text_with_function(lengths)(replace(config, rollout=rollout), TOKENIZER)
+
+
+def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
+    found = judged(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
+    assert rewards_of(found) == [None, None, (1.0, 2.0, 3.0, 4.0)]
+    assert "3 numbers for 2 sampled tokens" in found[0].trouble
+    assert "a parameter output_ids of the function is given the sampled ids" in found[0].trouble
+    assert "nan" in found[1].trouble
+    [empty] = judged(lambda **_: [[]], [sample("", tokens=0)])
+    assert empty.reward is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (NAN, "nan"),
+        (INF, "inf"),
+        (-INF, "-inf"),
+        (1e39, "finite"),
+        (1e38, "at most 1,000,000 in size"),
+        (-1_000_001, "-1000001.0 is no reward"),
+        (10**400, "too large"),
+        (None, "NoneType"),
+        ("1", "str"),
+        ({}, "dict"),
+    ],
+)
+def test_what_is_no_number_is_asked_for_again_and_then_left_out_alone(bad: Any, named: str) -> None:
+    calls = []
+
+    def reward_fn(outputs, **_):
+        calls.append(len(outputs))
+        return [1.0, bad, 3.0]
+
+    found = judged(reward_fn, retries=2)
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert named in found[1].trouble
+    assert calls == [3, 3, 3]
+
+
+def test_what_was_good_in_one_attempt_stays() -> None:
+    answers = iter([[1.0, NAN, NAN], [NAN, 20.0, NAN], [NAN, NAN, 300.0]])
+    assert rewards_of(judged(lambda **_: next(answers), retries=5)) == [1.0, 20.0, 300.0]
+    assert next(answers, "none left") == "none left"
+
+
+def test_a_function_that_raises_once_is_asked_again() -> None:
+    answers = iter([None, [1, 2, 3]])
+
+    def reward_fn(**_):
+        found = next(answers)
+        if found is None:
+            raise ConnectionError("busy")
+        return found
+
+    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+
+
+def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> None:
+    calls = []
+
+    def reward_fn(outputs, **_):
+        calls.append(list(outputs))
+        return [{"a": 1.0, "ccc": 3.0}[output] for output in outputs]
+
+    found = judged(reward_fn)
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "KeyError: 'bb'" in found[1].trouble
+    assert "test_ppo_rewards.py:" in found[1].trouble  # where, in the user's own file
+    assert calls == [["a", "bb", "ccc"]] * 2 + [["a"], ["bb"], ["ccc"]]
+
+
+@pytest.mark.parametrize("answer", [[1.0, 2.0], [1.0] * 4, [], np.ones(2), (1.0 for _ in range(9**9))])
+def test_another_count_is_never_dealt_out(answer: Any) -> None:
+    found = judged(lambda **_: answer, retries=0)
+    assert rewards_of(found) == [None] * 3
+    assert "one a sample" in found[0].trouble
+
+
+def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
+    def without_the_empty(outputs, **_):
+        return [float(len(output)) for output in outputs if output]
+
+    found = judged(without_the_empty, [sample("a"), sample(""), sample("ccc")])
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "gave 0 rewards for 1 samples" in found[1].trouble
+
+
+def test_what_the_whole_batch_gave_is_told_where_each_fails_alone_in_another_way() -> None:
+    found = judged(lambda outputs, **_: [0.0] * (len(outputs) - 1), [sample("a")] * 16)
+    assert rewards_of(found) == [None] * 16
+    assert found[0].trouble.startswith("gave 15 rewards for 16 samples; needed: one a sample; asked for alone: gave 0")
+    with pytest.raises(RunStopped, match=r"16 of 16 rewards .* one of them: gave 15 rewards for 16 samples"):
+        stop_if_too_many_failed(16, 16, 0.1, found[0].trouble)
+
+
+@pytest.mark.parametrize("answer", [1.0, None, "123", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, torch.tensor(1.0)])
+def test_what_is_no_list_fails_for_all(answer: Any) -> None:
+    found = judged(lambda **_: answer)
+    assert rewards_of(found) == [None] * 3
+    assert all(one.trouble for one in found)
+
+
+def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards() -> None:
+    release = threading.Event()
+
+    def reward_fn(outputs, **_):
+        if "bb" in outputs:
+            release.wait(60)
+        return [float(len(output)) for output in outputs]
+
+    found = judged(reward_fn, timeout=1.5)
+    left = [one for one in threading.enumerate() if one.name == "reward"]
+    release.set()
+    assert rewards_of(found) == [1.0, None, 3.0]
+    assert "no answer within 1.5 s" in found[1].trouble
+    assert len(left) == 3  # two whole attempts, and the one alone
+    assert all(one.daemon for one in left)
+
+
+@pytest.mark.parametrize(("retries", "asked"), [(0, [50, 1, 1]), (1, [50, 50, 1, 1]), (9, [50, 50, 1, 1])])
+def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries(
+    retries: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, calls, waited = threading.Event(), [], []
+
+    def clocked(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
+        waited.append(seconds)
+        return within(seconds, call)
+
+    def reward_fn(outputs, **_):
+        calls.append(len(outputs))
+        release.wait(60)
+        return [0.0] * len(outputs)
+
+    within = attempts._within
+    monkeypatch.setattr(attempts, "_within", clocked)
+    found = judged(reward_fn, [sample("a")] * 50, timeout=0.1, retries=retries)
+    release.set()
+    assert rewards_of(found) == [None] * 50
+    assert calls == asked
+    assert sum(waited) == pytest.approx(0.1 * (len(asked) - 1))
+    assert all("gave no answer within 0.1 s" in one.trouble for one in found)
+
+
+def test_a_function_that_leaves_the_program_has_failed_and_no_more() -> None:
+    found = judged(lambda **_: sys.exit(3))
+    assert rewards_of(found) == [None] * 3
+    assert "SystemExit(3)" in found[0].trouble
+
+
+def test_a_function_may_stop_the_run() -> None:
+    def reward_fn(**_):
+        raise RunStopped("out of credit", "stopped", 1)
+
+    with pytest.raises(RunStopped, match="out of credit"):
+        judged(reward_fn)
+
+
+def test_a_function_that_spoils_its_arguments_spoils_only_its_own() -> None:
+    def reward_fn(outputs, prompts, **_):
+        seen.append([*prompts, *outputs])
+        prompts.clear()
+        return [float(len(outputs.pop(0))) if len(seen) > 1 else NAN for _ in range(len(outputs))]
+
+    seen: list[list[str]] = []
+    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_no_gradient_is_recorded_in_a_reward_and_without_a_limit_there_is_no_thread(timeout: float | None) -> None:
+    seen = []
+
+    def reward_fn(outputs, **_):
+        seen.append((torch.is_grad_enabled(), threading.current_thread() is threading.main_thread()))
+        return [0.0] * len(outputs)
+
+    judged(reward_fn, timeout=timeout)
+    assert seen == [(False, timeout is None)]
+
+
+def test_a_long_message_is_kept_on_one_line_and_short() -> None:
+    def reward_fn(**_):
+        raise ValueError("x\ny " * 500)
+
+    trouble = judged(reward_fn)[0].trouble
+    assert len(trouble) <= 300
+    assert "\n" not in trouble
+
+
+def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() -> None:
+    async def later(samples, prompts, outputs, tokenizer):
+        return [0.0]
+
+    for wrong in (
+        "not a function",
+        lambda outputs: [0.0],
+        later,
+    ):
+        with pytest.raises(InputError, match=r"needed: .*reward_fn\(samples, prompts, outputs, tokenizer"):
+            FunctionReward(wrong, TOKENIZER)  # type: ignore[arg-type]
+    asking = FunctionReward(lambda samples, prompts, outputs, tokenizer, answer: [0.0], TOKENIZER)
+    asking.check(["answer"])
+    with pytest.raises(InputError, match="missing a required argument: 'answer'"):
+        asking.check(["question"])
+    narrow = FunctionReward(lambda samples, prompts, outputs, tokenizer: [0.0], TOKENIZER)
+    with pytest.raises(InputError, match="answer"):
+        narrow.check(["answer"])
+    with pytest.raises(InputError, match="rename"):
+        FunctionReward(lengths, TOKENIZER).check(["prompts"])
+    FunctionReward(lengths, TOKENIZER).check(["answer"])
+    with pytest.raises(InputError, match="timeout"):
+        FunctionReward(lengths, TOKENIZER, timeout=0)
+    with pytest.raises(InputError, match="retries"):
+        FunctionReward(lengths, TOKENIZER, retries=-1)
+
+
+def test_the_run_stops_where_more_than_the_allowed_share_of_rewards_failed() -> None:
+    stop_if_too_many_failed(1, 10, 0.1, "x")
+    stop_if_too_many_failed(0, 10, 0.0, "x")
+    stop_if_too_many_failed(0, 0, 0.0, "x")
+    with pytest.raises(RunStopped, match=r"2 of 10 rewards could not be had.*one of them: gave nan") as stopped:
+        stop_if_too_many_failed(2, 10, 0.1, "gave nan")
+    assert (stopped.value.outcome, stopped.value.exit_code) == ("rewards_failed", 69)
+    with pytest.raises(RunStopped):
+        stop_if_too_many_failed(1, 1000, 0.0, "x")

@@ -1,0 +1,389 @@
+"""Bounds that end a run, the alarm for hacked rewards, and what must hold before the first update."""
+
+import json
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.scored_chat import ScoredChat
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion
+from lmgym.models.loading import load_tokenizer
+from lmgym.runs.flags import override
+from lmgym.scoring.retries import WHOLE_STALLS
+from lmgym.text import Conversation, Turn
+from ppo.bounds import refuse_impossible
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.experience import Experience, reward_and_advance
+from ppo.figures import of_rollouts
+from ppo.gyms import Gym, read_weights
+from ppo.models import Reference, build, frozen_modules
+from ppo.parts import count_iterations, make_engine
+from ppo.preflight import biases, check_finite, check_first_rollouts, check_gap, check_prompts, check_ratio, coarse
+from ppo.rollouts import Rollouts, gather
+from ppo.rounding import Rounding
+from ppo.safeguards import Alarm, collapse
+from ppo.sampling import SamplingPolicy
+from ppo.state import LoopState
+from ppo.train import train
+
+EOS = 1
+HEALTHY = {"policy/kl": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("found", "method", "why"),
+    [
+        ({}, {}, ""),
+        ({"policy/kl": 101.0}, {}, "101.0 nats a reply from its reference, more than max_kl=100"),
+        ({"policy/kl": 101.0}, {"max_kl": 0.0}, ""),
+        ({"policy/kl": math.nan}, {"max_kl": 0.0}, "nan nats"),
+        ({"rollout/reply_tokens": 1.9}, {}, "1.9 tokens on average, 20.0 at first"),
+        ({"rollout/reply_tokens": 1.9}, {"min_length": 0.0}, ""),
+        ({"reward/mean": -2.0}, {}, ""),
+        ({"reward/mean": -2.0}, {"min_reward": -1.0}, "less than min_reward=-1"),
+    ],
+)
+def test_a_run_ends_beyond_its_bounds_and_says_which(found: dict, method: dict, why: str) -> None:
+    said = collapse(HEALTHY | found, MethodConfig(**method), first_length=20.0)
+    assert (why in said) if why else said == ""
+
+
+def test_the_alarm_is_raised_once_where_the_watched_score_falls_while_the_reward_rises() -> None:
+    alarm = Alarm()
+    heard = [(1, 0.0, 1.0), (2, 0.5, 2.0), (3, 0.4, 1.0), (4, 0.6, 1.9), (5, 0.7, 1.5), (6, 0.8, 1.0)]
+    on = [alarm.hear(update, reward, gold, 0.1) for update, reward, gold in heard]
+    # at 3 the reward fell too, at 4 the fall is within two standard errors
+    assert on == [False, False, False, False, True, True]
+    assert alarm.raised_at == 5
+    again = Alarm()
+    again.load_state_dict(json.loads(json.dumps(alarm.state_dict())))
+    assert again.hear(7, 0.9, 1.0, 0.1)
+    assert again.raised_at == 5
+    assert "fell to 1.000 (best 2.000) while the reward rose from 0.500 to 0.800" in alarm.words(6, 0.8, 1.0)
+
+
+def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
+    method = MethodConfig(init_kl_coef=0.1, target=1.0)
+    state = LoopState.fresh(method)
+    state.kl.update(5.0, 128)
+    state.moments.update(torch.tensor([0.1, 0.7, 1 / 3]))
+    state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
+    state.alarm.hear(1, 0.1, 0.2, 0.1)
+    state.alarm.hear(2, 0.2, -0.2, 0.1)
+    state.before, state.rounding_gap = {"eval/gold": 0.2}, 1 / 30
+    found, fresh = LoopState.fresh(method), LoopState.fresh(method)
+    found.restore(json.loads(json.dumps(state.as_json())))
+    for part in fields(LoopState):
+        was, now, new = (getattr(one, part.name) for one in (state, found, fresh))
+        was, now, new = (one.state_dict() if hasattr(one, "state_dict") else one for one in (was, now, new))
+        assert now == was, part.name
+        assert now != new, f"{part.name} is not what a new run begins with"
+
+
+def configured(folder: Path, **method) -> PPOConfig:
+    return PPOConfig(
+        "x", ModelConfig(str(folder), precision="fp32"), RolloutConfig(max_new_tokens=4), method=MethodConfig(**method),
+        optimizer=OptimizerConfig(micro_batch=4),
+    )  # fmt: skip
+
+
+def episode(ids: tuple[int, ...], reward=1.0, reason: str = "eos") -> Episode:
+    said = Completion("", reason, ids, (-1.0,) * len(ids), len(ids))  # type: ignore[arg-type]
+    return Episode(0, "policy", [Step([7, 8, 9], "", said, reward)], True, False, None, {})
+
+
+def checked(rollouts: Rollouts, folder: Path, episodes: list[Episode], eos: int = EOS) -> None:
+    if not len(rollouts.logprobs):
+        rollouts.logprobs = rollouts.reference_logprobs = rollouts.sampler_logprobs
+    check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [eos], episodes, rollouts)
+
+
+def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_models: dict[str, Path]) -> None:
+    folder, episodes = small_models["gpt2"], [episode((20, 21, EOS)), episode((22, 23, 24, 25), 2.0, "length")]
+    checked(gather(episodes), folder, episodes)
+    shifted = gather(episodes)
+    shifted.scores = shifted.scores.roll(-1)
+    with pytest.raises(InputError, match=r"a score stands at token 2 of reply 1, .* \(id 24\), no reply's end"):
+        checked(shifted, folder, episodes)
+
+
+def test_dense_rewards_may_stand_anywhere(small_models: dict[str, Path]) -> None:
+    episodes = [episode((20, 21, EOS), (1.0, 2.0, 3.0))]
+    checked(gather(episodes), small_models["gpt2"], episodes)
+
+
+def test_an_eos_that_was_dropped_and_one_within_a_reply_that_did_not_end_are_found(small_models) -> None:
+    dropped, kept = [episode((20, 21))], [episode((20, EOS), 1.0, "length")]
+    for episodes in (dropped, kept):
+        with pytest.raises(InputError, match="eos must be sampled, kept and rewarded"):
+            checked(gather(episodes), small_models["gpt2"], episodes)
+
+
+def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path]) -> None:
+    folder, episodes = small_models["gpt2"], [episode((20, 21, EOS))]
+    pad = load_tokenizer(str(folder)).pad_token_id
+    with pytest.raises(InputError, match="pad and eos are one token"):
+        checked(gather(episodes), folder, episodes, eos=pad)
+    # one of several ids that end a reply, as Qwen's: the replies end all the same
+    several = gather(episodes)
+    several.logprobs = several.reference_logprobs = several.sampler_logprobs
+    check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [EOS, pad], episodes, several)
+    other = gather(episodes)
+    other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
+    with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):
+        checked(other, folder, episodes)
+
+
+def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    with pytest.raises(
+        InputError, match=r"differ by 0.01 nats .*fp32 allows 0.0001.* token 0 of reply 1, .* \(id 22\)"
+    ):
+        check_gap(config, tokenizer, rollouts)
+
+
+def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_half_more(small_models) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision="bf16"))
+    check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
+    with pytest.raises(InputError) as caught:
+        check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
+    assert str(caught.value).startswith(
+        "sampler and trainer differ: log-probabilities of 400 sampled tokens, as the sampler gives them in bf16, are "
+        "0.2 nats a token from the trainer's forward in fp32; the trainer's own in bf16 are 0.03 from it, which allows "
+        "0.05, most at token 0 of reply 1"
+    )
+    with pytest.raises(InputError, match=r"are 0\.05 nats a token from"):
+        check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
+    check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
+    check_gap(config, tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
+
+
+def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))])
+    rollouts.logprobs = rollouts.sampler_logprobs
+    config = replace(configured(folder), policy=ModelConfig(str(folder), precision="bf16"))
+    check_gap(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
+    assert coarse(config, Rounding(0.1, 0.3, 1000)) == []
+    [said] = coarse(config, Rounding(0.3, 0.3, 1000))
+    assert said.startswith("warning: bf16 is coarse for this policy: its log-probabilities differ by 0.3 nats a token")
+    assert said.endswith("clips ratios at 0.2; --precision fp32 learns from more than rounding")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision=precision))
+    with pytest.raises(InputError, match=r"token 1 of reply 0, .* \(id 21\) the log-probability nan: its weights hold"):
+        check_finite(config, tokenizer, rollouts)
+
+
+def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
+    check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
+    check_ratio(config, tokenizer, rollouts, places[:0], torch.zeros(0))
+    with pytest.raises(InputError, match=r"differ by 0.01 nats a token .*, most at token 1 of reply 1, .* \(id 23\)"):
+        check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.01]))
+    with pytest.raises(
+        InputError, match=r"differ by inf nats a token \(fp32 allows 0.0001\), most at token 0 of reply 1"
+    ):
+        check_ratio(config, tokenizer, rollouts, places, torch.tensor([math.nan, -5.0]))
+
+
+def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dict[str, Path]) -> None:
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    config = replace(config, policy=replace(config.policy, precision="bf16"))
+    places, off = torch.tensor([3, 4]), torch.tensor([-4.0, -5.1])  # 0.05 on average, of two tokens
+    check_ratio(config, tokenizer, rollouts, places, off, 0.03)
+    with pytest.raises(InputError, match=r"by 0.05 nats a token \(the policy's own bf16 is 0.003 from fp32, which all"):
+        check_ratio(config, tokenizer, rollouts, places, off, 0.003)
+
+
+def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[str, Path]) -> None:
+    config, tokenizer = configured(small_models["gpt2"]), load_tokenizer(str(small_models["gpt2"]))
+    long = Conversation((Turn("user", "many words " * 40),))
+    tasks = [{"prompt": "short"}, {"prompt": long}, {"prompt": Conversation((Turn("user", "a"),))}, {"start": 3}]
+    assert check_prompts(config, tokenizer, 1000, tasks) == []
+    [said] = check_prompts(config, tokenizer, 34, tasks)
+    assert said.startswith("1 of 3 prompts have more than 30 tokens, the longest ")
+    assert "they lose their oldest turns; of 1 only the end of the last turn is left" in said
+    refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
+    with pytest.raises(InputError, match=r"1 of 3 prompts have more than 30 tokens.*needed: shorter ones"):
+        check_prompts(refusing, tokenizer, 34, tasks)
+    narrow = replace(config, rollout=replace(config.rollout, max_prompt=12))
+    assert check_prompts(narrow, tokenizer, 1000, tasks)
+
+
+def test_a_biased_sampler_is_warned_of() -> None:
+    assert biases(PPOConfig("x")) == []
+    [said] = biases(PPOConfig("x", rollout=RolloutConfig(top_k=5, top_p=0.9)))
+    assert said.startswith("warning: top_k=5, top_p=0.9 in rollouts")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "method", "optimizer", "said"),
+    [
+        ({}, {}, {"global_batch": 63}, "63 cannot be shared by 2 ranks; use 62 or 64"),
+        ({"num_rollouts": 100}, {}, {}, "num_rollouts=100 is not a multiple of global_batch=64; use 64 or 128"),
+        ({"num_rollouts": 0}, {}, {}, "num_rollouts=0; needed: 1 or more"),
+        ({"temperature": 0.0}, {}, {}, "temperature=0.0; needed: above 0"),
+        ({}, {"ppo_epochs": 0}, {}, "ppo_epochs=0"),
+        ({}, {"gamma": 1.1}, {}, "gamma=1.1; needed: 0 to 1"),
+        ({}, {"num_layers_unfrozen": 0}, {}, "num_layers_unfrozen=0"),
+        ({}, {"target": 6.0, "init_kl_coef": 0.0}, {}, "target needs init_kl_coef above 0"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer, said: str) -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(**rollout), method=MethodConfig(**method))
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        refuse_impossible(replace(config, optimizer=replace(config.optimizer, **optimizer)), 2)
+    refuse_impossible(PPOConfig("x"), 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "said"),
+    [
+        ("method", {"horizon": 25.0, "target": 6.0}, "horizon=25 with num_rollouts=128; needed: a horizon above 25.6"),
+        ("method", {"horizon": 0.0}, "horizon=0.0; needed: above 0"),
+        ("method", {"target": -1.0}, "target=-1.0; needed: above 0"),
+        ("method", {"vf_coef": -1.0}, "vf_coef=-1.0; needed: 0 or more"),
+        ("method", {"vf_coef": math.nan}, "vf_coef=nan; needed: 0 or more"),
+        ("method", {"cliprange_value": -0.1}, "cliprange_value=-0.1; needed: above 0"),
+        ("method", {"cliprange_value": 0.0}, "cliprange_value=0.0; needed: above 0"),
+        ("method", {"num_layers_unfrozen": -7}, "num_layers_unfrozen=-7; needed: 1 or more, or -1"),
+        ("reward", {"cliprange_reward": 0.0}, "cliprange_reward=0.0; needed: above 0, or no reward is left"),
+        ("reward", {"cliprange_reward": -1.0}, "cliprange_reward=-1.0; needed: above 0"),
+        ("policy", {"lora_dropout": 0.1}, "lora_dropout=0.1; needed: 0: .* dropout is off in PPO"),
+        ("policy", {"packed": False}, "packed=False; needed: none; leave it out"),
+        ("run", {"data_workers": 2}, "data_workers=2; needed: 0"),
+        ("run", {"eval_updates": -1}, "eval_updates=-1; needed: 1 or more, or 0 for five"),
+        ("run", {"save_updates": -2}, "save_updates=-2; needed: 1 or more, 0 for five checkpoints"),
+        ("run", {"save_total_limit": 0}, "save_total_limit=0; needed: 1 or more"),
+        ("run", {"stall_timeout": math.nan}, "stall_timeout=nan; needed: seconds"),
+        ("run", {"memory_gb": 0.0}, "memory_gb=0.0; needed: above 0"),
+        ("optimizer", {"learning_rate": 0.0}, "learning_rate=0.0; needed: above 0"),
+        ("optimizer", {"weight_decay": -0.1}, "weight_decay=-0.1; needed: 0 or more"),
+        ("optimizer", {"adam_beta2": 1.0}, "adam_beta2=1.0; needed: 0 or more, below 1"),
+        ("optimizer", {"warmup": -3.0}, "warmup=-3.0; needed: a share of all updates below 1, or a number"),
+        ("optimizer", {"epochs": 0.0}, "epochs=0.0; needed: above 0"),
+        ("optimizer", {"max_updates": 0}, "max_updates=0; needed: 1 or more, or -1"),
+        ("optimizer", {"max_grad_norm": 0.0}, "max_grad_norm=0.0; needed: above 0"),
+        ("optimizer", {"seed": -1}, "seed=-1; needed: 0 to 4294967295"),
+        ("policy", {"lora_rank": -1}, "lora_rank=-1; needed: 1 or more, or 0"),
+        ("rollout", {"max_new_tokens": 0}, "max_new_tokens=0; needed: 1 or more"),
+        ("rollout", {"top_p": 0.0}, "top_p=0.0; needed: above 0, at most 1"),
+        ("rollout", {"top_k": -4}, "top_k=-4; needed: 0"),
+        ("rollout", {"repetition_penalty": 0.0}, "repetition_penalty=0.0; needed: above 0"),
+        ("rollout", {"eval_size": -3.0}, "eval_size=-3.0; needed: a share below 1, or a whole number"),
+        ("rollout", {"eval_size": 2.5}, "eval_size=2.5; needed: a share below 1, or a whole number"),
+        ("rollout", {"eval_size": math.inf}, "eval_size=inf; needed: a share below 1, or a whole number"),
+        ("rollout", {"max_prompt": -1}, "max_prompt=-1; needed: 1 or more, or 0"),
+        ("rollout", {"batch_rows": 0}, "batch_rows=0; needed: 1 or more"),
+        ("rollout", {"cache_gb": -1.0}, "cache_gb=-1.0; needed: 0"),
+        ("reward", {"missing_eos_penalty": math.nan}, "missing_eos_penalty=nan; needed: 0 or more"),
+        ("reward", {"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0; needed: 0 or more"),
+        ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 or more"),
+        ("reward", {"reward_timeout": 0.0}, "reward_timeout=0.0; needed: seconds above 0"),
+        ("method", {"stop_kl": -1.0}, "stop_kl=-1.0; needed: above 0, or 0"),
+        ("method", {"critic_warmup": -1}, "critic_warmup=-1; needed: iterations, or 0"),
+        ("method", {"max_kl": -1.0}, "max_kl=-1.0; needed: above 0, or 0"),
+        ("method", {"min_reward": math.nan}, "min_reward=nan; needed: a number"),
+        ("method", {"min_length": 5.0}, "min_length=5.0; needed: a share of the first length below 1"),
+        ("run", {"log_updates": 5}, "log_updates=5; needed: 10, .* a line an iteration, which is 8 updates"),
+    ],
+)
+def test_numbers_that_would_do_harm_or_nothing_are_refused_before_models_are_loaded(group, changes, said: str) -> None:
+    config = PPOConfig("x", policy=ModelConfig("nowhere"))
+    with pytest.raises(InputError, match=said):
+        train(replace(config, **{group: replace(getattr(config, group), **changes)}), pytest.fail)
+
+
+def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
+    policy = ModelConfig("nowhere", precision="fp16")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
+        train(PPOConfig("x", policy=policy), pytest.fail)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(InputError, match=r"fp16 without --deepspeed.*use bf16 or fp32, or add --deepspeed"):
+        train(PPOConfig("x", policy=policy), pytest.fail)
+    refuse_impossible(PPOConfig("x", policy=policy, run=RunConfig(deepspeed="configs/zero2.json")), 2)
+
+
+def test_numbers_that_mean_something_are_not_refused() -> None:
+    method = MethodConfig(vf_coef=0.0, cliprange_value=math.inf, cliprange=math.inf, horizon=26.0, target=6.0)
+    config = PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf))
+    refuse_impossible(config, 2)
+    # each is at its edge: a hair further it is refused
+    for name, value in {"vf_coef": -1e-9, "cliprange_value": math.nan, "cliprange": math.nan, "horizon": 25.6}.items():
+        with pytest.raises(InputError, match=f"^{name}="):
+            refuse_impossible(replace(config, method=replace(method, **{name: value})), 2)
+    with pytest.raises(InputError, match=r"^cliprange_reward=nan"):
+        refuse_impossible(replace(config, reward=RewardConfig(cliprange_reward=math.nan)), 2)
+
+
+def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
+    config = PPOConfig("x", optimizer=OptimizerConfig(global_batch=128, max_updates=6))
+    assert config.updates_an_iteration * count_iterations(config, Gym([{}] * 1000, [], ScoredChat, None, "")) == 8
+    with pytest.raises(SystemExit):
+        override(config, ["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "PPO with the iteration in which they are reached" in shown
+
+
+def test_weights_of_scorers_are_read_and_refused() -> None:
+    assert read_weights("b=-2", "a=x,b=y") == {"a": 1.0, "b": -2.0}
+    with pytest.raises(InputError, match="'much' is no number"):
+        read_weights("a=much", "a=x")
+    with pytest.raises(InputError, match="names c; the scorers are a, b"):
+        read_weights("c=1", "a=x,b=y")
+
+
+@pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])
+def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(changes, small_models) -> None:
+    lora = changes.get("lora", 0)
+    config = configured(small_models["llama"], **{k: v for k, v in changes.items() if k != "lora"})
+    config = replace(config, policy=replace(config.policy, lora_rank=lora))
+    tokenizer = load_tokenizer(config.policy.model)
+    actor, reference = build(config, tokenizer)
+    assert (reference is None) == bool(lora), "a policy with adapters is its own reference, without them"
+    sampler = SamplingPolicy(actor, tokenizer, "fp32", False, False, 8)
+    engine = make_engine(config, actor, None)
+    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")])
+    experience = Experience(config, engine, reference, torch.device("cpu"))
+    experience.measure(rollouts)
+    assert torch.equal(rollouts.logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
+    sums = of_rollouts(rollouts, reward_and_advance(rollouts, config, 0.1), 0.1)
+    assert sums["policy/kl"][0] == sums["policy/kl_k3"][0] == 0
+    with torch.no_grad():
+        for name, parameter in actor.policy.named_parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 if "lora_B" in name or not lora else 0.0)
+    before = rollouts.reference_logprobs.clone()
+    sampler.sync()
+    experience.measure(rollouts)
+    assert torch.allclose(rollouts.reference_logprobs, before, atol=1e-6), "the reference has not moved"
+    assert (rollouts.logprobs - before).abs().max() > 1e-3, "the policy has"
+    if isinstance(reference, Reference):
+        shared = {id(p) for p in actor.parameters()} & {id(p) for p in reference.model.parameters()}
+        frozen = frozen_modules(actor.causal, 1) if changes else []
+        assert shared == {id(p) for module in frozen for p in module.parameters()}
+
+
+def test_rewards_that_always_stall_are_given_up_before_the_run_counts_as_stalled() -> None:
+    assert RewardConfig().reward_timeout * (WHOLE_STALLS + 1) < RunConfig().stall_timeout

@@ -1,0 +1,172 @@
+"""One run a folder: who is refused, and when a folder is free again."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lmgym.errors import InputError, RunStopped
+from lmgym.runs.flags import override
+from lmgym.runs.locks import FolderLock, is_free, refuse_if_held
+from reward_models.config import RewardConfig, RunConfig
+
+HOLD = "import sys, time; from lmgym.runs.locks import FolderLock; lock = FolderLock(sys.argv[1]); "
+WAIT = "print('held', flush=True); time.sleep(60)"
+# a worker, as those that prepare data: forked, and not told of the end of the process that it belongs to
+FORK = "import os; worker = os.fork(); worker or time.sleep(60); print(worker, flush=True); time.sleep(60)"
+
+
+@contextmanager
+def holder(folder: Path, then: str = WAIT) -> Iterator[tuple[subprocess.Popen, str]]:
+    """A process that has the folder, and what it said."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD + then, str(folder)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_is_refused_and_told_who_has_the_folder(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        with pytest.raises(RunStopped) as caught:
+            FolderLock(tmp_path)
+    said = str(caught.value)
+    assert (caught.value.exit_code, caught.value.outcome) == (73, "refused")
+    assert said.startswith(f"{tmp_path} is in use by another run (host {socket.gethostname()}, process {process.pid}, ")
+    assert re.search(r"since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\); wait for it, stop it, or name another", said)
+
+
+def test_a_refused_process_does_not_take_the_name_of_the_holder_away(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        for _ in range(2):
+            with pytest.raises(RunStopped, match=f"process {process.pid},"):
+                FolderLock(tmp_path)
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        assert not is_free(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (tmp_path / ".lock").exists()
+        FolderLock(tmp_path).release()
+
+
+def test_a_worker_that_outlives_a_killed_process_does_not_hold_its_lock(tmp_path: Path) -> None:
+    with holder(tmp_path, FORK) as (process, worker):
+        assert not is_free(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        try:
+            assert is_free(tmp_path)
+        finally:
+            os.kill(int(worker), signal.SIGKILL)  # raises where the worker had not outlived it
+
+
+def test_a_forked_worker_that_ends_leaves_the_lock_to_its_process(tmp_path: Path) -> None:
+    with holder(tmp_path, "import os; os.fork() or os._exit(0); os.wait(); " + WAIT):
+        assert not is_free(tmp_path)
+
+
+def test_a_released_folder_can_be_taken_again(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path / "new" / "folder")
+    assert not is_free(tmp_path / "new" / "folder")
+    first.release()
+    first.release()
+    second = FolderLock(tmp_path / "new" / "folder")
+    assert json.loads((tmp_path / "new" / "folder" / ".lock").read_text())["pid"] == os.getpid()
+    second.release()
+
+
+def test_a_lock_file_that_was_left_behind_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text('{"host": "elsewhere", "pid": 1, "started": "long ago"}\n{"cut')
+    refuse_if_held(tmp_path)
+    lock = FolderLock(tmp_path)
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()  # nothing of the former is left
+    lock.release()
+
+
+def test_a_holder_that_has_not_said_who_it_is_refuses_all_the_same(tmp_path: Path) -> None:
+    with holder(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(RunStopped, match="a process that has not said which yet"):
+            refuse_if_held(tmp_path)
+
+
+def test_looking_writes_nothing(tmp_path: Path) -> None:
+    refuse_if_held(tmp_path / "none")
+    refuse_if_held(tmp_path)
+    assert is_free(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with holder(tmp_path):
+        before = (tmp_path / ".lock").read_bytes()
+        with pytest.raises(RunStopped):
+            refuse_if_held(tmp_path)
+        assert (tmp_path / ".lock").read_bytes() == before
+
+
+def test_who_only_looks_is_taken_for_a_run_by_nobody(tmp_path: Path) -> None:
+    FolderLock(tmp_path).release()
+    looking = (tmp_path / ".lock").open()
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert is_free(tmp_path)
+    threading.Timer(0.1, looking.close).start()
+    FolderLock(tmp_path).release()  # a run waits for the end of a look
+
+
+def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write a run to .*file/out: Not a directory; free space, or name"):
+        FolderLock(tmp_path / "file" / "out")
+
+
+@dataclass(frozen=True)
+class Small:
+    """A config of another stage, which has a folder as well."""
+
+    folder: str = ""
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def output(self) -> str:
+        return self.folder
+
+
+def test_a_command_for_a_folder_in_use_ends_before_anything_is_loaded(tmp_path: Path, capsys) -> None:
+    with holder(tmp_path) as (process, _):
+        with pytest.raises(SystemExit) as caught:
+            override(Small(), ["--folder", str(tmp_path)])
+    assert caught.value.code == 73
+    assert f"error: {tmp_path} is in use by another run (host " in (said := capsys.readouterr().err)
+    assert f"process {process.pid}," in said
+
+
+def test_a_dry_run_of_a_folder_in_use_is_allowed(tmp_path: Path) -> None:
+    with holder(tmp_path):
+        assert override(Small(), ["--folder", str(tmp_path), "--dry_run"]).folder == str(tmp_path)
+    assert override(Small(), ["--folder", str(tmp_path)]).folder == str(tmp_path)
+
+
+def test_the_config_of_reward_models_has_a_folder_to_be_refused_by(tmp_path: Path) -> None:
+    with holder(tmp_path), pytest.raises(SystemExit) as caught:
+        override(RewardConfig("bce"), ["--output", str(tmp_path)])
+    assert caught.value.code == 73
+
+
+def test_locks_and_flags_load_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'transformers'}"
+    code = f"import lmgym.runs.locks, lmgym.runs.flags, sys; print(sorted({heavy} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

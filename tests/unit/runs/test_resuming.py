@@ -1,0 +1,407 @@
+"""How a run begins: what is gone on with, what is refused and why, and what of the former run is kept."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmgym.errors import InputError, RunStopped
+from lmgym.runs.checkpoints import Checkpoint, Checkpoints, read
+from lmgym.runs.locks import FolderLock, is_free
+from lmgym.runs.record import versions
+from lmgym.runs.resuming import Start, describe, find_start
+from lmgym.runs.run import Run
+
+FACTS: dict[str, Any] = {
+    "engine": "ZeRO 2",
+    "ranks": 2,
+    "accumulation": 4,
+    "data": "0123456789abcdef",
+    "settings": {"learning_rate": 0.001, "global_batch": 16, "micro_batch": 2, "warmup": None},
+    "versions": {"python": "3.11.7", "torch": "2.6.0"},
+}
+
+
+def with_changes(**changes: Any) -> dict[str, Any]:
+    return {**FACTS, **changes}
+
+
+def with_settings(**changes: Any) -> dict[str, Any]:
+    return with_changes(settings={**FACTS["settings"], **changes})
+
+
+def former_run(folder: Path, *steps: int, outcome: str = "killed") -> str:
+    """A folder with a run that has a checkpoint at each of the steps, and its id."""
+    run = begin(folder, Start("former"))
+    for step in (1, *steps):
+        run.log(step, {"loss": 1 / step})
+    for step in steps:
+        save(folder, step, "former")
+    if outcome == "killed":
+        release(run)
+    else:
+        run.finish(outcome)
+    return "former"
+
+
+def begin(folder: Path, start: Start | None) -> Run:
+    return Run.start(folder, {"learning_rate": 1e-3}, seed=0, tracking="none", start=start)
+
+
+def release(run: Run) -> None:
+    """What the operating system does with a lock when its process is killed."""
+    assert run._lock
+    run._lock.release()
+
+
+def save(folder: Path, step: int, owner: str) -> Path:
+    found = Checkpoints(folder / "checkpoints", owner, limit=9)
+    return found.save(step, lambda path: (path / "weights").write_text(f"after {step}"), FACTS)
+
+
+def found_start(folder: Path, *facts: Any, **options: Any) -> Start:
+    """A start whose lock is free again."""
+    start = find_start(folder, *(facts or [FACTS]), **options)
+    assert start.lock
+    start.lock.release()
+    return start
+
+
+def metrics(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def record(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def test_a_new_folder_begins_a_new_run_and_is_held(tmp_path: Path) -> None:
+    start = find_start(tmp_path / "new", FACTS)
+    assert (start.checkpoint, start.resumed_at, start.notes) == (None, None, ())
+    assert re.fullmatch("[0-9a-f]{32}", start.run_id)
+    assert not is_free(tmp_path / "new")
+    assert start.lock
+    start.lock.release()
+    assert found_start(tmp_path / "new").run_id != start.run_id
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    with pytest.raises(RunStopped) as caught:
+        find_start(tmp_path, FACTS)
+    assert caught.value.exit_code == 73
+    lock.release()
+
+
+def test_a_finished_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="finished")
+    start = found_start(tmp_path, with_changes(engine="without DeepSpeed"))  # nor are its facts of interest
+    assert (start.resumed_at, start.notes) == (None, ())
+    assert start.run_id != "former"
+
+
+@pytest.mark.parametrize("outcome", ["killed", "interrupted", "failed", "non_finite", "stalled"])
+def test_a_run_that_did_not_finish_is_gone_on_with_from_its_newest_checkpoint(tmp_path: Path, outcome: str) -> None:
+    former_run(tmp_path, 10, 20, outcome=outcome)
+    start = found_start(tmp_path)
+    assert (start.run_id, start.resumed_at) == ("former", 20)
+    assert start.checkpoint
+    assert start.checkpoint.path == tmp_path / "checkpoints" / "step-00000020"
+    assert start.notes == (f"going on from {start.checkpoint.path}",)
+
+
+NO_RECORD = ["", "[]", "{}", '{"outcome": "killed"}', '{"id": "for', '{"id": 3}', "[" * 100_000, None]
+
+
+def lose_record(folder: Path, damage: str | None) -> None:
+    """Damages the record of a run, or removes it."""
+    if damage is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(damage)
+
+
+@pytest.mark.parametrize("damage", NO_RECORD)
+def test_checkpoints_whose_record_is_lost_are_neither_begun_anew_beside_nor_gone_on_with(
+    tmp_path: Path, damage: str | None
+) -> None:
+    former_run(tmp_path, 10, 20)
+    lose_record(tmp_path, damage)
+    before = names(tmp_path)
+    with pytest.raises(InputError) as caught:
+        find_start(tmp_path, FACTS)
+    said = str(caught.value)
+    newest = tmp_path / "checkpoints" / "step-00000020"
+    found = "is absent" if damage is None else "cannot be read"
+    assert f"the newest {newest}, and its run.json, which says whose they are, {found}; to go on" in said
+    assert "--resume never" in said
+    assert len(said.splitlines()) == 1
+    assert is_free(tmp_path)
+    assert names(tmp_path) == before
+    # the ways out that it names, each taken
+    command = re.search("to go on from them: (.*); to begin anew", said)
+    assert command
+    anew = tmp_path.with_name(f"{tmp_path.name}-anew")
+    shutil.copytree(tmp_path, anew)
+    assert found_start(anew, resume="never").resumed_at is None
+    subprocess.run(command[1], shell=True, check=True)
+    assert (found_start(tmp_path).run_id, found_start(tmp_path).resumed_at) == ("former", 20)
+
+
+def test_a_lost_record_is_restored_from_the_one_that_was_kept(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    release(begin(tmp_path, find_start(tmp_path, FACTS)))
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match=f"to go on from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
+        find_start(tmp_path, FACTS)
+
+
+@pytest.mark.parametrize("damage", NO_RECORD)
+def test_without_a_whole_checkpoint_a_lost_record_begins_a_new_run(tmp_path: Path, damage: str | None) -> None:
+    former_run(tmp_path, 10)
+    (tmp_path / "checkpoints" / "step-00000010" / "weights").unlink()
+    lose_record(tmp_path, damage)
+    start = find_start(tmp_path, FACTS)
+    assert start.resumed_at is None
+    begin(tmp_path, start).finish()
+    if damage is not None:
+        assert (tmp_path / "run.1.json").read_text() == damage
+
+
+@pytest.mark.parametrize("facts", [{}, {"engine": 3}, FACTS | {"settings": []}, FACTS | {"versions": None}])
+def test_facts_that_are_none_are_refused_in_one_line(tmp_path: Path, facts: dict[str, Any]) -> None:
+    former_run(tmp_path, 10)
+    Checkpoints(tmp_path / "checkpoints", "former").save(20, lambda path: (path / "weights").touch(), facts)
+    with pytest.raises(InputError) as caught:
+        find_start(tmp_path, FACTS)
+    assert "step-00000020" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_checkpoints_of_another_run_are_not_gone_on_with(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    shutil.rmtree(tmp_path / "checkpoints")
+    path = save(tmp_path, 20, "somebody else")
+    start = found_start(tmp_path)
+    assert start.resumed_at is None
+    assert start.run_id != "former"
+    assert start.notes == (f"{path} was skipped: it belongs to another run",)
+
+
+def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_it_taken(tmp_path: Path) -> None:
+    former_run(tmp_path, 10, 20)
+    (tmp_path / "checkpoints" / "step-00000020" / "weights").write_text("after 2!")
+    start = found_start(tmp_path)
+    assert (start.run_id, start.resumed_at) == ("former", 10)
+    assert start.notes == (
+        f"{tmp_path}/checkpoints/step-00000020 was skipped: weights has changed since it was written (sha256)",
+        f"going on from {tmp_path}/checkpoints/step-00000010",
+    )
+
+
+def test_on_demand_a_new_run_begins(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    start = found_start(tmp_path, resume="never")
+    assert (start.resumed_at, start.notes) == (None, ())
+    assert start.run_id != "former"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (with_changes(engine="without DeepSpeed"), ["under ZeRO 2,", "is without DeepSpeed;", "the same launch"]),
+        (with_changes(engine="ZeRO 3"), ["under ZeRO 2,", "is ZeRO 3;"]),
+        (with_changes(ranks=4), ["by 2 rank(s)", "has 4;", "--num_gpus 2 ", "--nproc_per_node 2)", "--reshard"]),
+        (with_changes(data="fedcba9876543210"), ["fingerprint 0123456789ab,", "now fedcba987654)", "same rows"]),
+        (with_settings(learning_rate=0.002), ["settings: learning_rate was 0.001, now 0.002;", "give the same"]),
+        (with_settings(warmup=5), ["warmup was None, now 5;"]),
+        (with_settings(micro_batch=4), ["micro_batch was 2, now 4;"]),
+        (with_settings(global_batch=8, micro_batch=1), ["global_batch was 16, now 8; micro_batch was 2, now 1;"]),
+        (with_settings(beta=0.1), ["beta was None, now 0.1;"]),
+        (
+            with_changes(settings={"learning_rate": 0.001, "micro_batch": 2}),
+            ["settings: global_batch was 16, now None;"],
+        ),
+    ],
+)
+def test_what_is_not_the_same_run_is_refused_with_both_values_and_the_ways_out(
+    tmp_path: Path, facts: dict[str, Any], words: list[str]
+) -> None:
+    former_run(tmp_path, 10)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(InputError) as caught:
+        find_start(tmp_path, facts)
+    said = str(caught.value)
+    assert all(word in said for word in [*words, "--resume never", "another --output", str(tmp_path)]), said
+    assert is_free(tmp_path)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert found_start(tmp_path, facts, resume="never").resumed_at is None
+    assert found_start(tmp_path).resumed_at == 10
+
+
+def test_resharding_lets_ranks_and_the_batches_of_each_differ_and_nothing_else(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    other = with_settings(micro_batch=4) | {"ranks": 1, "accumulation": 4}
+    assert found_start(tmp_path, other, reshard=True).resumed_at == 10
+    for change, word in (
+        ({"engine": "ZeRO 3"}, "under ZeRO 2"),
+        ({"data": "fedcba9876543210"}, "fingerprint"),
+        ({"settings": FACTS["settings"] | {"global_batch": 8}}, "global_batch was 16, now 8"),
+    ):
+        with pytest.raises(InputError, match=word):
+            find_start(tmp_path, other | change, reshard=True)
+
+
+def test_other_versions_are_said_and_gone_on_with(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    start = found_start(tmp_path, with_changes(versions={"python": "3.11.7", "torch": "2.7.0", "peft": "0.17"}))
+    assert start.resumed_at == 10
+    assert start.notes[0] == (
+        "the checkpoint was written with torch 2.6.0, now 2.7.0: results may differ in the last digits"
+    )
+    assert len(start.notes) == 2
+
+
+def test_facts_are_as_json_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    facts = describe({"betas": (0.9, 0.99), "warmup": None}, "ZeRO 2", 4, "abc")
+    assert facts == json.loads(json.dumps(facts))
+    assert facts["settings"] == {"betas": [0.9, 0.99], "warmup": None}
+    assert (facts["engine"], facts["ranks"], facts["accumulation"], facts["data"]) == ("ZeRO 2", 2, 4, "abc")
+    assert facts["versions"] == versions()
+
+
+def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_former_files_aside(
+    tmp_path: Path,
+) -> None:
+    former_run(tmp_path, 10, 20, 25)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000025")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1')  # a kill within a line
+    written = (tmp_path / "metrics.jsonl").read_text()
+    run = begin(tmp_path, find_start(tmp_path, FACTS))
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(written.splitlines(keepends=True)[:3])
+    run.log(21, {"loss": 0.5})
+    now, former = record(tmp_path / "run.json"), record(tmp_path / "run.1.json")
+    assert (now["id"], now["outcome"], now["resumed_at"]) == ("former", "running", 20)
+    assert (former["id"], former["outcome"], former["resumed_at"]) == ("former", "killed", None)
+    assert metrics(tmp_path / "metrics.jsonl") == [1, 10, 20, 21]
+    assert (tmp_path / "metrics.1.jsonl").read_text() == written
+    assert names(tmp_path) == {"run.json", "run.1.json", "metrics.jsonl", "metrics.1.jsonl", "checkpoints"}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-00000010", "step-00000020"}
+    assert not is_free(tmp_path)
+    run.finish("interrupted", 75)
+    assert is_free(tmp_path)
+    assert found_start(tmp_path).resumed_at == 20
+
+
+def test_what_was_said_of_a_loss_that_was_not_finite_is_set_aside_by_the_run_that_goes_on(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    (tmp_path / "non_finite.json").write_text("{}")
+    begin(tmp_path, find_start(tmp_path, FACTS)).finish()
+    assert not (tmp_path / "non_finite.json").exists()
+    assert (tmp_path / "non_finite.1.json").exists()
+
+
+def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "run/seconds": 3.0, "run/loss": 0.5}\n')  # killed between its last update and its end
+    run = begin(tmp_path, find_start(tmp_path, FACTS))
+    run.log(10, {"run/loss": 0.5})
+    release(run)
+    assert metrics(tmp_path / "metrics.jsonl") == [1, 10, 10]
+
+
+def test_a_former_run_that_said_how_it_ended_keeps_its_word(tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="interrupted")
+    begin(tmp_path, find_start(tmp_path, FACTS)).finish()
+    assert record(tmp_path / "run.1.json")["outcome"] == "interrupted"
+
+
+def test_a_run_that_begins_anew_sets_the_checkpoints_aside_too(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    run = begin(tmp_path, find_start(tmp_path, FACTS, resume="never"))
+    expected = {"run.json", "run.1.json", "metrics.jsonl", "metrics.1.jsonl", "checkpoints.1"}
+    assert names(tmp_path) == expected
+    assert isinstance(read(tmp_path / "checkpoints.1" / "step-00000010", "former"), Checkpoint)
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    assert metrics(tmp_path / "metrics.1.jsonl") == [1, 10]
+    assert (record(tmp_path / "run.1.json")["outcome"], record(tmp_path / "run.json")["resumed_at"]) == ("killed", None)
+    release(run)
+    begin(tmp_path, None).finish()
+    assert names(tmp_path) == expected | {"run.2.json", "metrics.2.jsonl"}
+
+
+@pytest.mark.parametrize("words", ["{}/model", "joint={}/model,gold=elsewhere", "{}/checkpoints/step-00000010"])
+def test_what_is_to_be_set_aside_cannot_be_read_by_the_run_that_begins_anew(words: str, tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="finished")
+    (tmp_path / "model").mkdir()
+    facts = with_settings(model=words.format(tmp_path))
+    with pytest.raises(InputError, match=r"is a result in .* needed: another --output"):
+        find_start(tmp_path, facts)
+    assert is_free(tmp_path)
+    assert not (tmp_path / "run.1.json").exists()
+    assert found_start(tmp_path / "other", facts).resumed_at is None
+
+
+def test_a_run_may_be_begun_again_many_times(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    for times in (1, 2, 3):
+        release(run := begin(tmp_path, find_start(tmp_path, FACTS)))
+        assert run.folder == tmp_path
+        assert metrics(tmp_path / "metrics.jsonl") == [1, 10]
+        assert (tmp_path / f"run.{times}.json").exists()
+        assert record(tmp_path / "run.json")["id"] == "former"
+
+
+def test_a_kill_while_a_run_begins_again_does_not_lose_the_way_back(tmp_path: Path) -> None:
+    """Killed at each step of the start: the next start goes on from the same checkpoint, with the same metrics."""
+    before, folder = tmp_path / "before", tmp_path / "run"
+    former_run(before, 10)
+    for fatal in range(1, 100):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(before, folder)
+        if begun_in_a_child(folder, fatal):
+            break
+        start = find_start(folder, FACTS)
+        assert (start.run_id, start.resumed_at) == ("former", 10), fatal
+        begin(folder, start).finish()
+        assert metrics(folder / "metrics.jsonl") == [1, 10], fatal
+    print(f"{fatal - 1} kill points")
+    assert 8 <= fatal - 1 < 99
+
+
+def begun_in_a_child(folder: Path, fatal: int) -> bool:
+    """Goes on with the run in a forked process that dies before the nth open, rename or removal; whether it did not."""
+    child = os.fork()
+    if child == 0:
+        left = [fatal]
+
+        def hear(event: str, arguments: tuple) -> None:
+            if event in ("os.rename", "os.remove") or (event == "open" and str(folder) in str(arguments[0])):
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            start = find_start(folder, FACTS)
+            sys.addaudithook(hear)
+            begin(folder, start)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code == 0

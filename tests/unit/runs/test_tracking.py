@@ -1,0 +1,211 @@
+"""Where metrics go, what is said about it, and that no tracker stops a run."""
+
+import builtins
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from patience import PATIENCE
+
+from lmgym.errors import InputError
+from lmgym.runs.tracking import adopt_original_token_names, choose, hub_token, start_tracker
+
+NAMES = ("WANDB_API_KEY", "WANDB_AUTH_TOKEN", "WANDB_MODE", "WANDB_PROJECT", "HF_TOKEN", "HUGGINGFACE_TOKEN")
+KEY = {"WANDB_API_KEY": "k" * 40}
+
+
+@pytest.fixture(autouse=True)
+def _no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        # set first, so that what the code under test sets is taken back too
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+class FakeSettings:
+    """Takes the settings that it knows, like the real one."""
+
+    model_fields = ("init_timeout", "silent")
+
+    def __init__(self, init_timeout: float, silent: bool) -> None:
+        self.init_timeout = init_timeout
+
+
+class FakeWandb:
+    """A wandb that remembers what it was given and fails at one point of its life."""
+
+    Settings = FakeSettings
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.fails_at = fails_at
+        self.started: dict[str, Any] = {}
+        self.lines: list[dict[str, float]] = []
+        self.calls: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails_at:
+            raise RuntimeError(f"{name} is down\nand says so at length")
+
+    def init(self, **started: Any) -> Any:
+        self._called("init")
+        self.started = started
+        return SimpleNamespace(url="https://fake", define_metric=lambda *a, **k: None, log=self.log, finish=self.finish)
+
+    def log(self, line: dict[str, float]) -> None:
+        self._called("log")
+        self.lines.append(line)
+
+    def finish(self) -> None:
+        self._called("finish")
+
+
+def run_with(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch, folder: Path, tracking: str = "offline") -> None:
+    """A whole life of a tracker on the fake."""
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    tracker = start_tracker(tracking, folder, {"seed": 1}, "named")  # type: ignore[arg-type]
+    tracker.log(1, {"loss": 2.0})
+    tracker.log(2, {"loss": 1.0})
+    tracker.finish()
+    tracker.log(3, {"loss": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("tracking", "environment", "mode"),
+    [
+        ("auto", {}, "none"),
+        ("auto", {"WANDB_API_KEY": ""}, "none"),
+        ("auto", KEY, "online"),
+        ("auto", {"WANDB_AUTH_TOKEN": "k"}, "online"),
+        ("auto", KEY | {"WANDB_MODE": "offline"}, "offline"),
+        ("auto", {"WANDB_MODE": "offline"}, "offline"),
+        ("auto", KEY | {"WANDB_MODE": "disabled"}, "none"),
+        ("auto", {"WANDB_MODE": "online"}, "none"),
+        ("wandb", KEY, "online"),
+        ("wandb", {}, "offline"),
+        ("wandb", KEY | {"WANDB_MODE": "disabled"}, "none"),
+        ("offline", KEY, "offline"),
+        ("offline", {}, "offline"),
+        ("none", KEY | {"WANDB_MODE": "offline"}, "none"),
+    ],
+)
+def test_the_choice_follows_what_is_asked_the_key_and_wandb_mode(
+    tracking: str, environment: dict[str, str], mode: str
+) -> None:
+    assert choose(tracking, environment).mode == mode
+
+
+def test_the_choice_is_said_in_one_line_with_its_reason() -> None:
+    assert str(choose("auto", {})) == (
+        "tracking: metrics.jsonl only (no WANDB_API_KEY found; --tracking offline records a wandb run without one)"
+    )
+    assert "offline (no WANDB_API_KEY found" in str(choose("wandb", {}))
+    assert KEY["WANDB_API_KEY"] not in str(choose("auto", KEY))
+
+
+def test_an_unknown_choice_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"tracking='tensorboard'; needed one of auto, wandb, offline, none"):
+        choose("tensorboard", {})
+
+
+def test_wandb_gets_config_folder_steps_and_a_limit_on_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeWandb()
+    run_with(fake, monkeypatch, tmp_path)
+    assert fake.lines == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    assert fake.calls == ["init", "log", "log", "finish"]
+    assert {"mode": "offline", "dir": str(tmp_path), "name": "named", "config": {"seed": 1}}.items() <= (
+        fake.started.items()
+    )
+    assert 0 < fake.started["settings"].init_timeout <= 60
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+@pytest.mark.parametrize("point", ["init", "log", "finish"])
+def test_a_tracker_that_fails_is_dropped_with_one_line_and_never_called_again(
+    point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeWandb(fails_at=point)
+    run_with(fake, monkeypatch, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("warning: wandb failed to")
+    assert f"RuntimeError: {point} is down" in lines[1]
+    assert fake.calls[-1] == point
+    assert fake.calls.count(point) == 1
+
+
+def test_a_machine_without_wandb_goes_on_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # Python's own way to say: not there
+    tracker = start_tracker("offline", tmp_path, {}, "named")
+    tracker.log(1, {"loss": 2.0})
+    tracker.finish()
+    assert "ModuleNotFoundError" in capsys.readouterr().out
+
+
+def test_wandb_asked_for_without_a_key_goes_offline_and_never_prompts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("prompted"))
+    fake = FakeWandb()
+    run_with(fake, monkeypatch, tmp_path, tracking="wandb")
+    assert fake.started["mode"] == "offline"
+
+
+def test_the_original_name_of_the_wandb_key_takes_it_online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WANDB_AUTH_TOKEN", "original")
+    fake = FakeWandb()
+    run_with(fake, monkeypatch, tmp_path, tracking="auto")
+    assert fake.started["mode"] == "online"
+    assert os.environ["WANDB_API_KEY"] == "original"  # pragma: allowlist secret
+
+
+def test_the_hub_token_comes_from_either_name_and_todays_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub_token() is None
+    monkeypatch.setenv("HUGGINGFACE_TOKEN", "original")
+    assert hub_token() == "original"
+    adopt_original_token_names()
+    assert os.environ["HF_TOKEN"] == "original"
+    monkeypatch.setenv("HF_TOKEN", "today")
+    adopt_original_token_names()
+    assert hub_token() == os.environ["HF_TOKEN"] == "today"
+
+
+LIFE = """
+import sys
+from pathlib import Path
+from lmgym.runs.tracking import start_tracker
+
+tracker = start_tracker(sys.argv[1], Path(sys.argv[2]), {"seed": 1}, "named")
+tracker.log(2, {"loss": 2.0})
+tracker.log(1, {"loss": float("nan")})
+tracker.finish()
+print("wandb" in sys.modules)
+"""
+
+
+def life(tracking: str, folder: Path) -> list[str]:
+    """What a process prints that tracks two lines; a process of its own, for wandb leaves a service behind."""
+    command = [sys.executable, "-c", LIFE, tracking, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
+    )
+    return (done.stdout + done.stderr).splitlines()
+
+
+def test_files_alone_never_import_wandb(tmp_path: Path) -> None:
+    assert life("auto", tmp_path)[-1] == "False"
+
+
+def test_a_real_offline_run_is_recorded_in_the_folder(tmp_path: Path) -> None:
+    said = life("offline", tmp_path)
+    assert said == ["tracking: metrics.jsonl and wandb, offline (as asked)", "True"]
+    (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"loss" in record.read_bytes()
