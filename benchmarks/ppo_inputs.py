@@ -9,27 +9,33 @@ import shapes
 import torch
 from safetensors.torch import save_file
 
+from lmgym.models.loading import load_config, load_tokenizer
+
 PROMPT_TOKENS = (64, 128)
 ROWS = 512
-NEVER_REPLIED = 2  # pad and eos are the first two ids
 
 
-def write_inputs(shape: str, folder: Path, pairs: Path, new_tokens: int, seed: int) -> dict:
+def write_inputs(source: str | Path, folder: Path, pairs: Path, new_tokens: int, seed: int) -> dict:
     """Writes policy/, critic/, reward_model/, value_head.safetensors, rollouts.jsonl; returns what they are.
 
-    Policy, critic and reward model are random, each from a seed of its own, and share a tokenizer.
+    Of a shape's name all three models are random, each from a seed of its own; of a causal model's folder only the
+    heads of critic and reward model are. They share a tokenizer.
     """
     texts = real_pairs.read_pairs(pairs)
-    tokenizer = shapes.train_shape_tokenizer(shape, (text for pair in texts for text in pair.values()))
+    real = isinstance(source, Path)
+    tokenizer = None if real else shapes.train_shape_tokenizer(source, (t for pair in texts for t in pair.values()))
     for offset, (name, head) in enumerate(
         {"policy": "causal", "critic": "classifier", "reward_model": "classifier"}.items()
     ):
-        shapes.save_shape(shape, folder / name, tokenizer, head, seed + offset)
-    width = shapes.read_shape(shape).get("hidden_size") or shapes.read_shape(shape)["n_embd"]
-    write_value_head(folder / "value_head.safetensors", width, seed)
+        if real:
+            shapes.save_real(source, folder / name, head, seed + offset)
+        else:
+            shapes.save_shape(source, folder / name, tokenizer, head, seed + offset)
+    config, tokenizer = load_config(str(folder / "policy")), load_tokenizer(str(folder / "policy"))
+    write_value_head(folder / "value_head.safetensors", config.hidden_size, seed)
     prompts = cut_prompts([pair["chosen"] for pair in texts], tokenizer, seed)
-    vocabulary = shapes.read_shape(shape)["vocab_size"]
-    write_rollouts(folder / "rollouts.jsonl", prompts, vocabulary, new_tokens, seed)
+    ids = range(1 + max(tokenizer.pad_token_id, tokenizer.eos_token_id), config.vocab_size)  # neither is replied
+    write_rollouts(folder / "rollouts.jsonl", prompts, ids, new_tokens, seed)
     lengths = [len(prompt) for prompt in prompts]
     return {"prompts": len(prompts), "prompt_tokens": [min(lengths), max(lengths)], "mean": float(np.mean(lengths))}
 
@@ -54,12 +60,12 @@ def cut_prompts(texts: list[str], tokenizer, seed: int) -> list[list[int]]:
     raise ValueError(f"only {len(prompts)} texts of {PROMPT_TOKENS[1]} tokens; {ROWS} are needed")
 
 
-def write_rollouts(path: Path, prompts: list[list[int]], vocabulary: int, new_tokens: int, seed: int) -> None:
+def write_rollouts(path: Path, prompts: list[list[int]], ids: range, new_tokens: int, seed: int) -> None:
     """Prompts with random replies and normal scores. Contenders that sample read the prompts alone."""
     rng = np.random.default_rng(seed + 1)
     with path.open("w", encoding="utf-8") as file:
         for prompt in prompts:
-            reply = rng.integers(NEVER_REPLIED, vocabulary, new_tokens).tolist()
+            reply = rng.integers(ids.start, ids.stop, new_tokens).tolist()
             row = {"prompt_ids": prompt, "reply_ids": reply, "score": float(rng.normal())}
             file.write(json.dumps(row) + "\n")
 

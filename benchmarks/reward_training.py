@@ -22,6 +22,7 @@ MICRO_BATCHES = (4, 8, 16, 32)
 # (warm-up, measured) updates: a run of one contender then takes 20 to 60 seconds on the processor in README.md.
 UPDATES = {"S": (2, 20), "L": (1, 3)}
 SWEEP_UPDATES = {"S": (1, 8), "L": (1, 2)}
+OF_A_MODEL = (1, 2)  # --model, either
 CURVE_UPDATES = 50
 console = Console(width=130)  # a log file has no width of its own, and the table needs this much
 
@@ -29,9 +30,11 @@ console = Console(width=130)  # a log file has no width of its own, and the tabl
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=sorted(UPDATES), default="S")
+    parser.add_argument("--model", type=Path, help="a causal model's folder instead of a shape; its head is new")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--updates", type=int, help="measured updates a run; by default as many as take 20 to 60 s")
+    parser.add_argument("--micro_batches", type=int, nargs="+", default=MICRO_BATCHES, help="which the sweep tries")
     parser.add_argument("--pairs_per_update", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=1e-4, help="TRL's default")
     parser.add_argument("--seed", type=int, default=0)
@@ -43,6 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="a .jsonl.gz of chosen/rejected; default: the shared real pairs")
     parser.add_argument("--peer_python", default=str(BENCHMARKS.parent / ".venv-bench/bin/python"))
     arguments = parser.parse_args()
+    arguments.shape = arguments.model.name if arguments.model else arguments.shape
     name = f"reward_training_{arguments.shape}_{arguments.dtype}.json"
     arguments.output = arguments.output or BENCHMARKS / "results" / name
     return arguments
@@ -50,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def available_contenders(arguments: argparse.Namespace, curves: bool) -> list[Contender]:
     """The contenders that can run here; says in a line why another cannot."""
-    peer, own = arguments.peer_python, sys.executable
+    peer, own, sizes = arguments.peer_python, sys.executable, tuple(arguments.micro_batches)
     if curves:
         wanted = [
             Contender("TRL ordered", "trl_reward", "ordered", peer, (8,)),
@@ -60,9 +64,9 @@ def available_contenders(arguments: argparse.Namespace, curves: bool) -> list[Co
     else:
         wanted = [
             Contender("TRL defaults", "trl_reward", "defaults", peer, (8,)),
-            Contender("TRL best", "trl_reward", "best", peer, MICRO_BATCHES),
-            Contender("padded", "padded", "default", own, MICRO_BATCHES),
-            Contender("ours", "ours", "default", own, MICRO_BATCHES),
+            Contender("TRL best", "trl_reward", "best", peer, sizes),
+            Contender("padded", "padded", "default", own, sizes),
+            Contender("ours", "ours", "default", own, sizes),
         ]
     present = []
     for contender in wanted:
@@ -88,7 +92,10 @@ def prepare(arguments: argparse.Namespace) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
         texts = real_pairs.read_pairs(arguments.data or real_pairs.PAIRS_FILE)
         both_sides = [text for pair in texts for text in (pair["chosen"], pair["rejected"])]
-        shapes.make_shape(arguments.shape, folder / "model", both_sides, arguments.seed)
+        if arguments.model:
+            shapes.save_real(arguments.model, folder / "model", "classifier", arguments.seed)
+        else:
+            shapes.make_shape(arguments.shape, folder / "model", both_sides, arguments.seed)
         tokenizer = AutoTokenizer.from_pretrained(folder / "model")
         counts = real_pairs.write_token_pairs(texts, tokenizer, pairs, MAX_LENGTH)
         report.write_text(json.dumps(counts, indent=1))
@@ -145,13 +152,13 @@ def print_speeds(summary: dict[str, dict], title: str) -> None:
 def run_speeds(arguments: argparse.Namespace, prepared: dict, pin: list[str]) -> dict:
     """Sweep, repetitions, table; returns what goes into the JSON."""
     contenders = available_contenders(arguments, curves=False)
-    sweep_spec = make_spec(arguments, prepared, *SWEEP_UPDATES[arguments.shape])
+    sweep_spec = make_spec(arguments, prepared, *SWEEP_UPDATES.get(arguments.shape, OF_A_MODEL))
     chosen, sweep = choose_micro_batches(contenders, sweep_spec, pin, console.print)
-    warmup, measured = UPDATES[arguments.shape]
+    warmup, measured = UPDATES.get(arguments.shape, OF_A_MODEL)
     spec = make_spec(arguments, prepared, warmup, arguments.updates or measured)
     results = measure(contenders, spec, chosen, arguments.repetitions, pin, console.print)
     summary = summarise(results, chosen)
-    print_speeds(summary, f"shape {arguments.shape}, {arguments.dtype}, {arguments.repetitions} repetitions, medians")
+    print_speeds(summary, f"{arguments.shape}, {arguments.dtype}, {arguments.repetitions} repetitions, medians")
     settings = {key: value for key, value in spec.items() if key not in ("model", "pairs", "order")}
     return {"settings": settings, "sweep": sweep, "summary": summary, "repetitions": results}
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.models.policies import load_policy
 from lmgym.models.small_models import build_model, train_tokenizer
 
 SHAPES_FILE = Path(__file__).with_name("shapes.json")
@@ -39,6 +41,17 @@ def train_shape_tokenizer(name: str, texts: Iterable[str]):
 def save_shape(name: str, folder: str | Path, tokenizer, head: str, seed: int) -> None:
     """A seeded model of the shape with a head of `small_models`, beside its tokenizer."""
     random_model(name, tokenizer, head, seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def save_real(source: str | Path, folder: str | Path, head: str, seed: int) -> None:
+    """A fp32 copy of a causal model's folder, with a pad token that is not eos; or a classifier with a new head."""
+    tokenizer = load_tokenizer(str(source))
+    if head == "classifier":
+        model, _ = load_classifier(str(source), tokenizer, seed=seed)
+    else:
+        model = load_policy(str(source), tokenizer)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -92,7 +92,7 @@ class Contender:
             return equal_rollouts(
                 prompts, [row.reply_ids for row in rows], torch.zeros(len(rows) * self.spec.new_tokens)
             )
-        self.ours.sampler.sync(self.ours.config.rollout.cache_gb)
+        self.ours.sampler.sync()
         return self.ours.sample(prompts, self.spec.seed + iteration)
 
     def advance(self, rollouts: Rollouts) -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         given = torch.tensor([row.score for row in rows])
         scores = given if spec.replay else clock.timed("scores", ours.score)(rollouts)
         rollouts.scores[rollouts.firsts[1:] - 1] = scores
-        clock.timed("log-probs, values, reference", ours.experience.measure)(rollouts, ours.sampler.states)
+        clock.timed("log-probs, values, reference", ours.experience.measure)(rollouts)
         contender.advance(rollouts)
         learned = clock.timed("epochs", ours.learner.learn)(rollouts, iteration, iteration * spec.epochs)
         for policy, value in learned.curve:
