@@ -3,7 +3,7 @@
 Counted is what the algorithm needs, not what a machine does: no padding, nothing computed twice to save memory, no
 element-wise work. A product of [n, k] and [k, m] is 2 n k m operations, and each of its two gradients as many
 (Narayanan et al. 2021, appendix; Chowdhery et al. 2022, appendix B, whose attention has no causal discount either:
-4 t^2 d a head and row of t tokens forward). tests/unit/ppo/test_ppo_on_gpu_benchmark.py
+4 t^2 d a head and row of t tokens forward). tests/unit/benchmarks/test_ppo_on_gpu_benchmark.py
 holds it against torch's counter.
 """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
-from lmgym.models.policies import load_policy
 from lmgym.models.small_models import build_model, train_tokenizer
 
 SHAPES_FILE = Path(__file__).with_name("shapes.json")
