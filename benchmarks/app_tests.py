@@ -21,7 +21,7 @@ from lmgym.chat.embedded_world import bot_reply
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
 from lmgym.world.app import deploy
-from lmgym.world.days import Wordless, live
+from lmgym.world.days import GaussianReplies, live
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
@@ -41,7 +41,7 @@ def with_bots(users: np.ndarray, seed: int, noise: int) -> dict[str, Ratio]:
 def without_words(users: np.ndarray, seed: int, noise: int, worth: float = 0.0, days: int = DAYS) -> dict[str, Ratio]:
     """Figures of replies whose worth is normal."""
     population = draw_population(WORLD, users, seed)
-    return figures(live(population, days, Wordless(population, worth, 1.0, noise), WORLD.noise))
+    return figures(live(population, days, GaussianReplies(population, worth, 1.0, noise), WORLD.noise))
 
 
 def false_alarms(experiments: int, users: int) -> dict:

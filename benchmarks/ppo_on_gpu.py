@@ -129,7 +129,7 @@ class Bench:
         rng = np.random.default_rng([self.arguments.seed, iteration])
         return [rng.integers(2, self.shape.vocabulary, length).tolist() for length in self.lengths]
 
-    def refuse_excess(self) -> str | None:
+    def check_memory(self) -> str | None:
         """A line where the GPU has no room."""
         if self.device.type != "cuda":
             return None
@@ -257,7 +257,7 @@ def judged(seconds: dict[str, list[float]], work: dict[str, dict[str, float]], r
 
 def measure(bench: Bench, roofs: dict[str, float]) -> dict:
     """Checks, then medians over the iterations after the warm-up."""
-    if reason := bench.refuse_excess():
+    if reason := bench.check_memory():
         return {"skipped": reason}
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(bench.device)

@@ -22,14 +22,14 @@ from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.memory import (
     GIB,
-    Demand,
+    MemoryEstimate,
     bytes_in_bits,
     cached_numbers,
+    check_memory,
     count_weights,
     device_memory_gb,
     of_states,
     of_weights,
-    refuse_excess,
 )
 from lmgym.models.quantized import bits_of
 from lmgym.text import Conversation
@@ -41,7 +41,7 @@ from ppo.preflight import prompt_lengths
 MEASURED = 256  # prompts that are tokenised to find the longest
 
 
-def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
+def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
     """Raises InputError where the estimate exceeds `--memory_gb`, or the device's memory; without either all fits.
 
     Also where a DeepSpeed config says otherwise than the arguments, which the estimate goes by.
@@ -58,7 +58,7 @@ def refuse_excess_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, t
     taken = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     demand = replace(demand, weights=demand.weights + taken)
     more = ("a smaller --max_prompt, --batch_rows or --num_layers_unfrozen",)
-    refuse_excess(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
+    check_memory(demand, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
 
 
 def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
@@ -73,7 +73,7 @@ def _characters(task: Task) -> int:
     return len(prompt) if isinstance(prompt, str) else 0
 
 
-def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> Demand:
+def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> MemoryEstimate:
     """Bytes on each of the ranks' devices, for prompts of at most `longest` tokens: policy, critic, reference, the
     weights that sample, the larger of an update's activations and the cache that sampling reads, and the frozen layers'
     states.

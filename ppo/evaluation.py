@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.distributed.ranks import agreed, rank, share_objects, world_size
+from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode, run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
-from lmgym.scoring.retries import Finding, Patience, ask
+from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
@@ -47,7 +47,7 @@ def play(
 ) -> list[Episode]:  # fmt: skip
     """Episodes of these tasks. Collective: what a rank must refuse, all refuse."""
     environments, longest = [gym.environment() for _ in tasks], config.rollout.max_prompt or None
-    return agreed(
+    return raise_on_all_ranks(
         lambda: run_episodes(
             environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
             config.rollout.long_prompts,
@@ -60,11 +60,11 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
     numbers = range(rank(), len(gym.eval_tasks), world_size())
     tasks = [gym.eval_tasks[i] for i in numbers]
     episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    patience = Patience(config.reward.reward_timeout, config.reward.reward_retries)
-    said, seen = agreed(
+    patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
+    said, seen = raise_on_all_ranks(
         lambda: (_ask_metric(gym, episodes, tasks, tokenizer, patience), watch(gym, episodes, tasks, patience))
     )
-    lost = _add_lost(share_objects(_lost(episodes, said, seen)))
+    lost = _add_lost(all_gather_objects(_lost(episodes, said, seen)))
     means = reduce_means(of_episodes(episodes) | _of_metric(said, len(episodes)) | _of_watched(seen))
     means.pop("reward/squares")
     squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
@@ -98,8 +98,8 @@ def replies_to_show(
     numbers = range(rank(), len(gym.eval_tasks), world_size())[:SHOWN]
     tasks = [gym.eval_tasks[i] for i in numbers]
     episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
-    patience = Patience(config.reward.reward_timeout, config.reward.reward_retries)
-    seen = agreed(lambda: watch(gym, episodes, tasks, patience))
+    patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
+    seen = raise_on_all_ranks(lambda: watch(gym, episodes, tasks, patience))
     return table_rows(episodes, tasks, seen), f"{own} ({source})"
 
 
@@ -113,13 +113,15 @@ def _scores_of(name: str) -> str:
 
 
 def _lost(
-    episodes: Sequence[Episode], said: Sequence[Finding[dict[str, float]]], seen: Mapping[str, Sequence[Finding[float]]]
+    episodes: Sequence[Episode],
+    said: Sequence[RewardResult[dict[str, float]]],
+    seen: Mapping[str, Sequence[RewardResult[float]]],
 ) -> Lost:
     """What this rank could not have."""
     failed = [episode for episode in episodes if total_reward(episode) is None]
     trouble = next((step.trouble for episode in failed for step in episode.steps if step.trouble), "")
     lost: Lost = {"rewards": (len(failed), len(episodes), trouble)}
-    asked: dict[str, Sequence[Finding]] = {_scores_of(name): found for name, found in seen.items()}
+    asked: dict[str, Sequence[RewardResult]] = {_scores_of(name): found for name, found in seen.items()}
     for what, found in {"answers of the metric": said, **asked}.items():
         troubles = [one.trouble for one in found if one.value is None]
         lost[what] = len(troubles), len(found), troubles[0] if troubles else ""
@@ -147,8 +149,8 @@ def gains(metrics: Mapping[str, float], before: Mapping[str, float], names: Iter
 
 
 def _ask_metric(
-    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: Patience
-) -> list[Finding[dict[str, float]]]:
+    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: RetryPolicy
+) -> list[RewardResult[dict[str, float]]]:
     """The gym's own figures of the last step of each episode, or why they could not be had; none without a metric."""
     metric = gym.metric
     if metric is None or not episodes:
@@ -164,12 +166,12 @@ def _ask_metric(
     return ask(call, 1, lambda answer, _: answer, patience)
 
 
-def _of_metric(said: Sequence[Finding[dict[str, float]]], episodes: int) -> Sums:
+def _of_metric(said: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:
     found = [one.value for one in said if one.value is not None]
     return {f"metrics/{name}": (mean * episodes, episodes) for own in found for name, mean in own.items()}
 
 
-def _of_watched(seen: Mapping[str, Sequence[Finding[float]]]) -> Sums:
+def _of_watched(seen: Mapping[str, Sequence[RewardResult[float]]]) -> Sums:
     sums: Sums = {}
     for name, found in seen.items():
         scores = [one.value for one in found if one.value is not None]
@@ -179,8 +181,8 @@ def _of_watched(seen: Mapping[str, Sequence[Finding[float]]]) -> Sums:
 
 
 def watch(
-    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], patience: Patience
-) -> dict[str, list[Finding[float]]]:
+    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], patience: RetryPolicy
+) -> dict[str, list[RewardResult[float]]]:
     """What each watched scorer says of each episode of one reply to a conversation."""
     if not gym.watched or not episodes:
         return {name: [] for name in gym.watched}
@@ -190,7 +192,7 @@ def watch(
 
 
 def table_rows(
-    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[Finding[float]]] | None = None
+    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[RewardResult[float]]] | None = None
 ) -> list[dict[str, Any]]:
     """A row a reply, with what was earned and each scorer's opinion."""
     rows = []

@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 4  # times a micro-batch: nothing is kept for a backward
 
 
 @dataclass(frozen=True)
-class Gap:
+class LogprobMismatch:
     """How far the sampler's log-probabilities are from the policy's own, over what was compared."""
 
     mean: float
@@ -49,12 +49,12 @@ class Experience:
         self._told_no_cache = False
 
     @torch.no_grad()
-    def measure(self, rollouts: Rollouts) -> Gap:
+    def measure(self, rollouts: Rollouts) -> LogprobMismatch:
         """Fills in log-probabilities, the reference's, values, bootstraps, and the frozen layers' states."""
         found = {name: torch.zeros(len(rollouts.sampler_logprobs)) for name in ("logprobs", "reference", "values")}
         found["logprobs"].copy_(rollouts.sampler_logprobs)
         rollouts.states = [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
-        gap, serves_twice = Gap(0.0, 0.0, 0), self._serves_twice(rollouts)
+        gap, serves_twice = LogprobMismatch(0.0, 0.0, 0), self._serves_twice(rollouts)
         lengths = [len(row) for row in rollouts.rows]
         for number, rows in enumerate(similar_batches(lengths, self.size, most_batches(len(lengths), self.size))):
             again = number == 0 or not self.trusts_sampler or gap.largest > GAP
@@ -141,7 +141,7 @@ def _samples_freely(config: PPOConfig) -> bool:
     return r.top_k == 0 and r.top_p == 1 and r.repetition_penalty == 1
 
 
-def _widened(gap: Gap, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int) -> Gap:
+def _widened(gap: LogprobMismatch, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int) -> LogprobMismatch:
     """The gap with one more batch, over all ranks; fillers count nothing."""
     off = (logprobs - sampled).abs().double() if rows else torch.zeros(0, dtype=torch.float64)
     off = off.nan_to_num(math.inf)  # NaN is no number's larger
@@ -149,7 +149,7 @@ def _widened(gap: Gap, logprobs: torch.Tensor, sampled: torch.Tensor, rows: int)
     largest = torch.tensor(off.max().item() if len(off) else 0.0, dtype=torch.float64)
     tokens = gap.tokens + int(sums[1])
     mean = (gap.mean * gap.tokens + sums[0].item()) / max(1, tokens)
-    return Gap(mean, max(gap.largest, max_over_ranks(largest).item()), tokens)
+    return LogprobMismatch(mean, max(gap.largest, max_over_ranks(largest).item()), tokens)
 
 
 def most_batches(rows: int, size: int) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import share_objects, sum_over_ranks
+from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
 from lmgym.environments.rollout_engine import Episode
 from lmgym.scoring.scorers import TextCounts
-from ppo.experience import Gap
+from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts
 
@@ -22,7 +22,7 @@ def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
     A rank may lack names that others have, as one without episodes does.
     """
-    names = sorted(set().union(*share_objects(set(sums))))
+    names = sorted(set().union(*all_gather_objects(set(sums))))
     pairs = [sums.get(name, (0.0, 0.0)) for name in names]
     flat = sum_over_ranks(torch.tensor(pairs, dtype=torch.float64)).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(names, flat, strict=True)}
@@ -46,7 +46,7 @@ def of_episodes(episodes: Sequence[Episode]) -> Sums:
         "reward/squares": _pair([x * x for x in earned]),
         "rollout/reply_tokens": _pair(tokens),
         "rollout/turns": (len(steps), len(episodes)),
-        "rollout/unended": _pair([step.completion.finish_reason == "length" for step in steps]),
+        "rollout/truncated_fraction": _pair([step.completion.finish_reason == "length" for step in steps]),
         "rollout/cut_prompts": _pair([step.dropped_turns > 0 or step.shortened > 0 for step in steps]),
         "rollout/shortened_prompts": _pair([step.shortened > 0 for step in steps]),
         "rollout/failed_rewards": (len(episodes) - len(earned), len(episodes)),
@@ -99,7 +99,9 @@ def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Su
     }
 
 
-def finished(means: dict[str, float], learned: Learned, gap: Gap, running: tuple[float, float], vf_coef: float):
+def finished(
+    means: dict[str, float], learned: Learned, gap: LogprobMismatch, running: tuple[float, float], vf_coef: float
+):
     """The line of an iteration, out of reduced means."""
     m = dict(means)
     variance = m.pop("returns/squares") - m["returns/mean"] ** 2

@@ -8,7 +8,7 @@ import numpy as np
 
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.ranks import agreed
+from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.protocol import Environment, Judge, Task
 from lmgym.environments.random_walks import draw_random_walks
@@ -51,7 +51,7 @@ class Gym:
     rejections: Sequence[Rejection] = ()
     rows: int = 0
     """of the files that the tasks were read from"""
-    heeds: frozenset[str] = frozenset()
+    uses_settings: frozenset[str] = frozenset()
     """of scorers, weights, gold and watched the settings that a judge of one's own goes by; the others are refused
     where neither a ScorerReward nor `watched` does"""
 
@@ -133,7 +133,7 @@ def _load(settings: RewardConfig, *several: str) -> list[dict[str, Scorer]]:
     """The scorers of each of these words. Collective."""
     precision = settings.scorer_precision
     with without_sharded_load():
-        return agreed(lambda: [load_scorers(words, precision) if words else {} for words in several])
+        return raise_on_all_ranks(lambda: [load_scorers(words, precision) if words else {} for words in several])
 
 
 def load_watched(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
@@ -157,14 +157,14 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
         raise InputError(f"{' '.join(given)} would not be heeded: {why}; leave {them} out")
 
 
-def refuse_unheeded(settings: RewardConfig, gym: Gym) -> None:
+def check_unused_settings(settings: RewardConfig, gym: Gym) -> None:
     """Raises InputError for scorers that settings name, and that a gym of one's own neither pays nor watches."""
-    why = "the gym pays no scorers: its judge is no ScorerReward (load_judge), and Gym(heeds=...) names none"
+    why = "the gym pays no scorers: its judge is no ScorerReward (load_judge), and Gym(uses_settings=...) names none"
     if not isinstance(gym.judge, ScorerReward):
-        refuse_unused(settings, [name for name in ("scorers", "weights") if name not in gym.heeds], why)
+        refuse_unused(settings, [name for name in ("scorers", "weights") if name not in gym.uses_settings], why)
     missing = _watched(settings).keys() - gym.watched.keys()
     found = {"gold": "gold" in missing, "watched": bool(missing - {"gold"})}
-    lost = [name for name, lacks in found.items() if lacks and name not in gym.heeds]
+    lost = [name for name, lacks in found.items() if lacks and name not in gym.uses_settings]
     refuse_unused(settings, lost, "the gym does not watch: Gym(watched=load_watched(config.reward, tasks)) would")
 
 

@@ -46,7 +46,7 @@ class Learner:
         non_finite: NonFinite, beat: Callable[[str], None] = lambda _: None, split: Split = minibatches,
     ) -> None:  # fmt: skip
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
-        self.non_finite, self.beat, self.split = non_finite, beat, split
+        self.non_finite, self.heartbeat, self.split = non_finite, beat, split
         self._look: FirstLook | None = None
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int, look: FirstLook | None = None) -> Learned:
@@ -60,7 +60,7 @@ class Learner:
         for epoch in range(method.ppo_epochs):
             chance = (self.config.optimizer.seed, iteration, epoch)
             for episodes in self.split(rollouts.episodes, batch, rank(), world_size(), chance):
-                self.beat(f"update {update + 1}")
+                self.heartbeat(f"update {update + 1}")
                 found, stepped = self._update(rollouts, episodes, update, iteration < method.critic_warmup)
                 sums.append(found)
                 skipped += not stepped

@@ -13,7 +13,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
 from lmgym.models.parameters import count_parameters
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import room_for_checkpoints
@@ -30,7 +30,7 @@ UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by 
 
 
 @dataclass
-class Parts:
+class TrainingComponents:
     """What the loop works with."""
 
     gym: Gym
@@ -45,8 +45,8 @@ class Parts:
 
 
 def set_up(
-    config: PPOConfig, gym: Gym, deepspeed: dict | None, tokenizer, run: Run, keeper: Keeper, iterations: int
-) -> Parts:
+    config: PPOConfig, gym: Gym, deepspeed: dict | None, tokenizer, run: Run, supervisor: Supervisor, iterations: int
+) -> TrainingComponents:
     """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     actor, reference = build(config, tokenizer)
@@ -55,7 +55,7 @@ def set_up(
         show_notes(sorted({decoder.note for decoder in decoders if decoder.note}))
     trainable, parameters = count_parameters(actor)
     run.update(parameters=parameters, trainable_parameters=trainable)
-    keeper.checkpoint_bytes = room_for_checkpoints(config, actor, run)
+    supervisor.checkpoint_bytes = room_for_checkpoints(config, actor, run)
     actor.to(device)
     sampler = SamplingPolicy(
         actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
@@ -69,9 +69,9 @@ def set_up(
     o = config.optimizer
     updates = updates_an_iteration(config, gym)
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
-    learner = Learner(config, engine, rate, device, keeper.leave_non_finite, keeper.beat)
+    learner = Learner(config, engine, rate, device, supervisor.leave_non_finite, supervisor.heartbeat)
     experience = Experience(config, engine, reference, device)
-    return Parts(gym, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
+    return TrainingComponents(gym, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
 
 
 def make_engine(

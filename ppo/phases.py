@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from lmgym.environments.protocol import Judgement, Sample
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 
 
 @final
 class Clock:
     """Seconds of each phase, on this rank; each is a sign of life."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper, self.now = keeper, ""
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor, self.now = supervisor, ""
         self.found: dict[str, float] = {}
         self.since = time.perf_counter()
 
@@ -24,7 +24,7 @@ class Clock:
         if before:
             self.found[before] = self.found.get(before, 0.0) + now - self.since
         self.now, self.since = name, now
-        self.keeper.beat(name)
+        self.supervisor.heartbeat(name)
         return before
 
     def seconds(self, tokens: float) -> dict[str, float]:

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from lmgym.distributed.ranks import agreed
+from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
@@ -16,10 +16,10 @@ from lmgym.models.memory import count_weights
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig
 from ppo.critics import is_on_trunk, refuse_unfit_critic
-from ppo.experience import Gap
+from ppo.experience import LogprobMismatch
 from ppo.learner import FirstLook
 from ppo.models import count_layers
-from ppo.parts import Parts
+from ppo.parts import TrainingComponents
 from ppo.rollouts import Rollouts
 from ppo.rounding import Rounding, allowed_apart, measure_rounding
 from ppo.state import LoopState
@@ -118,7 +118,12 @@ def check_first_rollouts(
 
 
 def check_rollouts(
-    config: PPOConfig, p: Parts, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, gap: Gap
+    config: PPOConfig,
+    p: TrainingComponents,
+    state: LoopState,
+    episodes: Sequence[Episode],
+    rollouts: Rollouts,
+    gap: LogprobMismatch,
 ) -> list[str]:
     """What must hold before an update, in the first iteration and in every one. Raises InputError, on all ranks.
 
@@ -126,19 +131,19 @@ def check_rollouts(
     on what people should know of it. Collective.
     """
     notes: list[str] = []
-    agreed(partial(check_finite, config, p.tokenizer, rollouts))
-    agreed(partial(p.sampler.refuse_stale, p.engine.version))
+    raise_on_all_ranks(partial(check_finite, config, p.tokenizer, rollouts))
+    raise_on_all_ranks(partial(p.sampler.refuse_stale, p.engine.version))
     known = state.rounding_gap
     if config.policy.precision == "fp32":
-        agreed(partial(check_gap, config, p.tokenizer, rollouts))
+        raise_on_all_ranks(partial(check_gap, config, p.tokenizer, rollouts))
     elif known is None or gap.mean > allowed_apart(known, gap.tokens):
         rounding = measure_rounding(p.sampler.whole, rollouts, p.experience.actor.temperature, p.experience.device)
-        agreed(partial(check_gap, config, p.tokenizer, rollouts, rounding))
+        raise_on_all_ranks(partial(check_gap, config, p.tokenizer, rollouts, rounding))
         notes = [] if known is not None else coarse(config, rounding)
         state.rounding_gap = rounding.trainer
     if state.iteration == 0:
         given = (p.tokenizer, p.sampler.generator.eos, episodes, rollouts, state.rounding_gap)
-        agreed(lambda: check_first_rollouts(config, *given))
+        raise_on_all_ranks(lambda: check_first_rollouts(config, *given))
     return notes
 
 
@@ -154,12 +159,12 @@ def coarse(config: PPOConfig, rounding: Rounding) -> list[str]:
     ]
 
 
-def ratio_check(config: PPOConfig, p: Parts, state: LoopState, rollouts: Rollouts) -> FirstLook | None:
+def ratio_check(config: PPOConfig, p: TrainingComponents, state: LoopState, rollouts: Rollouts) -> FirstLook | None:
     """Before step 1: what looks at the log-probabilities of the very first forward that learns. Collective."""
     if state.iteration > 0:
         return None
     check = partial(check_ratio, config, p.tokenizer, rollouts)
-    return lambda places, logprobs: agreed(lambda: check(places, logprobs, state.rounding_gap))
+    return lambda places, logprobs: raise_on_all_ranks(lambda: check(places, logprobs, state.rounding_gap))
 
 
 def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:

@@ -15,7 +15,7 @@ import torch
 from lmgym.environments.protocol import Judgement, Sample
 from lmgym.errors import REWARDS_FAILED, InputError, RunStopped
 from lmgym.generation.protocol import Completion
-from lmgym.scoring.retries import Finding, Patience, Reward, ask, read_number
+from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, ask, read_number
 from lmgym.scoring.scorers import HFScorer, Scorer, TextCounts
 from lmgym.text import Conversation, reply_text
 from ppo.advantages import masked_sums, moments_of
@@ -41,7 +41,7 @@ class FunctionReward:
     retries: int = 2
 
     def __post_init__(self) -> None:
-        Patience(self.timeout, self.retries)
+        RetryPolicy(self.timeout, self.retries)
         self._bind((), whole=False)
 
     def check(self, columns: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ class FunctionReward:
         def read(answer: Any, place: int) -> Reward:
             return _read_reward(answer, len(samples[place].completion.ids))
 
-        found = ask(call, len(samples), read, Patience(self.timeout, self.retries))
+        found = ask(call, len(samples), read, RetryPolicy(self.timeout, self.retries))
         return [Judgement(one.value, trouble=one.trouble) for one in found]
 
 
@@ -135,7 +135,7 @@ class ScorerReward:
     retries: int = 2
 
     def __post_init__(self) -> None:
-        Patience(self.timeout, self.retries)
+        RetryPolicy(self.timeout, self.retries)
         moments = self.scorers if self.moments is None else self.moments
         for name, given in (("weights", self.weights), ("moments", moments)):
             if set(given) != set(self.scorers) or not given:
@@ -153,15 +153,15 @@ class ScorerReward:
         found = self.opinions(samples)
         return [self._judgement({name: one[i] for name, one in found.items()}) for i in range(len(samples))]
 
-    def opinions(self, samples: Sequence[Sample]) -> dict[str, list[Finding[float]]]:
+    def opinions(self, samples: Sequence[Sample]) -> dict[str, list[RewardResult[float]]]:
         """What each scorer says of each reply, as it is. Raises InputError for a prompt that is no conversation."""
         conversations = [_conversation(sample) for sample in samples]
         replies = [reply_text(sample.request.reply) for sample in samples]
-        patience = Patience(self.timeout, self.retries)
+        patience = RetryPolicy(self.timeout, self.retries)
 
         return {name: ask_scorer(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()}
 
-    def _judgement(self, found: Mapping[str, Finding[float]]) -> Judgement:
+    def _judgement(self, found: Mapping[str, RewardResult[float]]) -> Judgement:
         scores = {name: one.value for name, one in found.items() if one.value is not None}
         trouble = "; ".join(f"{name}: {one.trouble}" for name, one in found.items() if one.value is None)
         if any(weight and name not in scores for name, weight in self.weights.items()):
@@ -182,8 +182,8 @@ def text_counts(judge: Any) -> dict[str, TextCounts]:
 
 
 def ask_scorer(
-    scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], patience: Patience
-) -> list[Finding[float]]:
+    scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], patience: RetryPolicy
+) -> list[RewardResult[float]]:
     """What it says of each reply, as it is, or why that could not be had."""
 
     def call(places: Sequence[int]) -> Any:

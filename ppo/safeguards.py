@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from lmgym.distributed.ranks import share_objects
+from lmgym.distributed.ranks import all_gather_objects
 from lmgym.errors import COLLAPSED, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run
@@ -50,7 +50,7 @@ def stop_collapsed(why: str, run: Run, sampled_after: int) -> RunStopped:
     advice = "raise init_kl_coef, lower learning_rate, or look at the samples of the last iterations"
     error = RunStopped(f"collapsed: {why}; {kept}; {advice}", "collapsed", COLLAPSED)
     run.finish(error.outcome, error.exit_code, error)
-    share_objects(None)  # a launcher kills the others once one has left
+    all_gather_objects(None)  # a launcher kills the others once one has left
     return error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from lmgym.distributed.plain_engine import Trained
-from lmgym.distributed.ranks import agreed, rank, world_size
+from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
@@ -87,7 +87,7 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
     Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
     """
     same_ranks = ranks_of(folder) == world_size()
-    chance = agreed(lambda: read_rank(folder, rank())) if same_ranks else None
+    chance = raise_on_all_ranks(lambda: read_rank(folder, rank())) if same_ranks else None
     with loading(folder):
         engine.load(folder)
         state.restore(read_json(folder / LOOP))

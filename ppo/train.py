@@ -15,9 +15,9 @@ import torch
 
 from lmgym.distributed.deepspeed_config import read_config
 from lmgym.distributed.ranks import (
-    agreed,
+    all_gather_objects,
+    raise_on_all_ranks,
     rank,
-    share_objects,
     start_distributed,
     stop_distributed,
     sum_over_ranks,
@@ -30,7 +30,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.random_state import seed_all
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
 from lmgym.training.reporting import show_notes
@@ -38,13 +38,13 @@ from lmgym.training.setup import EVALUATIONS, kept_run
 from ppo.advantages import masked_sums
 from ppo.bounds import refuse_impossible
 from ppo.config import PPOConfig
-from ppo.demand import refuse_excess_memory
+from ppo.demand import check_run_memory
 from ppo.evaluation import evaluate, gains, play, replies_to_show, table_rows
-from ppo.experience import Gap, reward_and_advance
+from ppo.experience import LogprobMismatch, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
-from ppo.gyms import Gym, Prepare, refuse_unheeded
+from ppo.gyms import Gym, Prepare, check_unused_settings
 from ppo.learner import Learned
-from ppo.parts import Parts, count_iterations, set_up
+from ppo.parts import TrainingComponents, count_iterations, set_up
 from ppo.phases import Clock, TimedJudge
 from ppo.preflight import (
     biases,
@@ -76,10 +76,10 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     context = check_policy(config, tokenizer)
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     gym = prepare(config, tokenizer)
-    refuse_unheeded(config.reward, gym)
+    check_unused_settings(config.reward, gym)
     tasks = [*gym.tasks, *gym.eval_tasks]
-    cuts = agreed(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
-    refuse_excess_memory(config, deepspeed, tokenizer, tasks)
+    cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
+    check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, gym)
     if rank() == 0:
         show_plan(config, gym, deepspeed, iterations)
@@ -89,25 +89,27 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
             show_tasks(gym, tokenizer, most_of_a_prompt(config, context))
         stop_distributed()
         return
-    with kept_run(config, deepspeed, 1, gym) as (run, keeper, checkpoint):
-        parts = set_up(config, gym, deepspeed, tokenizer, run, keeper, iterations)
+    with kept_run(config, deepspeed, 1, gym) as (run, supervisor, checkpoint):
+        parts = set_up(config, gym, deepspeed, tokenizer, run, supervisor, iterations)
         state = LoopState.fresh(config.method)
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)
-        metrics = _loop(config, parts, state, run, keeper, iterations)
-        with keeper.saving_results(parts.engine.module):
+        metrics = _loop(config, parts, state, run, supervisor, iterations)
+        with supervisor.saving_results(parts.engine.module):
             folder = save_results(config, parts.engine, tokenizer, run, metrics)
         if run.is_main:
             show_notes([f"the policy: {folder}"])
     stop_distributed()
 
 
-def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper, iterations: int) -> dict[str, float]:
+def _loop(
+    config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor, iterations: int
+) -> dict[str, float]:
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
-    _begin(config, p, state, run, keeper)
+    _begin(config, p, state, run, supervisor)
     while state.iteration < iterations:
-        iteration, clock = state.iteration, Clock(keeper)
+        iteration, clock = state.iteration, Clock(supervisor)
         sampled_after, update = iteration * p.updates, (iteration + 1) * p.updates
 
         # 1. the weights that sample are those that were trained
@@ -156,11 +158,11 @@ def _loop(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keepe
             raise stop_collapsed(why, run, sampled_after)
 
         # 8. save
-        leaving = sum_over_ranks(torch.tensor(float(keeper.asked_to_leave))).item() > 0
+        leaving = sum_over_ranks(torch.tensor(float(supervisor.asked_to_leave))).item() > 0
         if leaving or _saves(config, state.iteration, p.updates, iterations):
-            keeper.save(update, lambda folder: write_state(folder, p.engine, state), p.engine.module)
+            supervisor.save(update, lambda folder: write_state(folder, p.engine, state), p.engine.module)
         if leaving:
-            keeper.leave(update)
+            supervisor.leave(update)
     return metrics
 
 
@@ -181,32 +183,32 @@ def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list
     return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
 
 
-def _begin(config: PPOConfig, p: Parts, state: LoopState, run: Run, keeper: Keeper) -> None:
+def _begin(config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor) -> None:
     """What every figure is measured from: the scorers' moments, and an evaluation before step 1. Collective."""
-    _normalise(config, p, state, keeper)
+    _normalise(config, p, state, supervisor)
     if not state.before:
-        keeper.beat("evaluating before step 1")
+        supervisor.heartbeat("evaluating before step 1")
         state.before = _evaluated(config, p, state, run, 0)
         run.log(0, state.before)
 
 
-def _normalise(config: PPOConfig, p: Parts, state: LoopState, keeper: Keeper) -> None:
+def _normalise(config: PPOConfig, p: TrainingComponents, state: LoopState, supervisor: Supervisor) -> None:
     """Gives scorers mean 0 and std 1 on replies of the policy before step 1, where that is asked for. Collective."""
     judge = p.gym.judge
     if not isinstance(judge, ScorerReward) or not config.reward.normalize:
         return
     if state.scorer_moments is None:
-        keeper.beat("reference replies, to normalise scorers")
+        supervisor.heartbeat("reference replies, to normalise scorers")
         p.sampler.sync(p.engine.version)
         tasks, seeds = _share(config, p.gym, 0)
-        heard = Hearing()
+        heard = RecordingScorer()
         play(p.gym, tasks, [seed ^ 1 for seed in seeds], p.sampler.generator, p.tokenizer, p.sampling, config, heard)
         sums = reference_moments(judge, heard.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(own) for name, own in sums.items()})
     p.gym = replace(p.gym, judge=replace(judge, moments=state.scorer_moments))
 
 
-class Hearing:
+class RecordingScorer:
     """A judge that only listens."""
 
     def __init__(self) -> None:
@@ -220,7 +222,7 @@ class Hearing:
 
 def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
     """Raises InputError, on all ranks, where minibatches would not be those that were counted on, the same for all."""
-    each, played = share_objects(episodes), config.rollout.num_rollouts
+    each, played = all_gather_objects(episodes), config.rollout.num_rollouts
     if len(set(each)) > 1 or sum(each) != played * trained_agents:
         raise InputError(
             f"an iteration gave {', '.join(map(str, each))} episodes on its ranks, where {played} games were played; "
@@ -242,7 +244,7 @@ def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode], run
 
 def figures(
     config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards: torch.Tensor,
-    learned: Learned, gap: Gap,
+    learned: Learned, gap: LogprobMismatch,
 ) -> dict[str, float]:  # fmt: skip
     """The line of an iteration; what a run goes on with (running moments, the first length) is noted. Collective."""
     means = reduce_means(of_episodes(episodes) | of_rollouts(rollouts, rewards, state.kl.value))
@@ -267,7 +269,7 @@ def _due(iteration: int, updates: int, each: int, iterations: int) -> bool:
     return iteration % every == 0 or iteration == iterations
 
 
-def _evaluated(config: PPOConfig, p: Parts, state: LoopState, run: Run, update: int) -> dict[str, float]:
+def _evaluated(config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run, update: int) -> dict[str, float]:
     p.sampler.sync(p.engine.version)
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)

@@ -10,10 +10,10 @@ from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
-from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.memory import check_memory, device_memory_gb, estimate
 from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
 from lmgym.training.reporting import show_notes, show_plan, show_warning
@@ -58,15 +58,15 @@ def train(config: RewardConfig, task: Task) -> None:
         return
 
     # 4. the folder, locked, and what a former launch of this command left in it
-    with kept_run(config, deepspeed, accumulation, data) as (run, keeper, checkpoint):
+    with kept_run(config, deepspeed, accumulation, data) as (run, supervisor, checkpoint):
         # 5. the model, its trainer, and the run
-        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run, keeper)
+        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, evaluations, run, supervisor)
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        with keeper.saving_results(trainer.module):
+        with supervisor.saving_results(trainer.module):
             save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, run.folder)
@@ -103,7 +103,7 @@ def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies:
         scorer.gradient_checkpointing,
         scorer,
     )
-    refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
+    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
 
 
 def _make_trainer(
@@ -115,7 +115,7 @@ def _make_trainer(
     data: TaskData,
     evaluations: Sequence[EvaluationSet],
     run: Run,
-    keeper: Keeper | None = None,
+    supervisor: Supervisor | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
     from lmgym.training.callbacks import Progress
@@ -129,8 +129,8 @@ def _make_trainer(
         config, config.scorer.precision, deepspeed, accumulation, -(-len(sampler) // accumulation)
     )
     scoring = _make_model(config, task, tokenizer, run)
-    if keeper:
-        keeper.checkpoint_bytes = room_for_checkpoints(config, scoring, run)
+    if supervisor:
+        supervisor.checkpoint_bytes = room_for_checkpoints(config, scoring, run)
     pad = tokenizer.pad_token_id
     batch_tokens = data.replies * config.optimizer.micro_batch * config.data.max_length
     probes: dict[str, Probe] = {"": task.probe(data, scoring, pad, batch_tokens)}
@@ -145,7 +145,7 @@ def _make_trainer(
         probes,
         run,
         [Progress()],
-        keeper,
+        supervisor,
     )
 
 

@@ -76,7 +76,7 @@ def validate_chats(records: Sequence[Record]) -> tuple[list[Chat], list[Rejectio
     return read_rows(records, read_chat)
 
 
-def validate_taught(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
     """The same of rows with a teacher's `tokens` and `logprobs`."""
     forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
     _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from lmgym.data.batching import length_batches, shared_out
 from lmgym.distributed.deepspeed_engine import whole_weights
-from lmgym.distributed.ranks import rank, share_objects, sum_over_ranks, world_size
+from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks, world_size
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.models.forward.decoder import Decoder
@@ -126,7 +126,7 @@ class SampleProbe:
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Mean length, the share that ended by an eos, and mean scores. Collective where weights are sharded."""
         causal = self._whole_model(device)
-        said = share_objects({} if causal is None else self._answer(causal))[0]
+        said = all_gather_objects({} if causal is None else self._answer(causal))[0]
         self.report = Report(said, {})
         return said
 

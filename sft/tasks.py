@@ -9,7 +9,7 @@ from lmgym.data.task_data import TaskData, prepare_prompted
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Objective
 from sft.config import SftConfig
-from sft.conversations import Chat, validate_chats, validate_chosen, validate_taught
+from sft.conversations import Chat, validate_chats, validate_chosen, validate_distillation_rows
 from sft.objectives import NextToken, SoftTargets
 from sft.tokenization import tokenize_chats
 
@@ -30,4 +30,4 @@ class SftTask:
 
 CHAT = SftTask("cross entropy of the bot's turns", validate_chats, NextToken)
 CHOSEN = SftTask("cross entropy of the chosen replies", validate_chosen, NextToken)
-SOFT_TARGETS = SftTask("binary cross entropy with a teacher's probabilities", validate_taught, SoftTargets)
+SOFT_TARGETS = SftTask("binary cross entropy with a teacher's probabilities", validate_distillation_rows, SoftTargets)

@@ -13,10 +13,10 @@ from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.errors import InputError
 from lmgym.models.forward.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import context_length, load_config, load_tokenizer
-from lmgym.models.memory import device_memory_gb, estimate, refuse_excess
+from lmgym.models.memory import check_memory, device_memory_gb, estimate
 from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.scorers import Scorer
@@ -60,15 +60,17 @@ def train(config: SftConfig, task: SftTask) -> None:
         return
 
     # 4. the folder, locked, and what a former launch of this command left in it
-    with kept_run(config, deepspeed, accumulation, data) as (run, keeper, checkpoint):
+    with kept_run(config, deepspeed, accumulation, data) as (run, supervisor, checkpoint):
         # 5. the model, its trainer, and the run
-        trainer = _make_trainer(config, task, deepspeed, accumulation, tokenizer, data, prompts, scorers, run, keeper)
+        trainer = _make_trainer(
+            config, task, deepspeed, accumulation, tokenizer, data, prompts, scorers, run, supervisor
+        )
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
         # 6. judged after the last update, saved as an ordinary folder
         trainer.judge()
-        with keeper.saving_results(trainer.module):
+        with supervisor.saving_results(trainer.module):
             folder = save_results(config, task, trainer, tokenizer, run)
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, folder)
@@ -117,7 +119,7 @@ def _refuse_excess_memory(config: SftConfig, deepspeed: dict | None) -> None:
         policy,
         causal=True,
     )
-    refuse_excess(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
+    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
 
 
 def _make_trainer(
@@ -130,7 +132,7 @@ def _make_trainer(
     prompts: Sequence[Prompt],
     scorers: Mapping[str, Scorer],
     run: Run,
-    keeper: Keeper | None = None,
+    supervisor: Supervisor | None = None,
 ):
     # the Trainer takes seconds to import: what is wrong with flags and data is said before
     from lmgym.training.callbacks import Progress
@@ -142,8 +144,8 @@ def _make_trainer(
     loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code, bits_of(config.policy))
     policy = PolicyModel(adapt(loaded, config.policy, run, o.seed), config.policy.packed)
     show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
-    if keeper:
-        keeper.checkpoint_bytes = room_for_checkpoints(config, policy, run)
+    if supervisor:
+        supervisor.checkpoint_bytes = room_for_checkpoints(config, policy, run)
     objective = task.objective(policy, tokenizer.pad_token_id)
     probes: dict = {"": HeldOutProbe(data.evaluation, objective, o.micro_batch * config.data.max_length)}
     callbacks: list = [Progress()]
@@ -153,4 +155,4 @@ def _make_trainer(
         if run.is_main:
             show_notes([f"samples: {probes['samples'].settings}"])
         callbacks.append(KeepSamples(probes["samples"], run))
-    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, keeper)
+    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor)

@@ -20,7 +20,7 @@ BATCH_ROWS = 256  # replies that a small model makes together: four times LocalG
 
 
 @dataclass(frozen=True)
-class Wording:
+class PolicySpec:
     """What a policy is called, taken apart; `best_of` 0 is the policy as it is."""
 
     base: str
@@ -28,10 +28,10 @@ class Wording:
     best_of: int = 0
 
 
-def read_policy(text: str) -> Wording:
+def read_policy(text: str) -> PolicySpec:
     """POLICY or POLICY@SCORER:N. Raises InputError for words that are neither."""
     if text == BOTS or os.path.isdir(text):
-        return Wording(text)
+        return PolicySpec(text)
     base, at, rest = text.rpartition("@")
     if not at:
         raise InputError(
@@ -55,7 +55,7 @@ def read_policy(text: str) -> Wording:
         raise InputError(
             f"scorer {shown(scorer)} of {shown(text)} is no folder; needed: a scorer's folder, {GOLD} or {RANDOM}"
         )
-    return Wording(base, scorer, int(number))
+    return PolicySpec(base, scorer, int(number))
 
 
 def load_policies(texts: Sequence[str], world: World) -> list[Generator]:

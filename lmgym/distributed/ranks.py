@@ -97,7 +97,7 @@ def first_non_finite(losses: Sequence[torch.Tensor]) -> int | None:
     return next((number for number, ranks in enumerate(wrong) if ranks), None)
 
 
-def share_objects(value: Any) -> list[Any]:
+def all_gather_objects(value: Any) -> list[Any]:
     """What every rank has to say, in the order of ranks; also a place where all meet. Small things only: pickled."""
     if world_size() == 1 or not dist.is_initialized():
         return [value]
@@ -106,7 +106,7 @@ def share_objects(value: Any) -> list[Any]:
     return said
 
 
-def agreed(work: Callable[[], T]) -> T:
+def raise_on_all_ranks(work: Callable[[], T]) -> T:
     """What `work` gives; an InputError or RunStopped of one rank is raised on all, so that it is told. Collective."""
     found: T | None = None
     trouble: InputError | RunStopped | None = None
@@ -114,6 +114,6 @@ def agreed(work: Callable[[], T]) -> T:
         found = work()
     except (InputError, RunStopped) as error:
         trouble = error
-    if refusal := next(filter(None, share_objects(trouble)), None):
+    if refusal := next(filter(None, all_gather_objects(trouble)), None):
         raise refusal
     return found  # type: ignore[return-value]

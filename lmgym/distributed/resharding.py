@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lmgym.distributed.ranks import rank, share_objects
+from lmgym.distributed.ranks import all_gather_objects, rank
 from lmgym.errors import InputError
 
 FOLDER = ".resharded"
@@ -26,7 +26,7 @@ def fit_to_ranks(checkpoint: Path, saved_by: int, ranks: int, deepspeed: dict[st
         return checkpoint
     folder = checkpoint.parent / FOLDER
     said = _convert(checkpoint, folder) if rank() == 0 else ""
-    if trouble := share_objects(said)[0]:
+    if trouble := all_gather_objects(said)[0]:
         raise InputError(f"{checkpoint} could not be converted to {ranks} rank(s): {trouble}")
     deepspeed.setdefault("checkpoint", {})["load_universal"] = True
     return folder

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from lmgym.distributed.ranks import agreed, rank
+from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.errors import InputError
 
 BLOCK = 1 << 22  # numbers that are looked at one by one at once
@@ -46,7 +46,7 @@ def refuse_non_finite_weights(module: torch.nn.Module, source: str) -> None:
     """Raises InputError for a loaded model with a weight that is not finite. Collective where the model is sharded."""
     sharded = any(hasattr(parameter, "ds_id") for parameter in module.parameters())
     if sharded:
-        agreed(lambda: _refuse(own_weights(module), source))
+        raise_on_all_ranks(lambda: _refuse(own_weights(module), source))
     else:
         _refuse(own_weights(module), source)
 

@@ -191,17 +191,6 @@ def fit_to_tokenizer(model, tokenizer) -> None:
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def unknown_ids(model, tokenizer) -> torch.Tensor:
-    """Ids that the model gives logits to and that no token of the tokenizer has: none may be sampled, int64 ascending.
-
-    Vocabularies are padded to round numbers, which the tokenizer does not know of; such an id has no text.
-    """
-    known = torch.zeros(model.get_output_embeddings().weight.shape[0], dtype=torch.bool)
-    ids = torch.tensor(sorted(tokenizer.get_vocab().values()))
-    known[ids[ids < len(known)]] = True
-    return (~known).nonzero()[:, 0]
-
-
 def _set_to_mean(layer, known: int) -> None:
     """Rows behind the first `known` ones become the mean of these, the biases too."""
     parameters = [p for p in (layer.weight, getattr(layer, "bias", None)) if p is not None]

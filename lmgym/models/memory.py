@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Demand:
+class MemoryEstimate:
     """Bytes on one device: of weights, gradients, optimizer state, and activations of one micro-batch."""
 
     weights: float
@@ -34,9 +34,9 @@ class Demand:
         """All of it."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
-    def __add__(self, other: "Demand") -> "Demand":
+    def __add__(self, other: "MemoryEstimate") -> "MemoryEstimate":
         """Of both, part by part."""
-        return Demand(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return MemoryEstimate(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
 
 def estimate(
@@ -48,7 +48,7 @@ def estimate(
     checkpointing: bool = False,
     settings: ModelConfig | None = None,
     causal: bool = False,
-) -> Demand:
+) -> MemoryEstimate:
     """Bytes a device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
 
     A causal model has logits besides: fp32, their softmax and their gradient, at each token.
@@ -68,12 +68,14 @@ def estimate(
     return replace(weights, activations=states + tokens * per_token)
 
 
-def of_weights(parameters: int, trainable: int, precision: str, deepspeed: dict[str, Any] | None, ranks: int) -> Demand:
+def of_weights(
+    parameters: int, trainable: int, precision: str, deepspeed: dict[str, Any] | None, ranks: int
+) -> MemoryEstimate:
     """`estimate` of so many weights, without activations."""
     stage = zero_stage(deepspeed)
     weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
     zero = (deepspeed or {}).get("zero_optimization", {})
-    return Demand(
+    return MemoryEstimate(
         weights=0 if zero.get("offload_param") else parameters * weight / (ranks if stage == 3 else 1),
         gradients=trainable * weight / (ranks if stage >= 2 else 1),
         optimizer=0 if zero.get("offload_optimizer") else trainable * moment / (ranks if stage >= 1 else 1),
@@ -118,13 +120,13 @@ def device_memory_gb() -> float | None:
     return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
 
 
-def refuse_excess(
-    demand: Demand, memory_gb: float | None, stage: int, micro_batch: int, more: Sequence[str] = ()
+def check_memory(
+    demand: MemoryEstimate, memory_gb: float | None, stage: int, micro_batch: int, more: Sequence[str] = ()
 ) -> None:
     """Raises InputError where the estimate exceeds the stated memory (GiB a device); `more` are further ways out."""
     if memory_gb is None or demand.total <= memory_gb * GIB:
         return
-    parts = ", ".join(f"{name} {getattr(demand, name) / GIB:.1f}" for name in Demand.__dataclass_fields__)
+    parts = ", ".join(f"{name} {getattr(demand, name) / GIB:.1f}" for name in MemoryEstimate.__dataclass_fields__)
     fixes = []
     if demand.activations > 0.3 * demand.total and micro_batch > 1:
         fixes.append("a smaller --micro_batch")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from lmgym.distributed.ranks import rank, share_objects
+from lmgym.distributed.ranks import all_gather_objects, rank
 from lmgym.runs.checkpoint_contents import in_a_line, why_unreadable
 from lmgym.runs.files import read_json, storage_full
 
@@ -62,15 +62,15 @@ class Checkpoints:
         """
         aside, final_path = self.folder / f".step-{step:08d}.partial", self._path(step)
         failure = _attempt(lambda: self._prepare(aside, final_path, bytes_needed)) if rank() == 0 else ""
-        self._refuse(share_objects(failure), final_path, bytes_needed)
+        self._refuse(all_gather_objects(failure), final_path, bytes_needed)
         mine: list[dict[str, Any]] = []
         failure = _attempt(lambda: write(aside)) or _attempt(lambda: mine.extend(_seal_own(aside)))
-        shared = share_objects((mine, failure))
+        shared = all_gather_objects((mine, failure))
         self._refuse([said for _, said in shared], final_path, bytes_needed)
         if rank() == 0:
             files = [file for found, _ in shared for file in found]
             failure = _attempt(lambda: self._commit(aside, final_path, step, files, facts))
-        self._refuse(share_objects(failure), final_path, bytes_needed)
+        self._refuse(all_gather_objects(failure), final_path, bytes_needed)
         if rank() == 0:
             self._remove_older(step)
         return final_path

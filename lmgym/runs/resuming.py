@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmgym.distributed.ranks import rank, share_objects, world_size
+from lmgym.distributed.ranks import all_gather_objects, rank, world_size
 from lmgym.errors import InputError, RunStopped
 from lmgym.runs.checkpoint_contents import loading
 from lmgym.runs.checkpoints import Checkpoint, Checkpoints, newest_owner
@@ -54,7 +54,7 @@ def find_start(folder: str | Path, facts: Mapping[str, Any], resume: Resume = "a
         found = _look(Path(folder), facts, resume, reshard) if rank() == 0 else Start("")
     except (InputError, RunStopped) as error:
         found = error
-    chosen = share_objects(found)[0]
+    chosen = all_gather_objects(found)[0]
     if isinstance(chosen, BaseException):
         if lock:
             lock.release()

@@ -26,7 +26,8 @@ FOLDER = "stalls"
 
 @final
 class StallWatch:
-    """Watches from `with` to its end; `beat` is progress. After `timeout` seconds without (0: never) the process ends.
+    """Watches from `with` to its end; `heartbeat` is progress. After `timeout` seconds without (0: never) the process
+    ends.
 
     `leave` is told what is known, on the lowest rank that can still speak. For the main thread.
     """
@@ -36,7 +37,7 @@ class StallWatch:
         self._main, self._born = threading.get_ident(), time.time()
         self._beaten, self._doing, self._over = time.monotonic(), "starting", threading.Event()
 
-    def beat(self, doing: str) -> None:
+    def heartbeat(self, doing: str) -> None:
         """Something was done, and this comes next."""
         self._beaten, self._doing = time.monotonic(), doing
 

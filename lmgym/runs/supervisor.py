@@ -9,7 +9,7 @@ from typing import Any, NoReturn, final
 import torch
 
 from lmgym.console import say
-from lmgym.distributed.ranks import rank, share_objects
+from lmgym.distributed.ranks import all_gather_objects, rank
 from lmgym.distributed.weights import non_finite_weight, own_weights
 from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
 from lmgym.runs.checkpoints import Checkpoints
@@ -22,7 +22,7 @@ from lmgym.runs.stalls import StallWatch
 
 
 @final
-class Keeper:
+class Supervisor:
     """Watches over a run from `with` to its end. `facts` go into each checkpoint; `limit` of them are kept."""
 
     checkpoint_bytes = 0
@@ -34,7 +34,7 @@ class Keeper:
         self._interrupts = Interrupts(self._leave_interrupted)
         self._stalls = StallWatch(run.folder, stall_timeout, self._leave_stalled)
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "Supervisor":
         self._interrupts.__enter__()
         self._stalls.__enter__()
         return self
@@ -50,9 +50,9 @@ class Keeper:
         """Whether this rank was asked, or cannot write; ranks must agree before any of them acts on it."""
         return bool(self._interrupts.reason or self._run.unwritten)
 
-    def beat(self, doing: str) -> None:
+    def heartbeat(self, doing: str) -> None:
         """Progress: no stall."""
-        self._stalls.beat(doing)
+        self._stalls.heartbeat(doing)
 
     def save(self, step: int, write: Callable[[Path], None], model: torch.nn.Module) -> None:
         """A checkpoint of a model after `step` updates; `write` is called on every rank. Collective.
@@ -60,11 +60,11 @@ class Keeper:
         Raises RunStopped on every rank: exit 65 where a weight is not finite, 74 where the disk takes no more. What was
         there before stays whole.
         """
-        self.beat(f"saving checkpoint {step}")
+        self.heartbeat(f"saving checkpoint {step}")
         self._refuse_unwritten()
         self._refuse_non_finite_weights(model)
         self._checkpoints.save(step, write, self._facts, self.checkpoint_bytes)
-        self.beat(f"after checkpoint {step}")
+        self.heartbeat(f"after checkpoint {step}")
 
     @contextlib.contextmanager
     def saving_results(self, model: torch.nn.Module) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Keeper:
 
         Raises RunStopped on every rank: exit 65 where a weight is not finite, 74 where the disk takes no more.
         """
-        self.beat("saving the model")
+        self.heartbeat("saving the model")
         self._refuse_unwritten()
         self._refuse_non_finite_weights(model)
         with self._run.writing("its results"):
@@ -81,16 +81,16 @@ class Keeper:
 
     def _refuse_unwritten(self) -> None:
         """Ends a run that cannot write: a step whose line of metrics is lost must be made again. Collective."""
-        unwritten = next(filter(None, share_objects(self._run.unwritten)), "")
+        unwritten = next(filter(None, all_gather_objects(self._run.unwritten)), "")
         if unwritten:
             error = storage_full(unwritten, self._run.folder, self._checkpoints.last())
             self._end(error.why, error.outcome, error.exit_code)
 
     def _refuse_non_finite_weights(self, model: torch.nn.Module) -> None:
-        found = share_objects(non_finite_weight(own_weights(model)))
+        found = all_gather_objects(non_finite_weight(own_weights(model)))
         if not any(found):
             return
-        last = share_objects(self._checkpoints.last() if rank() == 0 else "")[0]
+        last = all_gather_objects(self._checkpoints.last() if rank() == 0 else "")[0]
         what = next(filter(None, found))
         self._end(
             f"the weights are not all finite: found {what}; they were not saved; {last}; use a smaller learning rate",
@@ -103,13 +103,13 @@ class Keeper:
         self._interrupts.leaving = code
         error = RunStopped(why, outcome, code)
         self._run.finish(outcome, code, error)
-        share_objects(None)  # a launcher kills the others once one has left
+        all_gather_objects(None)  # a launcher kills the others once one has left
         raise error
 
     def leave(self, step: int) -> None:
         """Ends an interrupted run, whose checkpoint is saved. Raises RunStopped (exit 75) on every rank."""
         self._interrupts.leaving = INTERRUPTED
-        reason = next(filter(None, share_objects(self._interrupts.reason)), "asked to stop")
+        reason = next(filter(None, all_gather_objects(self._interrupts.reason)), "asked to stop")
         why = f"{reason}: stopped after update {step}, with a checkpoint; the same command goes on from there"
         self._end(why, "interrupted", INTERRUPTED)
 
@@ -119,7 +119,10 @@ class Keeper:
         `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.
         """
         self._interrupts.leaving = NON_FINITE
-        found, last = share_objects((what, rows)), share_objects(self._checkpoints.last() if rank() == 0 else "")[0]
+        found, last = (
+            all_gather_objects((what, rows)),
+            all_gather_objects(self._checkpoints.last() if rank() == 0 else "")[0],
+        )
         self._run.write_json(
             NON_FINITE_ROWS,
             {

@@ -80,7 +80,7 @@ def hidden_utility(world: "World") -> "Scorer":
 def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[str, "Scorer"]:
     """The scorers on rank 0, none elsewhere; whole also where ZeRO-3 shards what is loaded. Collective."""
     from lmgym.distributed.deepspeed_engine import without_sharded_load
-    from lmgym.distributed.ranks import agreed, rank
+    from lmgym.distributed.ranks import raise_on_all_ranks, rank
 
     with without_sharded_load():
-        return agreed(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
+        return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})

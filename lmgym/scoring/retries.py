@@ -1,7 +1,7 @@
 """Asking for rewards what may raise, stall, or answer with something that is no reward.
 
 Design decisions:
-- A failure is never a number: a `Finding` has a value, or says what the trouble was.
+- A failure is never a number: a `RewardResult` has a value, or says what the trouble was.
 - A whole batch is asked for again a bounded number of times; what was good in one attempt stays. Where no answer came
   that could be told apart by samples, each is asked for alone once, so that one that breaks does not lose the others.
 - A call with a limit of time runs in a thread. A thread cannot be killed: one that stalls is left behind, as a daemon
@@ -38,7 +38,7 @@ _End = Literal["answered", "broke", "stalled"]
 
 
 @dataclass(frozen=True)
-class Finding(Generic[T]):
+class RewardResult(Generic[T]):
     """A reward, or what else was asked for, or why there is none."""
 
     value: T | None
@@ -46,7 +46,7 @@ class Finding(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long and how often to ask."""
 
     timeout: float | None
@@ -67,9 +67,9 @@ class Stalled(Exception):
     """No answer in time."""
 
 
-def ask(call: Call, count: int, read: Read[T], patience: Patience) -> list[Finding[T]]:
+def ask(call: Call, count: int, read: Read[T], patience: RetryPolicy) -> list[RewardResult[T]]:
     """What came of asking for `count` rewards, in their order. Raises only RunStopped, where the call does."""
-    found: list[Finding[T]] = [Finding(None, "was not asked for")] * count
+    found: list[RewardResult[T]] = [RewardResult(None, "was not asked for")] * count
     end: _End = "answered"
     stalls = 0
     for _ in range(1 + patience.retries):
@@ -99,13 +99,13 @@ def read_number(value: Any) -> float:
     return number
 
 
-def _ask_alone(call: Call, found: list[Finding[T]], read: Read[T], timeout: float | None) -> list[Finding[T]]:
+def _ask_alone(call: Call, found: list[RewardResult[T]], read: Read[T], timeout: float | None) -> list[RewardResult[T]]:
     found, stalls = list(found), 0
     for place, one in enumerate(found):
         if one.value is None and stalls < LONE_STALLS:
             [alone], end = _attempt(call, [place], read, timeout)
             stalls += end == "stalled"
-            found[place] = alone if alone.value is not None else Finding(None, _both(one.trouble, alone.trouble))
+            found[place] = alone if alone.value is not None else RewardResult(None, _both(one.trouble, alone.trouble))
     return found
 
 
@@ -114,22 +114,24 @@ def _both(of_batch: str, of_one: str) -> str:
     return of_batch if of_one == of_batch else f"{of_batch}; asked for alone: {of_one}"
 
 
-def _attempt(call: Call, places: Sequence[int], read: Read[T], timeout: float | None) -> tuple[list[Finding[T]], _End]:
+def _attempt(
+    call: Call, places: Sequence[int], read: Read[T], timeout: float | None
+) -> tuple[list[RewardResult[T]], _End]:
     try:
         answers = _within(timeout, lambda: _listed(call(places), len(places)))
     except RunStopped:
         raise
     except Exception as error:
-        trouble: Finding[T] = Finding(None, _told(error))
+        trouble: RewardResult[T] = RewardResult(None, _told(error))
         return [trouble] * len(places), "stalled" if isinstance(error, Stalled) else "broke"
     return [_read(read, answer, place) for answer, place in zip(answers, places, strict=True)], "answered"
 
 
-def _read(read: Read[T], answer: Any, place: int) -> Finding[T]:
+def _read(read: Read[T], answer: Any, place: int) -> RewardResult[T]:
     try:
-        return Finding(read(answer, place))
+        return RewardResult(read(answer, place))
     except Exception as error:
-        return Finding(None, f"gave what is no reward: {_one_line(str(error))}")
+        return RewardResult(None, f"gave what is no reward: {_one_line(str(error))}")
 
 
 def _listed(found: Any, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What every stage's `train` does alike: refusals, the run's folder and keeper, our config in the Trainer's words."""
+"""What every stage's `train` does alike: checks, the run's folder and supervisor, our config for the Trainer."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from lmgym.data.batching import accumulation_steps
 from lmgym.data.rejections import Rejection, write_rejections
 from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement, run_values
 from lmgym.distributed.deepspeed_engine import engine_name
-from lmgym.distributed.ranks import agreed, rank, start_distributed, world_size
+from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
 from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.errors import InputError
 from lmgym.models.forward.attention import again_in_backward
@@ -25,7 +25,7 @@ from lmgym.random_state import seeded
 from lmgym.runs.flags import flatten
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.training.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.training.reporting import show_notes
 
@@ -108,11 +108,11 @@ class Rows(Protocol):
 @contextlib.contextmanager
 def kept_run(
     config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows
-) -> Iterator[tuple[Run, Keeper, Path | None]]:
-    """The run's folder, locked; its keeper; and the checkpoint to go on from, of a former launch of this command."""
+) -> Iterator[tuple[Run, Supervisor, Path | None]]:
+    """The run's folder, locked; its supervisor; and the checkpoint that a former launch left, to go on from."""
     facts = _facts(config, deepspeed, accumulation, data)
     start = find_start(config.output, facts, config.run.resume, config.run.reshard)
-    run = agreed(
+    run = raise_on_all_ranks(
         lambda: Run.start(
             config.output,
             flatten(config),
@@ -124,14 +124,18 @@ def kept_run(
             start=start,
         )
     )
-    with run, Keeper(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as keeper:
+    with run, Supervisor(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as supervisor:
         run.update(data=data.counts)
         if run.is_main:
             with run.writing("rejected.jsonl"):
                 write_rejections(run.folder / "rejected.jsonl", data.rejections)
             show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
         saved = start.checkpoint
-        yield run, keeper, fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None
+        yield (
+            run,
+            supervisor,
+            fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None,
+        )
 
 
 def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from lmgym.distributed.resharding import mend_sharded_load
 from lmgym.errors import InputError
 from lmgym.runs.checkpoint_contents import loading
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.training.callbacks import Leaving
 from lmgym.training.objectives import Batch, Objective
 from lmgym.training.probes import Probe, full_name, join_reports
@@ -48,7 +48,7 @@ class ObjectiveTrainer(Trainer):
     The loss of an update is the mean over its count (pairs, present labels, output tokens) on all ranks and
     micro-batches: each contributes its sum times the number of ranks (data parallel gradients are averaged) over that
     count.
-    With a keeper it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
+    With a supervisor it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
     `before` is what the probes measured before step 1, by full names; `losses` the held-out loss after so many updates.
     """
@@ -66,10 +66,10 @@ class ObjectiveTrainer(Trainer):
         probes: Mapping[str, Probe],
         run: Run,
         callbacks: Sequence[TrainerCallback] = (),
-        keeper: Keeper | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.objective: Objective = objective
-        self.sampler, self.probes, self.run, self.keeper = sampler, probes, run, keeper
+        self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
         self.slots = Slots(examples, objective.collate, args.seed)
         self._tallies: dict[str, torch.Tensor] = _zeros()
         self._total_loss, self._logged_at = 0.0, 0  # of the updates up to the last line of metrics
@@ -116,7 +116,7 @@ class ObjectiveTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """What the update's loss is the mean of, over all ranks; on the way, whether any rank was asked to leave."""
-        asked = self.keeper is not None and self.keeper.asked_to_leave
+        asked = self.supervisor is not None and self.supervisor.asked_to_leave
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
         self.leaving, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
@@ -128,8 +128,8 @@ class ObjectiveTrainer(Trainer):
 
     def training_step(self, model, inputs: Batch, num_items_in_batch=None) -> torch.Tensor:
         """Forward and backward; under DeepSpeed the update too, which it skips where a gradient is not finite."""
-        if self.keeper:
-            self.keeper.beat(f"update {self.state.global_step + 1}")
+        if self.supervisor:
+            self.supervisor.heartbeat(f"update {self.state.global_step + 1}")
         skipped = skipped_steps(self.model_wrapped)
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
@@ -175,9 +175,9 @@ class ObjectiveTrainer(Trainer):
 
     def _stop_non_finite(self, what: str, rows: list[str] | None = None) -> None:
         """Stops the run; without `rows` those of the whole update are named."""
-        if self.keeper:
+        if self.supervisor:
             rows = [row for _, own in self._losses for row in own] if rows is None else rows
-            self.keeper.leave_non_finite(self.state.global_step, what, rows)
+            self.supervisor.leave_non_finite(self.state.global_step, what, rows)
 
     def _tally(self, outputs: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
         counted = {"items": batch["items"], "tokens": batch["tokens"]}
@@ -257,8 +257,10 @@ class ObjectiveTrainer(Trainer):
             self.losses[self.state.global_step] = held_out.report.metrics[held_out.loss]
 
     def _measured(self, name: str, probe: Probe, model) -> dict[str, float]:
-        if self.keeper:
-            self.keeper.beat(f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}")
+        if self.supervisor:
+            self.supervisor.heartbeat(
+                f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}"
+            )
         metrics = _named(name, probe.measure(model, self.args.device))
         end_fetches(model)  # the next probe, or who saves, gathers the weights
         return metrics
@@ -276,11 +278,11 @@ class ObjectiveTrainer(Trainer):
     # --- checkpoints: Trainer says when, lmgym/runs/checkpoints.py how
 
     def _save_checkpoint(self, model, trial) -> None:
-        if self.keeper:
+        if self.supervisor:
             tallies = dict(zip(self._tallies, (value.cpu() for value in self._tallies.values()), strict=True))
             sums = {"tallies": tallies, **{name: getattr(self, name) for name in KEPT}}
             began = time.perf_counter()
-            self.keeper.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module)
+            self.supervisor.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module)
             self._mark += time.perf_counter() - began
 
     def train_from(self, checkpoint: Path | None) -> None:
@@ -297,8 +299,8 @@ class ObjectiveTrainer(Trainer):
             for name in KEPT:
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        if self.leaving and self.keeper:
-            self.keeper.leave(self.state.global_step)
+        if self.leaving and self.supervisor:
+            self.supervisor.leave(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update

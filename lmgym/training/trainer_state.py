@@ -20,7 +20,7 @@ from safetensors.torch import load_model, save_model
 from transformers import Trainer, TrainerState
 
 from lmgym.distributed.deepspeed_engine import Engine
-from lmgym.distributed.ranks import agreed, rank
+from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.random_state import random_state, restore_random_state
 from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
@@ -56,8 +56,8 @@ def read_model(trainer: Trainer, folder: Path) -> None:
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
     """The caller's sums of this rank; by another number of ranks, rank 0 has those of all. Collective."""
     if ranks == ranks_of(folder):
-        return agreed(lambda: _sums(folder, rank()))
-    every = agreed(lambda: [_sums(folder, i) for i in range(ranks_of(folder))])
+        return raise_on_all_ranks(lambda: _sums(folder, rank()))
+    every = raise_on_all_ranks(lambda: [_sums(folder, i) for i in range(ranks_of(folder))])
     return every[0] | {"tallies": _added([sums["tallies"] for sums in every]) if rank() == 0 else {}}
 
 

@@ -124,7 +124,7 @@ def _leave(state: _State, lives: Lives, who: Ints, noise: Noise) -> None:
 
 
 @dataclass(frozen=True)
-class Wordless:
+class GaussianReplies:
     """Replies that are worth what a normal distribution says, the same one to every user: for trials of statistics."""
 
     population: Population

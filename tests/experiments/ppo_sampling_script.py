@@ -13,7 +13,7 @@ import torch
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.distributed.deepspeed_config import read_config
 from lmgym.distributed.deepspeed_engine import whole_weights
-from lmgym.distributed.ranks import rank, share_objects, start_distributed, stop_distributed
+from lmgym.distributed.ranks import all_gather_objects, rank, start_distributed, stop_distributed
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.loading import load_tokenizer
@@ -57,8 +57,8 @@ def main() -> None:
         engine.backward(-found.mean() + values.square().mean())
         assert engine.step()
     words = whole_weights(engine.module).get("policy.transformer.wte.weight", before)  # rank 0 has it
-    moved = max(share_objects(float((words - before).abs().max())))
-    said = share_objects({"phases": PHASES, "tokens": tokens, "largest_gap": largest, "moved": moved})
+    moved = max(all_gather_objects(float((words - before).abs().max())))
+    said = all_gather_objects({"phases": PHASES, "tokens": tokens, "largest_gap": largest, "moved": moved})
     if rank() == 0:
         Path(sys.argv[-1]).write_text(json.dumps(said))
     stop_distributed()

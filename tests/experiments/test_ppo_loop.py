@@ -91,7 +91,7 @@ def test_a_reward_is_cut_then_penalised_for_a_missing_eos_then_scaled(go: Go) ->
     )  # fmt: skip
     found = read_metrics(folder)
     assert found["reward/mean"][4] == 3.0, "as it was given"
-    unended = found["rollout/unended"][4]
+    unended = found["rollout/truncated_fraction"][4]
     assert 0 < unended < 1
     assert found["policy/kl"][4] == 0, "so the score is all that there is"
     assert found["rewards/sum"][4] == pytest.approx(10 * (2 - 0.5 * unended))

@@ -24,7 +24,7 @@ from ppo.prompts import read_prompts
 from reward_models.kwise import validate_groups
 from reward_models.logs import read_log
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
-from sft.conversations import validate_chats, validate_taught
+from sft.conversations import validate_chats, validate_distillation_rows
 
 Row = dict[str, Any]
 
@@ -90,7 +90,7 @@ def read(file: DataFile) -> Reading:
     if file.kind == "prompts":
         prompts = read_prompts(RolloutConfig(path, eval_size=1), 0)
         return Reading(len(prompts.train) + len(prompts.evaluation), prompts.rejections, prompts.rows)
-    validators = {"groups": validate_groups, "taught": validate_taught}
+    validators = {"groups": validate_groups, "taught": validate_distillation_rows}
     validators |= dict.fromkeys(("pairs", "pairs of messages"), validate)
     records = read_records(path)
     if file.kind == "chats":

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmgym.cli.main import main
-from lmgym.cli.policies import Wording, load_policies, read_policy
+from lmgym.cli.policies import PolicySpec, load_policies, read_policy
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.scoring.best_of_n import BestOfN
@@ -103,21 +103,21 @@ def test_gold_is_a_ceiling_and_chance_a_floor() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("bots", Wording("bots")),
-        ("bots@gold:16", Wording("bots", "gold", 16)),
-        ("bots@random:1", Wording("bots", "random", 1)),
-        (".", Wording(".")),
-        (".@..:2", Wording(".", "..", 2)),
+        ("bots", PolicySpec("bots")),
+        ("bots@gold:16", PolicySpec("bots", "gold", 16)),
+        ("bots@random:1", PolicySpec("bots", "random", 1)),
+        (".", PolicySpec(".")),
+        (".@..:2", PolicySpec(".", "..", 2)),
     ],
 )
-def test_policies_are_read_from_their_words(text: str, found: Wording) -> None:
+def test_policies_are_read_from_their_words(text: str, found: PolicySpec) -> None:
     assert read_policy(text) == found
 
 
 def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "me@gold:3").mkdir()
-    assert read_policy(str(tmp_path / "me@gold:3")) == Wording(str(tmp_path / "me@gold:3"))
-    assert read_policy(f"{tmp_path}/me@gold:3@gold:2") == Wording(f"{tmp_path}/me@gold:3", "gold", 2)
+    assert read_policy(str(tmp_path / "me@gold:3")) == PolicySpec(str(tmp_path / "me@gold:3"))
+    assert read_policy(f"{tmp_path}/me@gold:3@gold:2") == PolicySpec(f"{tmp_path}/me@gold:3", "gold", 2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from lmgym.cli import demo
 from lmgym.cli.demo import Done, Step, run_demo
-from lmgym.cli.policies import Wording, read_policy
+from lmgym.cli.policies import PolicySpec, read_policy
 from lmgym.runs.flags import override
 
 
@@ -45,7 +45,7 @@ def test_the_app_meets_both_policies_alone_and_with_the_best_of_4(tmp_path: Path
         (tmp_path / name / "model").mkdir(parents=True)
     sft, ppo, scorer = (str(tmp_path / name / "model") for name in ("policy", "ppo", "scorer"))
     assert [read_policy(arm) for arm in arms] == [
-        Wording(sft), Wording(sft, scorer, 4), Wording(ppo), Wording(ppo, scorer, 4),
+        PolicySpec(sft), PolicySpec(sft, scorer, 4), PolicySpec(ppo), PolicySpec(ppo, scorer, 4),
     ]  # fmt: skip
     record = {"design": {}, "policies": [{"policy": arm, "users": 2} for arm in arms]}
     names = [arm["policy"] for arm in demo.named(record, tmp_path)["policies"]]

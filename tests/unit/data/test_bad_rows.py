@@ -23,7 +23,7 @@ from lmgym.errors import InputError
 from ppo.config import RolloutConfig
 from ppo.prompts import read_prompts
 from reward_models.kwise import validate_groups
-from sft.conversations import validate_chats, validate_chosen, validate_taught
+from sft.conversations import validate_chats, validate_chosen, validate_distillation_rows
 
 GOOD = '{"prompt": "q", "chosen": "a", "rejected": "b"}'
 
@@ -169,7 +169,7 @@ def test_whole_numbers_that_parquet_made_floats_of_are_integers(tmp_path: Path) 
     check(rejections, (2, "ranks", "out of range"))
     rows = [{"prompt": "User: q", "tokens": tokens, "logprobs": [-1.0]} for tokens in ([5.0], [0.5])]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    [chat], rejections = validate_taught(read_records(str(tmp_path / "a.parquet")))
+    [chat], rejections = validate_distillation_rows(read_records(str(tmp_path / "a.parquet")))
     assert chat.tokens == (5,)
     check(rejections, (2, "tokens", "out of range"))
 
@@ -233,7 +233,7 @@ STAGES: dict[str, tuple[Callable, dict]] = {
     "messages": (lambda path: validate_chats(read_records(path)), {"messages": SAID}),
     "chosen": (lambda path: validate_chosen(read_records(path)), json.loads(GOOD)),
     "taught": (
-        lambda path: validate_taught(read_records(path)),
+        lambda path: validate_distillation_rows(read_records(path)),
         {"prompt": "User: q\nBot:", "tokens": [1], "logprobs": [-1.0]},
     ),
     "chats": (read_chats, {"messages": CHATTING}),

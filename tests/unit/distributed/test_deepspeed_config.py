@@ -14,7 +14,7 @@ from lmgym.errors import InputError
 from lmgym.training import setup as training
 from ppo import parts
 from ppo.config import PPOConfig
-from ppo.demand import refuse_excess_memory
+from ppo.demand import check_run_memory
 from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]
@@ -123,7 +123,7 @@ BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the argum
 def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, precision, said, tmp_path: Path) -> None:
     config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
     with pytest.raises(InputError, match=said):  # no model is looked for: there is none
-        refuse_excess_memory(config, read(tmp_path, ZERO2 | section), None, [])
+        check_run_memory(config, read(tmp_path, ZERO2 | section), None, [])
     with pytest.raises(InputError, match=said.replace("it 64", "it 24")):
         resolve(ZERO2 | section, precision)
 

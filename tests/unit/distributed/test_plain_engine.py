@@ -7,7 +7,7 @@ import torch
 
 from lmgym.config import ModelConfig
 from lmgym.distributed.plain_engine import PlainEngine
-from lmgym.distributed.ranks import agreed
+from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.errors import InputError, RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
@@ -91,10 +91,10 @@ def test_what_is_refused_is_raised_and_what_is_found_comes_back() -> None:
     def stop() -> None:
         raise RunStopped("enough", "failed", 69)
 
-    assert agreed(lambda: 5) == 5
+    assert raise_on_all_ranks(lambda: 5) == 5
     with pytest.raises(InputError, match="something else"):
-        agreed(refuse)
+        raise_on_all_ranks(refuse)
     with pytest.raises(RunStopped, match="enough"):
-        agreed(stop)
+        raise_on_all_ranks(stop)
     with pytest.raises(ZeroDivisionError):
-        agreed(lambda: 1 / 0)
+        raise_on_all_ranks(lambda: 1 / 0)

@@ -17,7 +17,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import HFScorer
 from ppo.critics import VALUE_HEAD, ValueHead, load_critic, load_value_head
 
@@ -129,23 +129,23 @@ def test_a_value_head_that_is_no_number_is_not_loaded(tmp_path: Path) -> None:
 def test_neither_a_checkpoint_nor_results_are_saved_with_a_weight_that_is_no_number(tmp_path: Path) -> None:
     module, written = small_module(), []
 
-    def begin(name: str) -> tuple[Run, Keeper]:
+    def begin(name: str) -> tuple[Run, Supervisor]:
         run = Run.start(tmp_path / name, {}, seed=0, tracking="none", start=Start("mine"))
-        return run, Keeper(run, Start("mine"), {"ranks": 1}, limit=2, stall_timeout=0)
+        return run, Supervisor(run, Start("mine"), {"ranks": 1}, limit=2, stall_timeout=0)
 
-    def save(name: str, keeper: Keeper) -> None:
+    def save(name: str, supervisor: Supervisor) -> None:
         if name == "checkpoint":
-            keeper.save(8, written.append, module)
+            supervisor.save(8, written.append, module)
         else:
-            with keeper.saving_results(module):
+            with supervisor.saving_results(module):
                 written.append(tmp_path)
 
     for name in ("checkpoint", "results"):
-        run, keeper = begin(name)
-        keeper.save(4, lambda folder: (folder / "weights").touch(), module)
+        run, supervisor = begin(name)
+        supervisor.save(4, lambda folder: (folder / "weights").touch(), module)
         module.weight.data[5] = torch.nan
         with pytest.raises(RunStopped) as caught, run:
-            save(name, keeper)
+            save(name, supervisor)
         module.weight.data[5] = 1.0
         assert (caught.value.outcome, caught.value.exit_code) == ("non_finite", 65)
         assert "found nan in weight; they were not saved; the last checkpoint is of step 4 (" in str(caught.value)

@@ -9,7 +9,7 @@ from lmgym.config import ModelConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.memory import GIB, Demand, count_weights, estimate, refuse_excess
+from lmgym.models.memory import GIB, MemoryEstimate, check_memory, count_weights, estimate
 from lmgym.models.parameters import count_parameters
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
@@ -54,16 +54,16 @@ def test_the_memory_of_ten_million_weights_on_two_ranks_is_as_by_hand(stage, wei
     deepspeed = {"zero_optimization": {"stage": stage}} if stage else {}
     demand = estimate(ten_million(), 1000, "bf16", deepspeed, ranks=2)
     # 34 bytes * 1000 tokens * 256 wide * 8 layers
-    assert demand == Demand(weights, gradients, optimizer, 69_632_000)
+    assert demand == MemoryEstimate(weights, gradients, optimizer, 69_632_000)
     assert demand.total == weights + gradients + optimizer + 69_632_000
 
 
 def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should() -> None:
     config = ten_million()
     fp32 = estimate(config, 1000, "fp32", None, 1)
-    assert fp32 == Demand(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 139_264_000)
+    assert fp32 == MemoryEstimate(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 139_264_000)
     # autocast without DeepSpeed keeps fp32 weights, and 16-bit activations
-    assert estimate(config, 1000, "bf16", None, 1) == Demand(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 69_632_000)
+    assert estimate(config, 1000, "bf16", None, 1) == MemoryEstimate(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 69_632_000)
     # 2 bytes a layer and 34 for the one in work
     assert estimate(config, 1000, "bf16", None, 1, checkpointing=True).activations == 1000 * 256 * (16 + 34)
     offload = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {}}}
@@ -74,20 +74,20 @@ def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should(
 
 
 def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
-    demand = Demand(2.0 * GIB, 2.0 * GIB, 12.0 * GIB, 4.0 * GIB)
+    demand = MemoryEstimate(2.0 * GIB, 2.0 * GIB, 12.0 * GIB, 4.0 * GIB)
     with pytest.raises(InputError) as caught:
-        refuse_excess(demand, 16.0, stage=0, micro_batch=8)
+        check_memory(demand, 16.0, stage=0, micro_batch=8)
     message = str(caught.value)
     assert "needs about 20.0 GiB a device (weights 2.0, gradients 2.0, optimizer 12.0, activations 4.0)" in message
     assert "--memory_gb is 16;" in message
     assert "--gradient_checkpointing, --deepspeed configs/zero2.json" in message
     assert "micro_batch" not in message  # activations are not what is big
     with pytest.raises(InputError, match=r"smaller --micro_batch.*zero3\.json"):
-        refuse_excess(Demand(1.0, 1.0, 1.0, 8.0 * GIB), 4.0, stage=2, micro_batch=8)
+        check_memory(MemoryEstimate(1.0, 1.0, 1.0, 8.0 * GIB), 4.0, stage=2, micro_batch=8)
     with pytest.raises(InputError, match=r"zero3_offload\.json"):
-        refuse_excess(demand, 4.0, stage=3, micro_batch=1)
-    refuse_excess(demand, 20.0, 0, 8)
-    refuse_excess(demand, None, 0, 8)
+        check_memory(demand, 4.0, stage=3, micro_batch=1)
+    check_memory(demand, 20.0, 0, 8)
+    check_memory(demand, None, 0, 8)
 
 
 def test_every_config_that_a_refusal_names_exists() -> None:

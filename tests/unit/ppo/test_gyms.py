@@ -35,10 +35,10 @@ from ppo.gyms import (
     Gym,
     app_conversations,
     chat_with_scorers,
+    check_unused_settings,
     load_judge,
     random_walks,
     read_weights,
-    refuse_unheeded,
     text_with_function,
 )
 from ppo.prompts import read_prompts, tasks_of_iteration
@@ -252,16 +252,16 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
         ({"gold": "X"}, {}, r"--gold X would not be heeded: the gym does not watch.*load_watched.*leave it out"),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
-        ({"scorers": "a=X"}, {"heeds": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
-        ({"scorers": "a=X", "weights": "a=1"}, {"heeds": frozenset({"scorers", "weights"})}, ""),
+        ({"scorers": "a=X"}, {"uses_settings": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
+        ({"scorers": "a=X", "weights": "a=1"}, {"uses_settings": frozenset({"scorers", "weights"})}, ""),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling(), "b": Stalling()}}, ""),
-        ({"gold": "X"}, {"heeds": frozenset({"gold"})}, ""),
+        ({"gold": "X"}, {"uses_settings": frozenset({"gold"})}, ""),
     ],
 )
 def test_a_gym_of_ones_own_that_heeds_no_scorers_is_not_given_any(reward, gym, message: str) -> None:
     made = Gym([], [], ScoredChat, Judges(), "", **gym)
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
-        refuse_unheeded(RewardConfig(**reward), made)
+        check_unused_settings(RewardConfig(**reward), made)
 
 
 def test_a_world_is_a_scorer_by_its_seed() -> None:

@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import Demand
+from lmgym.models.memory import MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
 from ppo import demand
@@ -55,14 +55,14 @@ def change(config: PPOConfig, **groups) -> PPOConfig:
 def test_a_policy_with_a_value_head_and_a_whole_reference(config: PPOConfig) -> None:
     # 34 bytes a token, layer and hidden unit, twice that in fp32
     states = TOKENS * 8 * 2 * 34 * 2 + LOGITS
-    assert estimate_run(config, None, 10, 1) == Demand(4 * 2 * POLICY, 4 * POLICY, 8 * POLICY, states)
+    assert estimate_run(config, None, 10, 1) == MemoryEstimate(4 * 2 * POLICY, 4 * POLICY, 8 * POLICY, states)
 
 
 def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(config: PPOConfig) -> None:
     config = change(config, method={"num_layers_unfrozen": 1})
     found = estimate_run(config, None, 10, 1)
     states = 8 * 16 * 8 * 4  # fp32, of all rollouts
-    assert found == Demand(4 * (POLICY + TOP), 4 * TOP, 8 * TOP, TOKENS * 8 * 2 * 34 + LOGITS + states)
+    assert found == MemoryEstimate(4 * (POLICY + TOP), 4 * TOP, 8 * TOP, TOKENS * 8 * 2 * 34 + LOGITS + states)
     without = estimate_run(change(config, rollout={"cache_gb": 0.0}), None, 10, 1)
     assert without.activations == found.activations - states
     every = estimate_run(change(config, method={"num_layers_unfrozen": 2}), None, 10, 1)
@@ -88,16 +88,16 @@ def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_where_it_can(c
     states = TOKENS * 8 * 34 * 2
     both = POLICY + CRITIC
     # 2 bytes a weight, 2 a gradient, 12 for the fp32 master and two moments; the reference in 2 bytes
-    assert estimate_run(config, ZERO2, 10, 2) == Demand(2 * both + 2 * POLICY, both, 6 * both, states + LOGITS)
+    assert estimate_run(config, ZERO2, 10, 2) == MemoryEstimate(2 * both + 2 * POLICY, both, 6 * both, states + LOGITS)
     # besides, a whole copy that samples
-    assert estimate_run(config, ZERO3, 10, 2) == Demand(both + 4 * POLICY, both, 6 * both, 2 * states + LOGITS)
+    assert estimate_run(config, ZERO3, 10, 2) == MemoryEstimate(both + 4 * POLICY, both, 6 * both, 2 * states + LOGITS)
     offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     assert estimate_run(config, offload, 10, 2).activations == 2 * states + LOGITS
 
 
 def test_bf16_without_deepspeed_samples_by_a_rounded_copy(config: PPOConfig) -> None:
     found = estimate_run(change(config, policy={"precision": "bf16"}), None, 10, 1)
-    assert found == Demand((4 + 2 + 2) * POLICY, 4 * POLICY, 8 * POLICY, TOKENS * 8 * 34 * 2 + LOGITS)
+    assert found == MemoryEstimate((4 + 2 + 2) * POLICY, 4 * POLICY, 8 * POLICY, TOKENS * 8 * 34 * 2 + LOGITS)
 
 
 def test_adapters_need_no_reference(config: PPOConfig) -> None:

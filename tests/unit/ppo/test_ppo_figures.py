@@ -13,7 +13,7 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import TextCounts
 from ppo.config import PPOConfig
-from ppo.experience import Gap
+from ppo.experience import LogprobMismatch
 from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.learner import Learned
 from ppo.models import build
@@ -45,7 +45,7 @@ def test_what_is_said_of_episodes_by_hand() -> None:
     assert found["reward/squares"] == 5.0
     assert found["rollout/reply_tokens"] == 2.5
     assert found["rollout/turns"] == pytest.approx(4 / 3)
-    assert found["rollout/unended"] == found["rollout/cut_prompts"] == 0.25
+    assert found["rollout/truncated_fraction"] == found["rollout/cut_prompts"] == 0.25
     assert found["rollout/failed_rewards"] == found["rollout/truncated_episodes"] == pytest.approx(1 / 3)
     assert math.isnan(reduce_means({"nothing": (0.0, 0.0)})["nothing"])
 
@@ -62,7 +62,11 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clipfrac": 0.1, "ratio": 1.0}
     learned = Learned(means, [], stopped_early=True, rate=1e-5, skipped=2)
     line = finished(
-        {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)}, learned, Gap(1e-6, 2e-6, 5), (0, 1), 0.5
+        {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)},
+        learned,
+        LogprobMismatch(1e-6, 2e-6, 5),
+        (0, 1),
+        0.5,
     )
     assert line["policy/kl"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
     assert line["policy/sqrt_kl"] == pytest.approx(math.sqrt(1.5))
@@ -82,20 +86,20 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
 
 
 class Watch:
-    """A keeper that only hears."""
+    """A supervisor that only hears."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def beat(self, doing: str) -> None:
+    def heartbeat(self, doing: str) -> None:
         self.heard.append(doing)
 
 
 def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monkeypatch) -> None:
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
     monkeypatch.setattr(ppo.phases.time, "perf_counter", lambda: next(now))
-    keeper = Watch()
-    clock = Clock(keeper)  # type: ignore[arg-type]
+    supervisor = Watch()
+    clock = Clock(supervisor)  # type: ignore[arg-type]
     for name in ("rollout_generate", "rollout_score", "rollout_generate", "evaluate"):
         clock.phase(name)
     found = clock.seconds(120.0)
@@ -105,7 +109,7 @@ def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monk
     assert found["time/evaluate"] == 5.0
     assert found["time/iteration"] == 9.0
     assert found["rollout/tokens_per_second"] == pytest.approx(120 / 9)
-    assert keeper.heard[:2] == ["rollout_generate", "rollout_score"]
+    assert supervisor.heard[:2] == ["rollout_generate", "rollout_score"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -18,10 +18,10 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Batch, Experience, Gap, reward_and_advance
+from ppo.experience import Batch, Experience, LogprobMismatch, reward_and_advance
 from ppo.learner import Learner
 from ppo.models import adapted
-from ppo.parts import Parts, make_engine
+from ppo.parts import TrainingComponents, make_engine
 from ppo.preflight import check_rollouts
 from ppo.rollouts import Rollouts, gather
 from ppo.rounding import logprobs_in_fp32, measure_rounding
@@ -64,7 +64,7 @@ class Run:
             engine.precision = "fp32"  # type: ignore[attr-defined]  # no autocast: the weights are what rounds
         experience = Experience(self.config, engine, reference, CPU)
         learner = Learner(self.config, engine, lambda _: RATE, CPU, lambda *said: pytest.fail(str(said)))
-        self.parts = Parts(None, tokenizer, engine, sampler, experience, learner, self.config.sampling, 1)  # type: ignore[arg-type]
+        self.parts = TrainingComponents(None, tokenizer, engine, sampler, experience, learner, self.config.sampling, 1)  # type: ignore[arg-type]
         self.state = LoopState.fresh(self.config.method)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]
         self.prompts = tokenize_texts(tokenizer, render_all(tokenizer, chats))
@@ -73,7 +73,7 @@ class Run:
         """The weights that sample are those that learn."""
         self.parts.sampler.sync(version=self.parts.engine.version)
 
-    def rolls(self, seed: int = 0) -> tuple[list[Episode], Rollouts, Gap]:
+    def rolls(self, seed: int = 0) -> tuple[list[Episode], Rollouts, LogprobMismatch]:
         """Rollouts by the sampler's weights as they are."""
         sampling, chance = replace(self.parts.sampling, seed=seed), np.random.default_rng(seed)
         replies = self.parts.sampler.generator.generate(self.prompts, 1, sampling)

@@ -309,8 +309,8 @@ leave = (lambda why: 1 / 0) if "broken" in sys.argv else lambda why: say("leave:
 with StallWatch(folder, timeout, leave) as watch:
     say("ready")
     for i in range(beats):
-        watch.beat(f"update {i}"); time.sleep(0.2)
-    if not beats: watch.beat("update 7"); waits_for_a_friend()
+        watch.heartbeat(f"update {i}"); time.sleep(0.2)
+    if not beats: watch.heartbeat("update 7"); waits_for_a_friend()
 say("went on")
 """
 )

@@ -15,7 +15,7 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
-from lmgym.runs.supervisor import Keeper
+from lmgym.runs.supervisor import Supervisor
 
 
 @contextmanager
@@ -40,10 +40,10 @@ def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_run_with_its_code_
     tokenizer = load_tokenizer(source)
     model = load_policy(source, tokenizer) if kind == "policy" else load_classifier(source, tokenizer)[0]
     run = Run.start(tmp_path / "run", {}, seed=0, tracking="none", start=Start("mine"))
-    keeper = Keeper(run, Start("mine"), {"ranks": 1}, limit=2, stall_timeout=0)
+    supervisor = Supervisor(run, Start("mine"), {"ranks": 1}, limit=2, stall_timeout=0)
 
     def save() -> None:
-        with largest_file(size), keeper.saving_results(model):
+        with largest_file(size), supervisor.saving_results(model):
             if kind == "policy":
                 save_policy(model, model.state_dict(), run.folder, tokenizer, merge=True)
             else:

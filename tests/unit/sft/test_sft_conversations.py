@@ -7,7 +7,7 @@ import pytest
 from lmgym.data.records import Record
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
-from sft.conversations import validate_chats, validate_chosen, validate_taught
+from sft.conversations import validate_chats, validate_chosen, validate_distillation_rows
 
 
 def user(text: str) -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_a_file_without_any_known_form_is_refused_with_its_columns() -> None:
     with pytest.raises(InputError, match="found 0 rows"):
         validate_chats([])
     with pytest.raises(InputError, match="tokens and logprobs beside messages"):
-        validate_taught(records({"messages": [user("a"), bot("b")]}))
+        validate_distillation_rows(records({"messages": [user("a"), bot("b")]}))
 
 
 TAUGHT = {"prompt": "User: a\nBot:", "tokens": [4, 5, 6], "logprobs": [-0.5, 0.0, -2.0]}
@@ -112,7 +112,7 @@ TAUGHT = {"prompt": "User: a\nBot:", "tokens": [4, 5, 6], "logprobs": [-0.5, 0.0
     ],
 )
 def test_a_teachers_tokens_take_the_place_of_the_output_in_every_form(fields: dict[str, Any]) -> None:
-    chat = one(validate_taught, {**fields, "tokens": [4, 5, 6], "logprobs": [-0.5, 0.00001, -2.0]})
+    chat = one(validate_distillation_rows, {**fields, "tokens": [4, 5, 6], "logprobs": [-0.5, 0.00001, -2.0]})
     assert chat.conversation == chat.prompt == Conversation((Turn("user", "a"),))
     assert chat.outputs == ()
     assert (chat.tokens, chat.logprobs) == ((4, 5, 6), (-0.5, 0.0, -2.0))
@@ -135,7 +135,7 @@ def test_a_teachers_tokens_take_the_place_of_the_output_in_every_form(fields: di
     ],
 )
 def test_a_teachers_row_that_cannot_be_used_is_named(changes: dict[str, Any], field: str, found: str) -> None:
-    chats, [rejection] = validate_taught(records(TAUGHT, {**TAUGHT, **changes}))
+    chats, [rejection] = validate_distillation_rows(records(TAUGHT, {**TAUGHT, **changes}))
     assert len(chats) == 1
     assert (rejection.line, rejection.field) == (2, field)
     assert found in rejection.found

@@ -16,7 +16,7 @@ from lmgym.world.ab_testing import (
     figures,
     users_needed,
 )
-from lmgym.world.days import Lives, Wordless, live
+from lmgym.world.days import GaussianReplies, Lives, live
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
@@ -168,7 +168,7 @@ def test_users_are_dealt_out_evenly_at_random_and_each_once() -> None:
 
 def wordless(users: np.ndarray, mean: float = 0.0, noise: int = 0, days: int = 8) -> Lives:
     population = draw_population(WORLD, users, 0)
-    return live(population, days, Wordless(population, mean, 1.0, noise), WORLD.noise)
+    return live(population, days, GaussianReplies(population, mean, 1.0, noise), WORLD.noise)
 
 
 def part(ratio: Ratio, users: slice) -> Ratio:

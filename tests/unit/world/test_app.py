@@ -16,7 +16,7 @@ from lmgym.generation.protocol import Capabilities, Completion, Sampling, Script
 from lmgym.text import Conversation, from_transcript
 from lmgym.world.app import OneLine, deploy
 from lmgym.world.behaviour import HELD_OUT, Behaviour
-from lmgym.world.days import Wordless, live
+from lmgym.world.days import GaussianReplies, live
 from lmgym.world.streams import draw_population
 from lmgym.world.tables import write_world
 from lmgym.world.users import MAX_MESSAGES
@@ -147,11 +147,11 @@ def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> N
 def test_users_bring_the_same_noise_to_two_policies() -> None:
     """With replies worth the same always, policies of other words and luck leave identical lives."""
     population = draw_population(WORLD, np.arange(300), 0)
-    lives = [live(population, 10, Wordless(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)]
+    lives = [live(population, 10, GaussianReplies(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)]
     assert (lives[0].messages == lives[1].messages).all()
-    moved = live(population, 10, Wordless(population, 0.3, 1.0, 1), WORLD.noise)
-    luck = live(population, 10, Wordless(population, 0.3, 1.0, 2), WORLD.noise)
-    other = live(draw_population(WORLD, np.arange(300), 1), 10, Wordless(population, 0.3, 1.0, 2), WORLD.noise)
+    moved = live(population, 10, GaussianReplies(population, 0.3, 1.0, 1), WORLD.noise)
+    luck = live(population, 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
+    other = live(draw_population(WORLD, np.arange(300), 1), 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
     correlation = np.corrcoef([(one.messages > 0).sum(1) for one in (moved, luck, other)])
     assert correlation[0, 1] > 0.7
     assert abs(correlation[0, 2]) < 0.2
