@@ -23,7 +23,7 @@ from lmgym.distributed.ranks import (
     sum_over_ranks,
     world_size,
 )
-from lmgym.environments.protocol import Judgement, Sample
+from lmgym.environments.protocol import Judgement, Sample, Task
 from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
@@ -94,6 +94,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
         state = LoopState.fresh(config.method)
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)
+        _begin(config, parts, state, run, supervisor)
         metrics = _loop(config, parts, state, run, supervisor, iterations)
         with supervisor.saving_results(parts.engine.module):
             folder = save_results(config, parts.engine, tokenizer, run, metrics)
@@ -107,7 +108,6 @@ def _loop(
 ) -> dict[str, float]:
     """All iterations that are left; the figures of the last one."""
     metrics: dict[str, float] = {}
-    _begin(config, p, state, run, supervisor)
     while state.iteration < iterations:
         iteration, clock = state.iteration, Clock(supervisor)
         sampled_after, update = iteration * p.updates, (iteration + 1) * p.updates
@@ -118,11 +118,8 @@ def _loop(
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
         tasks, seeds = _share(config, p.gym, iteration)
-        gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
         shown = text_counts(p.gym.judge)
-        episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
-        refuse_uneven(config, len(episodes), gym.trained_agents)
-        _stop_where_rewards_fail(config, episodes, run)
+        episodes = _roll_out(config, p, tasks, seeds, clock, run)
         paid = config.reward
         rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
 
@@ -181,6 +178,17 @@ def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list
     seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
     own = slice(rank(), None, world_size())
     return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+
+
+def _roll_out(
+    config: PPOConfig, p: TrainingComponents, tasks: Sequence[Task], seeds: Sequence[int], clock: Clock, run: Run
+) -> list[Episode]:
+    """This rank's episodes, rewarded. Collective: ends all ranks where too few of one have rewards."""
+    gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
+    episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
+    refuse_uneven(config, len(episodes), gym.trained_agents)
+    _stop_where_rewards_fail(config, episodes, run)
+    return episodes
 
 
 def _begin(config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor) -> None:
