@@ -30,6 +30,7 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_texts
+from lmgym.truncation import truncate
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT, NEW, WINDOW = 400, 48, 512
@@ -86,12 +87,11 @@ class Theirs:
 
     @torch.inference_mode()
     def score(self, chat: Conversation, replies: list[str]) -> list[torch.Tensor]:
-        """Scores of each scorer, batch after batch, padded on the right; all cut alike on the left."""
+        """Scores of each scorer, batch after batch, padded on the right; all without the same oldest turns."""
         found = []
         for model in self.scorers:
-            ids = tokenize_texts(self.tokenizer, [render(self.tokenizer, chat, reply) for reply in replies])
-            cut = max(0, max(map(len, ids)) - WINDOW)
-            rows, size = [row[cut:] for row in ids], 1 if self.replicated else self.batch
+            [fitted] = truncate(self.tokenizer, [chat], [replies], WINDOW)
+            rows, size = fitted.ids, 1 if self.replicated else self.batch
             scores = []
             for start in range(0, len(rows), size):
                 inputs = self.tokenizer.pad({"input_ids": rows[start : start + size]}, return_tensors="pt")
