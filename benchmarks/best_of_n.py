@@ -24,13 +24,13 @@ from shapes import make_shape
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.data.records import read_records
+from lmgym.data.truncation import truncate
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_texts
-from lmgym.truncation import truncate
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT, NEW, WINDOW = 400, 48, 512
