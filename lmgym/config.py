@@ -1,4 +1,4 @@
-"""What every training run is made of, whatever the stage: the model, how its weights move, where and how it runs."""
+"""Settings that all stages share, and their bounds: the model, how its weights move, where and how it runs."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

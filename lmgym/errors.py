@@ -1,4 +1,7 @@
-"""How a run may end other than well: by a user's mistake, or by its own word."""
+"""Errors that end a run (a user's mistake, a deliberate stop), and the bounds that single settings must keep.
+
+Every number is finite and has an upper limit, where values stop making sense; the few that may be inf say so in words.
+"""
 
 import re
 from collections.abc import Iterable

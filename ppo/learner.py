@@ -43,10 +43,11 @@ class Learner:
 
     def __init__(
         self, config: PPOConfig, engine: Trained, rate: Callable[[int], float], device: torch.device,
-        non_finite: NonFinite, beat: Callable[[str], None] = lambda _: None, split: Split = minibatches,
+        non_finite: NonFinite, heartbeat: Callable[[str], None] = lambda _: None,
+        split: Split = minibatches,
     ) -> None:  # fmt: skip
         self.config, self.engine, self.rate, self.device = config, engine, rate, device
-        self.non_finite, self.heartbeat, self.split = non_finite, beat, split
+        self.non_finite, self.heartbeat, self.split = non_finite, heartbeat, split
         self._look: FirstLook | None = None
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int, look: FirstLook | None = None) -> Learned:

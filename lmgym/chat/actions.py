@@ -37,7 +37,7 @@ class Talk:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a skin shows of a line: an exchange with its table, words, or both; `ok` is false for what went wrong."""
+    """The answer to a line: an exchange with its table, words, or both; `ok` is false for what went wrong."""
 
     text: str = ""
     exchange: Exchange | None = None

@@ -1,4 +1,7 @@
-"""One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file."""
+"""One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file.
+
+`explain` compares each scorer's score of a candidate with that of an empty reply.
+"""
 
 import json
 import math

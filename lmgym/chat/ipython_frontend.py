@@ -19,7 +19,7 @@ SAY = "_lmgym_say"
 
 
 def take_over(shell: Any, talk: Talk) -> None:
-    """Makes a running IPython the session's skin; `session` is there as a live object."""
+    """Makes a running IPython the session's front end; `session` is there as a live object."""
     console = make_console()
 
     def say(line: str) -> None:

@@ -1,4 +1,7 @@
-"""An exchange as a table: a column a scorer, rank 1 is best, the chosen row marked. All text is cleaned first."""
+"""An exchange as a table, and a line of progress while it is generated. All text is cleaned first.
+
+A column a scorer; rank 1 is best; the chosen row is marked.
+"""
 
 import contextlib
 import math

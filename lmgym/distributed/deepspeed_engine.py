@@ -1,16 +1,6 @@
-"""DeepSpeed, and how ranks find each other. The only module that imports deepspeed.
-
-Design decisions:
-- One file of configs/ serves the Trainer, which fills its "auto" fields from TrainingArguments, and raw DeepSpeed,
-  which knows no "auto" (it takes `bf16.enabled: "auto"` silently as fp32): `resolve_config` fills them and refuses
-  what is left.
-- On a CPU deepspeed's probe for compiled operators is skipped: its builds take minutes, and a killed one leaves a lock
-  on which every later start hangs.
-- Plain `python` is one rank: the launcher's variables are set here where they are absent.
-"""
+"""One trained model under raw DeepSpeed, and its weights where ZeRO-3 has sharded them."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -31,10 +21,6 @@ Scales = tuple[float, float]
 
 RATE_SCALE = "rate_scale"  # of an optimizer's group: how many times the rate of `set_rate` its own is; else 1
 MAY_REST = "may_rest"  # of an optimizer's group: its weights stay as they are in an update for which some rest
-
-if not torch.accelerator.is_available():
-    # accelerate asks deepspeed for the accelerator even where no run does: on a CPU it would warn each time
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def skipped_steps(model: torch.nn.Module) -> int:

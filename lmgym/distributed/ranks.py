@@ -1,4 +1,7 @@
-"""."""
+"""Ranks: which one this is, how they start and stop, and what they sum, share and raise together.
+
+Plain `python` is one rank: the launcher's variables are set here where they are absent.
+"""
 
 import logging
 import os

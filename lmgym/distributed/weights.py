@@ -1,4 +1,4 @@
-"""Weights that are numbers, every one of them: looked at when a model is loaded, and before it is saved.
+"""Weights by name, and a check that all are finite: when a model is loaded, and before it is saved.
 
 A weight that no row has used yet, such as the embedding of a rare token, shows in no loss: it would stay in the model
 unseen, and be saved.

@@ -6,7 +6,7 @@ out, with the log-probabilities of the sampler, as reinforcement learning needs 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from lmgym.errors import (
     refuse_out_of_bounds,
 )
 from lmgym.text import Conversation
-
-if TYPE_CHECKING:
-    pass
 
 FinishReason = Literal["eos", "stop", "length"]
 GENERATION_CONFIG = "generation_config.json"

@@ -1,4 +1,4 @@
-"""JSON on the disk: files that are whole at any moment, and a reader that says of any other file that it is none.
+"""JSON files that are whole at any moment, their reader, and a full or broken disk told from other errors.
 
 Nothing here imports torch.
 """

@@ -5,13 +5,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lmgym.runs.files import read_json, write_json
-
-if TYPE_CHECKING:
-    pass
-
 
 NON_FINITE = "non_finite.json"
 
@@ -50,6 +45,7 @@ def set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path
 
 
 def remove_path(path: Path) -> None:
+    """Removes a file, a link or a whole folder; nothing where there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -9,11 +9,11 @@ import os
 import socket
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO, final
 
 from lmgym.errors import FOLDER_IN_USE, InputError, RunStopped, shown_path
+from lmgym.runs.record import timestamp
 
 NAME = ".lock"
 
@@ -25,7 +25,7 @@ class FolderLock:
     def __init__(self, folder: str | Path) -> None:
         """Takes the lock. Raises RunStopped (exit 73) where another process has it, InputError where none can be."""
         path = Path(folder) / NAME
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": _now()}
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": timestamp()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+", encoding="utf-8")
@@ -86,7 +86,3 @@ def _lock(file: TextIO, folder: Path, kind: int = fcntl.LOCK_EX) -> None:
             "refused",
             FOLDER_IN_USE,
         ) from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

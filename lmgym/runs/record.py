@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Any
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 
@@ -40,7 +36,7 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
         "name": name,
         "outcome": "running",
         "exit_code": None,
-        "started": now(),
+        "started": timestamp(),
         "command": shlex.join(_redact_command(sys.orig_argv)),
         "config": config,
         "seed": seed,
@@ -53,7 +49,8 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
     }
 
 
-def now() -> str:
+def timestamp() -> str:
+    """The current time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

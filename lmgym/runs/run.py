@@ -26,7 +26,7 @@ from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
 from lmgym.runs.files import storage_error, storage_full, write_json, write_lines, write_text
 from lmgym.runs.layout import WRITTEN, lines_up_to, remove_path, set_aside_former_run
 from lmgym.runs.locks import FolderLock
-from lmgym.runs.record import describe_run, now, redact
+from lmgym.runs.record import describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Run:
         said = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         seconds = round(self._seconds(), 3)
         try:
-            self.update(outcome=outcome, exit_code=exit_code, error=said, ended=now(), seconds=seconds)
+            self.update(outcome=outcome, exit_code=exit_code, error=said, ended=timestamp(), seconds=seconds)
         finally:
             self._close()
 

@@ -119,10 +119,8 @@ class Supervisor:
         `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.
         """
         self._interrupts.leaving = NON_FINITE
-        found, last = (
-            all_gather_objects((what, rows)),
-            all_gather_objects(self._checkpoints.last() if rank() == 0 else "")[0],
-        )
+        found = all_gather_objects((what, rows))
+        last = all_gather_objects(self._checkpoints.last() if rank() == 0 else "")[0]
         self._run.write_json(
             NON_FINITE_ROWS,
             {

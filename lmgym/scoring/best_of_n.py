@@ -1,21 +1,16 @@
-"""What the best of n replies is worth: an unbiased estimate from one pool of samples, and how far it goes from them."""
+"""The best of n replies: as a generator, and its value and KL estimated from one pool of samples."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
-from lmgym.text import Conversation, reply_text
-
-if TYPE_CHECKING:
-    from lmgym.scoring.scorers import (
-        Scorer,  # imports torch and transformers: a session with a script starts without them
-    )
 from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.scoring.scorers import Scorer
+from lmgym.text import Conversation, reply_text
 
 
 def best_of_n_values(proxy: ArrayLike, gold: ArrayLike, n: int) -> NDArray[np.float64]:
@@ -71,7 +66,7 @@ class BestOfN:
     """The best of n replies by a scorer, as a generator: a policy made of another one."""
 
     generator: Generator
-    scorer: "Scorer"
+    scorer: Scorer
     n: int
 
     @property

@@ -1,4 +1,4 @@
-"""A scorer that draws lots without torch, so that a session with it starts at once."""
+"""A random scorer without torch, so that a session with it starts at once."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
-class Lots:
+class NumpyRandomScorer:
     """The numbers of `RandomScorer`, as an array: uniform in [0, 1), by seed, conversation and reply."""
 
     seed: int = 0

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.heads import round_scorer
 from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
 from lmgym.models.sources import resolve_source
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.text import Conversation, Replies, render, tokenize_texts
 
 REPLIES_A_ROW = 16
@@ -214,8 +214,7 @@ class RandomScorer:
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
         """One number a reply."""
-        keys = [f"{self.seed}\0{c!r}\0{r}" for c, r in zip(conversations, replies, strict=True)]
-        return torch.tensor([random.Random(key).random() for key in keys], dtype=torch.float32)
+        return torch.from_numpy(NumpyRandomScorer(self.seed).score(conversations, replies))
 
 
 class Ensemble:

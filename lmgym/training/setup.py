@@ -131,11 +131,8 @@ def kept_run(
                 write_rejections(run.folder / "rejected.jsonl", data.rejections)
             show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
         saved = start.checkpoint
-        yield (
-            run,
-            supervisor,
-            fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None,
-        )
+        checkpoint = fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None
+        yield run, supervisor, checkpoint
 
 
 def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows) -> dict[str, Any]:

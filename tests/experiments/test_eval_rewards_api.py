@@ -32,7 +32,7 @@ HOSTILE = (
     '"""Says what would drive a terminal."""\n'
     "import time\n"
     "from lmgym.generation.protocol import ScriptedGenerator\n"
-    "from lmgym.scoring.random_scorer import Lots\n"
+    "from lmgym.scoring.random_scorer import NumpyRandomScorer\n"
     "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
     "class Hostile:\n"
     "    capabilities = None\n"
@@ -51,7 +51,7 @@ HOSTILE = (
     "def get_base_model():\n"
     "    return Hostile()\n"
     "def get_reward_models():\n"
-    "    return {'lots': Lots(), 'breaks': Breaks()}\n"
+    "    return {'lots': NumpyRandomScorer(), 'breaks': Breaks()}\n"
 )
 ATTACKS = ("\x1b[31mred", "\x1b]0;owned", "\x9b", "\u202e", "\u2066", "\x7f")
 
@@ -162,8 +162,12 @@ def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
     home: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     bot = "def get_base_model():\n    return None\ndef get_reward_models():\n    return "
-    for name, scorers in (("no_bot", "{'a': Lots()}"), ("no_scorer", "{'a': 1.0}"), ("no_name", "{1: Lots()}")):
-        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import Lots\n{bot}{scorers}\n")
+    for name, scorers in (
+        ("no_bot", "{'a': NumpyRandomScorer()}"),
+        ("no_scorer", "{'a': 1.0}"),
+        ("no_name", "{1: NumpyRandomScorer()}"),
+    ):
+        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import NumpyRandomScorer\n{bot}{scorers}\n")
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, arguments)
     assert (done.exit_code, done.stdout) == (2, "")

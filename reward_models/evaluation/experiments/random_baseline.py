@@ -4,7 +4,7 @@ from random import Random
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.judging import Judge
-from lmgym.scoring.random_scorer import Lots
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 
 PERSONA = "A friendly bot that says little."
 FIRST_MESSAGE = "Hello! What shall we talk about?"
@@ -24,4 +24,4 @@ def get_base_model() -> Generator:
 
 def get_reward_models() -> dict[str, Judge]:
     """Three that agree by accident only."""
-    return {f"random_{letter}": Lots(seed) for seed, letter in enumerate("abc")}
+    return {f"random_{letter}": NumpyRandomScorer(seed) for seed, letter in enumerate("abc")}

@@ -13,7 +13,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError
 from lmgym.generation.context_fitting import WithPersona, fit
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.random_scorer import Lots
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 
@@ -269,7 +269,7 @@ def test_a_line_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> No
 
 
 def test_a_reply_with_half_a_character_is_judged_like_any_other(make) -> None:
-    exchange = make(InTurn("half \udc9b of one "), {"lots": Lots()}, "lots").say("hello")
+    exchange = make(InTurn("half \udc9b of one "), {"lots": NumpyRandomScorer()}, "lots").say("hello")
     assert exchange.failed == {}
     assert exchange.reply == "half ? of one"
 

@@ -19,7 +19,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.errors import TooLong
 from lmgym.generation import openai_server as served_generation
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.scoring.random_scorer import Lots
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 
 Serve = Callable[[str], Server]
 
@@ -30,7 +30,11 @@ def talk(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
     monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
-    return Talk(ChatSession(generator, {"a": Lots(), "b": Lots(1)}, "a", 3, folder=tmp_path / "sessions"))
+    return Talk(
+        ChatSession(
+            generator, {"a": NumpyRandomScorer(), "b": NumpyRandomScorer(1)}, "a", 3, folder=tmp_path / "sessions"
+        )
+    )
 
 
 def failing(server: Server, mode: str) -> ServedGenerator:

@@ -5,7 +5,7 @@ import pytest
 
 from lmgym.chat.exchanges import Exchange, explain
 from lmgym.scoring.judging import agreement, choose, ranks, standardise
-from lmgym.scoring.random_scorer import Lots
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.scoring.scorers import HFScorer, RandomScorer
 from lmgym.text import Conversation, Turn, render
 
@@ -41,14 +41,14 @@ def test_agreement_is_the_share_of_pairs_in_one_order_without_ties() -> None:
 
 def test_lots_are_the_numbers_of_the_random_scorer() -> None:
     chats = [Conversation((Turn("user", "hi"),), "x"), Conversation((Turn("user", "ho"),))]
-    assert Lots(3).score(chats, ["a", "b"]).tolist() == RandomScorer(3).score(chats, ["a", "b"]).tolist()
+    assert NumpyRandomScorer(3).score(chats, ["a", "b"]).tolist() == RandomScorer(3).score(chats, ["a", "b"]).tolist()
 
 
 def test_why_shows_the_change_against_an_empty_reply_and_the_text_that_the_scorer_saw(scorer_folders) -> None:
     whole, cut = HFScorer.load(scorer_folders["llama"]), HFScorer.load(scorer_folders["llama"], max_length=24)
     prompt = Conversation((Turn("user", "tell me about the soup of my brother"),), "A bot.")
     session_exchange = _exchange(prompt, "yes, soup")
-    rows = explain({"whole": whole, "cut": cut, "lots": Lots()}, session_exchange, 0)
+    rows = explain({"whole": whole, "cut": cut, "lots": NumpyRandomScorer()}, session_exchange, 0)
     assert rows[0].seen.text == render(whole.tokenizer, prompt, "yes, soup")
     assert rows[0].seen.cut == 0
     assert rows[1].seen.tokens <= 24
