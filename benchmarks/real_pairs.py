@@ -1,6 +1,6 @@
 """Real preference pairs as token ids, so that every contender trains exactly the same tokens.
 
-Prompt and tails are tokenised apart: the prompt's ids are then the same ids in both sides of a pair, by construction.
+Prompt and suffixes are tokenised apart, so that both sides of a pair have the same ids of the prompt.
 """
 
 import gzip
@@ -23,7 +23,7 @@ def read_pairs(path: Path = PAIRS_FILE) -> list[dict[str, str]]:
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
-    """(prompt, chosen tail, rejected tail): the prompt ends with the last reply mark both share. None without one."""
+    """(prompt, chosen suffix, rejected suffix): the prompt ends with the last reply mark of both. None without one."""
     common = os.path.commonprefix([chosen, rejected])  # noqa: RUF071 (characters are meant, not paths)
     mark = common.rfind(REPLY_MARK)
     if mark < 0:
@@ -33,7 +33,7 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
 
 
 def tokenize_pair(texts: tuple[str, str, str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
-    """Ids of a prompt and its two tails, each tail closed by eos."""
+    """Ids of a prompt and its two suffixes, each suffix closed by eos."""
     prompt, chosen, rejected = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
     return {
         "prompt_ids": prompt,

@@ -53,10 +53,10 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies to one conversation as token ids: their common prefix once, and a tail (never empty) a reply."""
+    """Replies to one conversation as token ids: their common prefix once, and a suffix (never empty) a reply."""
 
     prefix: list[int]
-    tails: list[list[int]]
+    suffixes: list[list[int]]
     dropped_turns: int = 0
     """oldest turns that were left out: see lmgym/data/truncation.py"""
     shortened: int = 0
@@ -69,8 +69,8 @@ class Replies:
 
     @property
     def tokens(self) -> int:
-        """Tokens that a forward must see: the prefix once and every tail."""
-        return len(self.prefix) + sum(map(len, self.tails))
+        """Tokens that a forward must see: the prefix once and every suffix."""
+        return len(self.prefix) + sum(map(len, self.suffixes))
 
 
 def messages(conversation: Conversation, reply: str | None = None) -> list[dict[str, str]]:
@@ -255,6 +255,6 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def share_prefix(sequences: Sequence[list[int]], dropped_turns: int = 0, shortened: int = 0) -> Replies:
-    """Full token sequences as one shared prefix and a tail each."""
+    """Full token sequences as one shared prefix and a suffix each."""
     shared = common_prefix(sequences)
     return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], dropped_turns, shortened)

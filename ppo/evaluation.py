@@ -25,7 +25,7 @@ from ppo.rewards import ask_scorer, call_function
 EVALUATION_SEED = 7_654_321
 
 Lost = dict[str, tuple[int, int, str]]
-"""how many of so many could not be had, and the trouble with one of them"""
+"""how many of so many could not be had, and the error with one of them"""
 SHOWN = 4  # replies that people are shown at an evaluation
 
 
@@ -38,7 +38,7 @@ class Evaluated:
     notes: list[str] = field(default_factory=list)
     """a line on each thing that could not be had, on any rank"""
     failed_rewards: tuple[int, int, str] = (0, 0, "")
-    """how many of so many, and the trouble with one of them"""
+    """how many of so many, and the error with one of them"""
 
 
 def play(
@@ -77,8 +77,8 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
             key = watched_key(name)
             metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(asked - failed)}
     notes = [
-        f"the evaluation goes without {failed} of {asked} {what}: {trouble}"
-        for what, (failed, asked, trouble) in lost.items()
+        f"the evaluation goes without {failed} of {asked} {what}: {error}"
+        for what, (failed, asked, error) in lost.items()
         if failed
     ]
     return Evaluated(metrics, table_rows(episodes, tasks, seen), notes, lost["rewards"])
@@ -119,12 +119,12 @@ def _lost(
 ) -> Lost:
     """What this rank could not have."""
     failed = [episode for episode in episodes if total_reward(episode) is None]
-    trouble = next((step.trouble for episode in failed for step in episode.steps if step.trouble), "")
-    lost: Lost = {"rewards": (len(failed), len(episodes), trouble)}
+    error = next((step.error for episode in failed for step in episode.steps if step.error), "")
+    lost: Lost = {"rewards": (len(failed), len(episodes), error)}
     asked: dict[str, Sequence[RewardResult]] = {_scores_of(name): found for name, found in seen.items()}
     for what, found in {"answers of the metric": said, **asked}.items():
-        troubles = [one.trouble for one in found if one.value is None]
-        lost[what] = len(troubles), len(found), troubles[0] if troubles else ""
+        errors = [one.error for one in found if one.value is None]
+        lost[what] = len(errors), len(found), errors[0] if errors else ""
     return lost
 
 
@@ -132,8 +132,8 @@ def _add_lost(of_ranks: Sequence[Lost]) -> Lost:
     """Of all ranks, which have the same names."""
     found = {}
     for what in of_ranks[0]:
-        failed, asked, troubles = zip(*(own[what] for own in of_ranks), strict=True)
-        found[what] = sum(failed), sum(asked), next(filter(None, troubles), "")
+        failed, asked, errors = zip(*(own[what] for own in of_ranks), strict=True)
+        found[what] = sum(failed), sum(asked), next(filter(None, errors), "")
     return found
 
 
@@ -213,7 +213,7 @@ def table_rows(
             }
             if seen:
                 row["watched"] = {n: own[number].value for n, own in seen.items() if own[number].value is not None}
-            if step.trouble:
-                row["trouble"] = step.trouble
+            if step.error:
+                row["error"] = step.error
             rows.append(row)
     return rows

@@ -80,7 +80,7 @@ class FunctionReward:
             return _read_reward(answer, len(samples[place].completion.ids))
 
         found = ask(call, len(samples), read, RetryPolicy(self.timeout, self.retries))
-        return [Judgement(one.value, trouble=one.trouble) for one in found]
+        return [Judgement(one.value, error=one.error) for one in found]
 
 
 class Replied(Protocol):
@@ -163,11 +163,11 @@ class ScorerReward:
 
     def _judgement(self, found: Mapping[str, RewardResult[float]]) -> Judgement:
         scores = {name: one.value for name, one in found.items() if one.value is not None}
-        trouble = "; ".join(f"{name}: {one.trouble}" for name, one in found.items() if one.value is None)
+        error = "; ".join(f"{name}: {one.error}" for name, one in found.items() if one.value is None)
         if any(weight and name not in scores for name, weight in self.weights.items()):
-            return Judgement(None, scores, trouble)
+            return Judgement(None, scores, error)
         reward = sum(weight * self._normal(name, scores[name]) for name, weight in self.weights.items() if weight)
-        return Judgement(reward, scores, trouble)
+        return Judgement(reward, scores, error)
 
     def _normal(self, name: str, score: float) -> float:
         mean, std = (0.0, 1.0) if self.moments is None else self.moments[name]
@@ -220,11 +220,11 @@ def to_moments(sums: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float
     return found
 
 
-def stop_if_too_many_failed(failed: int, asked: int, most: float, trouble: str) -> None:
+def stop_if_too_many_failed(failed: int, asked: int, most: float, error: str) -> None:
     """Raises RunStopped where more than the share `most` of rewards failed. Counts are of all ranks: all agree."""
     if failed > most * asked:
         why = f"{failed} of {asked} rewards could not be had, more than max_failed_rewards={most:g} allows"
-        raise RunStopped(f"{why}; one of them: {trouble}", "rewards_failed", REWARDS_FAILED)
+        raise RunStopped(f"{why}; one of them: {error}", "rewards_failed", REWARDS_FAILED)
 
 
 _SIGNATURE = "reward_fn(samples, prompts, outputs, tokenizer, **columns)"

@@ -242,12 +242,12 @@ def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None
 def _stop_where_rewards_fail(config: PPOConfig, episodes: Sequence[Episode], run: Run) -> None:
     """Raises RunStopped, on all ranks, where more rewards failed than allowed; else tells of those that did."""
     failed = [e for e in episodes if total_reward(e) is None]
-    trouble = next((step.trouble for e in failed for step in e.steps if step.trouble), "on another rank")
+    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
     counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
     lost, asked = map(int, counts)
-    stop_if_too_many_failed(lost, asked, config.reward.max_failed_rewards, trouble)
+    stop_if_too_many_failed(lost, asked, config.reward.max_failed_rewards, error)
     if lost and run.is_main:
-        show_notes([f"{lost} of {asked} rewards could not be had, and count nothing: {trouble}"])
+        show_notes([f"{lost} of {asked} rewards could not be had, and count nothing: {error}"])
 
 
 def figures(
@@ -281,15 +281,15 @@ def _evaluated(config: PPOConfig, p: TrainingComponents, state: LoopState, run: 
     p.sampler.sync(p.engine.version)
     found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
-    failed, asked, trouble = found.failed_rewards
+    failed, asked, error = found.failed_rewards
     if update == 0 and failed == asked:  # a function that always fails, or stalls, is not asked all of it again
-        stop_if_too_many_failed(failed, asked, config.reward.max_failed_rewards, trouble)
+        stop_if_too_many_failed(failed, asked, config.reward.max_failed_rewards, error)
     metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
     show_notes(found.notes if run.is_main else [])
     if {"eval/gold", "eval/reward/mean"} <= metrics.keys():  # an evaluation may go without
         before = state.alarm.raised_at
-        reward, gold, error = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
-        on = state.alarm.hear(update, reward, gold, error)
+        reward, gold, deviation = (metrics[f"eval/{name}"] for name in ("reward/mean", "gold", "gold_error"))
+        on = state.alarm.hear(update, reward, gold, deviation)
         metrics["alarm/gold_falls"] = float(on)
         if on and before < 0 and run.is_main:
             show_notes([state.alarm.words(update, reward, gold)])

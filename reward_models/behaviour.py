@@ -99,7 +99,7 @@ class BehaviourTask:
         )
         return check_sides(data, log.read, world_size())
 
-    def tails(self, example: LabelledExample) -> tuple[str, ...]:
+    def suffixes(self, example: LabelledExample) -> tuple[str, ...]:
         """The labels of the reply."""
         labels = zip(self.label.names, np.atleast_1d(example.label), strict=True)
         return (", ".join(f"{name} {value:.3g}" for name, value in labels),)

@@ -12,7 +12,7 @@ from lmgym.text import Replies
 
 @dataclass(frozen=True)
 class PairExample:
-    """A tokenised pair: chosen is the first tail. `prompt` numbers the distinct prompts; lengths are of the replies."""
+    """A tokenised pair, chosen first. `prompt` numbers the distinct prompts; lengths are of the replies."""
 
     replies: Replies
     margin: float

@@ -65,7 +65,7 @@ class KwiseTask:
             config.data, config.optimizer.split_seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
         )
 
-    def tails(self, example: RankedExample) -> tuple[str, ...]:
+    def suffixes(self, example: RankedExample) -> tuple[str, ...]:
         """The ranks of the replies."""
         return tuple(f"rank {rank}" for rank in example.ranks)
 

@@ -240,7 +240,7 @@ def tokenize_log(
         fits[start : start + BLOCK] = [isinstance(row, Replies) for row in found]
         reasons += [row for row in found if isinstance(row, str)]
         fitting = [row for row in found if isinstance(row, Replies)]
-        ids.append(np.array([i for row in fitting for i in (*row.prefix, *row.tails[0])], dtype=np.int32))
+        ids.append(np.array([i for row in fitting for i in (*row.prefix, *row.suffixes[0])], dtype=np.int32))
         lengths += [row.tokens for row in fitting]
         dropped += [row.dropped_turns for row in fitting]
         shortened += [row.shortened for row in fitting]

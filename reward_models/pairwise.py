@@ -28,7 +28,7 @@ class PairTask:
             config.data, config.optimizer.split_seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
         )
 
-    def tails(self, example: PairExample) -> tuple[str, ...]:
+    def suffixes(self, example: PairExample) -> tuple[str, ...]:
         """The sides of a pair."""
         return "chosen", "rejected"
 

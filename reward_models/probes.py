@@ -35,9 +35,9 @@ class Forwards:
 
     def __init__(self, rows: Sequence[Replies], model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
         self.rows, self.scoring, self.pad_id = rows, model, pad_id
-        tails = np.array([len(row.tails) for row in rows])
-        self.firsts = np.cumsum(tails) - tails
-        self.tails, self.replies = tails, int(tails.sum())
+        suffixes = np.array([len(row.suffixes) for row in rows])
+        self.firsts = np.cumsum(suffixes) - suffixes
+        self.suffixes, self.replies = suffixes, int(suffixes.sum())
         self.batches = length_batches([row.tokens for row in rows], batch_tokens)
 
     def logits(self, model: torch.nn.Module, device: torch.device) -> torch.Tensor:
@@ -50,7 +50,7 @@ class Forwards:
             if logits is None:
                 logits = found.new_zeros(self.replies, found.shape[1])
             if counts:
-                places = [np.arange(self.firsts[i], self.firsts[i] + self.tails[i]) for i in batch]
+                places = [np.arange(self.firsts[i], self.firsts[i] + self.suffixes[i]) for i in batch]
                 logits[torch.from_numpy(np.concatenate(places)).to(device)] = found
         assert logits is not None, "a probe has rows"
         return sum_over_ranks(logits).cpu()
@@ -129,7 +129,7 @@ class RankingProbe:
     def __init__(self, examples: Sequence[RankedExample], model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
         self.examples = examples
         self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
-        self.group = np.repeat(np.arange(len(examples)), self.forwards.tails)
+        self.group = np.repeat(np.arange(len(examples)), self.forwards.suffixes)
         self.ranks = np.concatenate([example.ranks for example in examples])
         self.report = Report({}, {})
         self.scores = np.zeros(len(self.group))
@@ -148,8 +148,8 @@ class RankingProbe:
 
     def _loss(self) -> float:
         """What training minimises, as a mean over the groups."""
-        tails = torch.from_numpy(self.forwards.tails)
-        exists = torch.arange(int(tails.max())) < tails[:, None]
+        suffixes = torch.from_numpy(self.forwards.suffixes)
+        exists = torch.arange(int(suffixes.max())) < suffixes[:, None]
         scores, ranks = torch.zeros(exists.shape), torch.ones(exists.shape, dtype=torch.int64)
         scores[exists] = torch.from_numpy(self.scores).float()
         ranks[exists] = torch.from_numpy(self.ranks)

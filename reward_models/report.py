@@ -41,19 +41,19 @@ def show_absent(folder: str, evaluation: Evaluation) -> None:
 def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
     """Examples as the model will see them, with their token counts."""
     for example in examples:
-        prefix, tails = example.replies.prefix, example.replies.tails
+        prefix, suffixes = example.replies.prefix, example.replies.suffixes
         CONSOLE.rule(example.origin, style="dim")
         lost = left_out(example.replies.dropped_turns, example.replies.shortened)
         cut = f", {lost}" if lost else ""
-        if len(tails) == 1:  # nothing is shared
-            title = f"{task.tails(example)[0]}, {len(prefix) + len(tails[0])} tokens{cut}"
-            _show_text(title, tokenizer.decode(prefix + tails[0]))
+        if len(suffixes) == 1:  # nothing is shared
+            title = f"{task.suffixes(example)[0]}, {len(prefix) + len(suffixes[0])} tokens{cut}"
+            _show_text(title, tokenizer.decode(prefix + suffixes[0]))
             continue
         title = f"shared, {len(prefix)} tokens{cut}"
         _show_text(title, tokenizer.decode(prefix))
-        for name, tail in zip(task.tails(example), tails, strict=True):
-            title = f"{name}, {len(tail)} more = {len(prefix) + len(tail)} tokens"
-            _show_text(title, tokenizer.decode(tail))
+        for name, suffix in zip(task.suffixes(example), suffixes, strict=True):
+            title = f"{name}, {len(suffix)} more = {len(prefix) + len(suffix)} tokens"
+            _show_text(title, tokenizer.decode(suffix))
 
 
 def _show_text(title: str, text: str) -> None:

@@ -39,7 +39,7 @@ class Task(Protocol):
         """Rows read, validated, split, labelled and tokenised. Raises InputError for what cannot be trained on."""
         ...
 
-    def tails(self, example: Any) -> Sequence[str]:
+    def suffixes(self, example: Any) -> Sequence[str]:
         """What each reply of an example is called when it is shown."""
         ...
 

@@ -60,14 +60,14 @@ def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) ->
         return None
     written = whole[: len(whole) - len(gaps[-1]) - len(texts[-1])]
     # what the template writes between a prompt's end and a reply's words, and behind them up to an eos
-    lead, tail = written[len(last_prompt) :], gaps[-1].partition(tokenizer.eos_token)[0]
+    lead, suffix = written[len(last_prompt) :], gaps[-1].partition(tokenizer.eos_token)[0]
     inner = gaps[1:-1]
     appends = written.startswith(last_prompt) and gaps[0] == first_prompt + lead
-    if not appends or any(not _is_between(gap, tail, lead) for gap in inner):
+    if not appends or any(not _is_between(gap, suffix, lead) for gap in inner):
         return None
-    contexts = [first_prompt, *(gap[len(tail) : len(gap) - len(lead)] for gap in inner)]
-    return [text for both in zip(contexts, (lead + t + tail for t in texts), strict=True) for text in both]
+    contexts = [first_prompt, *(gap[len(suffix) : len(gap) - len(lead)] for gap in inner)]
+    return [text for both in zip(contexts, (lead + t + suffix for t in texts), strict=True) for text in both]
 
 
-def _is_between(gap: str, tail: str, lead: str) -> bool:
-    return len(gap) >= len(tail) + len(lead) and gap.startswith(tail) and gap.endswith(lead)
+def _is_between(gap: str, suffix: str, lead: str) -> bool:
+    return len(gap) >= len(suffix) + len(lead) and gap.startswith(suffix) and gap.endswith(lead)

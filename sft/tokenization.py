@@ -29,7 +29,7 @@ class Example:
     """A row of ids, and what is to be predicted at some of its places."""
 
     replies: Replies
-    """one tail: the ids"""
+    """one suffix: the ids"""
     places: list[int]
     """the logits at place t predict the target, which is mostly the token at t + 1"""
     targets: list[int]
@@ -46,7 +46,7 @@ class Example:
     @property
     def ids(self) -> list[int]:
         """The input."""
-        return self.replies.tails[0]
+        return self.replies.suffixes[0]
 
 
 @dataclass(frozen=True)

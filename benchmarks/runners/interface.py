@@ -62,7 +62,7 @@ def read_spec(path: str | Path) -> Spec:
 
 
 def full_sequences(spec: Spec) -> list[dict[str, list[int]]]:
-    """Rows in the order of training, prompt and tail joined, as padded trainers want them: chosen_ids, rejected_ids."""
+    """Rows in the order of training, prompt and suffix joined, for padded trainers: chosen_ids, rejected_ids."""
     with open(spec.pairs, encoding="utf-8") as lines:
         pairs = [json.loads(line) for line in lines]
     return [

@@ -102,7 +102,7 @@ def prepare_prompted(
         train=train,
         evaluation=evaluation,
         lengths=np.array([example.replies.tokens for example in train]),
-        replies=max((len(example.replies.tails) for example in train), default=0),
+        replies=max((len(example.replies.suffixes) for example in train), default=0),
         truncated=sum(e.replies.truncated for e in (*train, *evaluation)),
         shortened=sum(e.replies.shortened > 0 for e in (*train, *evaluation)),
         rejections=[*rejections, *long, *also_long],

@@ -112,11 +112,11 @@ def all_gather_objects(value: Any) -> list[Any]:
 def raise_on_all_ranks(work: Callable[[], T]) -> T:
     """What `work` gives; an InputError or RunStopped of one rank is raised on all, so that it is told. Collective."""
     found: T | None = None
-    trouble: InputError | RunStopped | None = None
+    own: InputError | RunStopped | None = None
     try:
         found = work()
     except (InputError, RunStopped) as error:
-        trouble = error
-    if refusal := next(filter(None, all_gather_objects(trouble)), None):
+        own = error
+    if refusal := next(filter(None, all_gather_objects(own)), None):
         raise refusal
     return found  # type: ignore[return-value]

@@ -26,8 +26,8 @@ def fit_to_ranks(checkpoint: Path, saved_by: int, ranks: int, deepspeed: dict[st
         return checkpoint
     folder = checkpoint.parent / FOLDER
     said = _convert(checkpoint, folder) if rank() == 0 else ""
-    if trouble := all_gather_objects(said)[0]:
-        raise InputError(f"{checkpoint} could not be converted to {ranks} rank(s): {trouble}")
+    if error := all_gather_objects(said)[0]:
+        raise InputError(f"{checkpoint} could not be converted to {ranks} rank(s): {error}")
     deepspeed.setdefault("checkpoint", {})["load_universal"] = True
     return folder
 

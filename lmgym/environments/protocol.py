@@ -80,12 +80,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A reward a reply, or one a sampled token; None where it could not be had, and `trouble` says why."""
+    """A reward a reply, or one a sampled token; None where it could not be had, and `error` says why."""
 
     reward: float | tuple[float, ...] | None
     scores: Mapping[str, float] = field(default_factory=dict)
     """each scorer's own opinion, for the table of samples"""
-    trouble: str = ""
+    error: str = ""
 
 
 class Judge(Protocol):

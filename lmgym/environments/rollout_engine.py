@@ -55,7 +55,7 @@ class Step:
     """the environment's and the judgement's; one a sampled id where that is dense, the environment's on the last; None
     where the judgement failed: to be masked"""
     scores: Mapping[str, float] = field(default_factory=dict)
-    trouble: str = ""
+    error: str = ""
     dropped_turns: int = 0
     """oldest turns that the prompt was shown without"""
     shortened: int = 0
@@ -169,7 +169,7 @@ class _Running:
             )
         return self.steps[agent][-1]
 
-    def earn(self, agent: str, reward: Reward, scores: Mapping[str, float], trouble: str) -> None:
+    def earn(self, agent: str, reward: Reward, scores: Mapping[str, float], error: str) -> None:
         """Adds to the agent's latest step."""
         step = self.latest(agent)
         if isinstance(reward, tuple) and len(reward) != len(step.completion.ids):
@@ -181,7 +181,7 @@ class _Running:
             step,
             reward=_sum(step.reward, reward),
             scores={**step.scores, **scores},
-            trouble="; ".join(filter(None, (step.trouble, trouble))),
+            error="; ".join(filter(None, (step.error, error))),
         )
 
 
@@ -237,7 +237,7 @@ def _reward(running: Sequence[_Running], judge: Judge | None, others: Mapping[st
     if len(judgements) != len(samples):
         raise ValueError(f"the judge gave {len(judgements)} judgements of {len(samples)} replies; needed: one each")
     for one, sample, judgement in zip(owners, samples, judgements, strict=True):
-        one.earn(sample.request.agent, judgement.reward, judgement.scores, judgement.trouble)
+        one.earn(sample.request.agent, judgement.reward, judgement.scores, judgement.error)
 
 
 @dataclass(frozen=True)

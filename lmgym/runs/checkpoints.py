@@ -186,13 +186,13 @@ def read(path: Path, owner: str, sizes_only: bool = False) -> Checkpoint | str:
         size = (path / name).stat().st_size if (path / name).is_file() else None
         if size != file["size"]:
             return f"{name} is absent" if size is None else f"{name} has {size} bytes; needed: {file['size']}"
-    trouble = "" if sizes_only else _changed(path, files) or _unreadable(path, files)
-    return trouble or Checkpoint(path, int(NAME.fullmatch(path.name)[1]), manifest["facts"])  # type: ignore[index]
+    fault = "" if sizes_only else _changed(path, files) or _unreadable(path, files)
+    return fault or Checkpoint(path, int(NAME.fullmatch(path.name)[1]), manifest["facts"])  # type: ignore[index]
 
 
 def _changed(path: Path, files: Mapping[str, Mapping[str, Any]]) -> str:
     with ThreadPoolExecutor(READERS) as pool:  # hashing leaves the interpreter's lock
-        digests = pool.map(lambda name: _sha256_or_trouble(path / name), files)
+        digests = pool.map(lambda name: _sha256_or_error(path / name), files)
         for (name, file), digest in zip(files.items(), digests, strict=True):
             if digest != file["sha256"]:
                 why = "has changed since it was written (sha256)" if len(digest) == 64 else f"cannot be read ({digest})"
@@ -276,7 +276,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _sha256_or_trouble(path: Path) -> str:
+def _sha256_or_error(path: Path) -> str:
     try:
         return _sha256(path)
     except OSError as error:

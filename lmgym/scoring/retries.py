@@ -1,7 +1,7 @@
 """Asking for rewards what may raise, stall, or answer with something that is no reward.
 
 Design decisions:
-- A failure is never a number: a `RewardResult` has a value, or says what the trouble was.
+- A failure is never a number: a `RewardResult` has a value, or says what went wrong.
 - A whole batch is asked for again a bounded number of times; what was good in one attempt stays. Where no answer came
   that could be told apart by samples, each is asked for alone once, so that one that breaks does not lose the others.
 - A call with a limit of time runs in a thread. A thread cannot be killed: one that stalls is left behind, as a daemon
@@ -42,7 +42,7 @@ class RewardResult(Generic[T]):
     """A reward, or what else was asked for, or why there is none."""
 
     value: T | None
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _ask_alone(call: Call, found: list[RewardResult[T]], read: Read[T], timeout:
         if one.value is None and stalls < LONE_STALLS:
             [alone], end = _attempt(call, [place], read, timeout)
             stalls += end == "stalled"
-            found[place] = alone if alone.value is not None else RewardResult(None, _both(one.trouble, alone.trouble))
+            found[place] = alone if alone.value is not None else RewardResult(None, _both(one.error, alone.error))
     return found
 
 
@@ -122,8 +122,8 @@ def _attempt(
     except RunStopped:
         raise
     except Exception as error:
-        trouble: RewardResult[T] = RewardResult(None, _told(error))
-        return [trouble] * len(places), "stalled" if isinstance(error, Stalled) else "broke"
+        failed: RewardResult[T] = RewardResult(None, _told(error))
+        return [failed] * len(places), "stalled" if isinstance(error, Stalled) else "broke"
     return [_read(read, answer, place) for answer, place in zip(answers, places, strict=True)], "answered"
 
 

@@ -146,7 +146,7 @@ class HFScorer:
         [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, conversation, reply)])
         rows, members = self._rows([conversation] * (1 + len(beside)), [reply, *beside])
         row = next(row for row, here in zip(rows, members, strict=True) if here[0] == 0)
-        kept = row.prefix + row.tails[0]
+        kept = row.prefix + row.suffixes[0]
         text = self.tokenizer.decode(kept) if len(kept) < len(ids) else render(self.tokenizer, conversation, reply)
         return Seen(text, len(kept), len(ids) - len(kept))
 
@@ -184,7 +184,7 @@ class HFScorer:
         if alone and self.prefix and not self.model.training:
             [row] = rows
             self.prefix.reach(row.prefix)
-            return self.prefix.decoder.scores(self.prefix.tails(row.tails))
+            return self.prefix.decoder.scores(self.prefix.suffixes(row.suffixes))
         inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
         device = next(self.model.parameters()).device
         return self.model(**{name: value.to(device) for name, value in inputs.items()})
@@ -247,9 +247,9 @@ class Ensemble:
 def _rows_of_few(rows: Sequence[Replies]) -> list[Replies]:
     """Attention is quadratic in a row: more replies than REPLIES_A_ROW start another, with the prefix again."""
     return [
-        Replies(row.prefix, row.tails[first : first + REPLIES_A_ROW])
+        Replies(row.prefix, row.suffixes[first : first + REPLIES_A_ROW])
         for row in rows
-        for first in range(0, len(row.tails), REPLIES_A_ROW)
+        for first in range(0, len(row.suffixes), REPLIES_A_ROW)
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_reward_model_learns_packed_as_padded_and_its_folder_scores_as_each_re
     if family.name not in NO_SCORER_CLASS:
         loaded.append(AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval())
     for model in loaded:
-        found = [[alone(model, row.replies.prefix + tail)[0] for tail in row.replies.tails] for row in rows]
+        found = [[alone(model, row.replies.prefix + suffix)[0] for suffix in row.replies.suffixes] for row in rows]
         torch.testing.assert_close(torch.tensor(found), saved, rtol=0, atol=BAR)
 
 

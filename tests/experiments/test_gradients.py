@@ -51,7 +51,9 @@ def by_hand(tmp_path_factory, sources: dict) -> Gradients:
         losses = []
         for row in rows:
             replies = data.train[row].replies
-            chosen, rejected = (model(torch.tensor([replies.prefix + tail])).logits[0, 0] for tail in replies.tails)
+            chosen, rejected = (
+                model(torch.tensor([replies.prefix + suffix])).logits[0, 0] for suffix in replies.suffixes
+            )
             losses.append(-torch.log(torch.sigmoid(chosen - rejected)))
         torch.stack(losses).mean().backward()
         wanted.append({f"model.{name}": p.grad.clone() for name, p in model.named_parameters()})

@@ -263,7 +263,7 @@ def test_what_is_not_finite_stops_before_the_weights_change(
 
 
 @pytest.mark.parametrize(
-    ("engine", "fault", "trouble"),
+    ("engine", "fault", "error"),
     [
         ("plain", "raise", "planted"), slow("plain", "nan", "nan"), slow("plain", "words", "needed: a number"),
         slow("plain", "count", "rewards for"), slow("plain", "half", "needed: a number"),
@@ -271,7 +271,7 @@ def test_what_is_not_finite_stops_before_the_weights_change(
     ],
 )  # fmt: skip
 def test_too_many_failed_rewards_end_a_run_with_their_reason(
-    engine: str, fault: str, trouble: str, asked: Words, tmp_path: Path
+    engine: str, fault: str, error: str, asked: Words, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     # on the first rank of two, or on the only one; from the second iteration on
@@ -282,7 +282,7 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     failed = 8 if engine == "zero2" or fault == "half" else 16
     said = words(done.stderr)
     assert f"{failed} of 16 rewards could not be had, more than max_failed_rewards=0.1 allows" in said
-    assert trouble in said
+    assert error in said
     assert steps(folder) == [4]
 
 
@@ -305,7 +305,7 @@ def test_fewer_failed_rewards_are_masked_and_counted(asked: Words, tmp_path: Pat
     assert [line["rollout/failed_rewards"] for line in lines] == [0.5] * 6
     rows = read_lines(sorted((folder / "samples").glob("rollouts-*"))[0])
     assert [row["reward"] is None for row in rows] == [True, False] * 4
-    assert all("needed: a number" in row["trouble"] for row in rows[::2])
+    assert all("needed: a number" in row["error"] for row in rows[::2])
 
 
 @pytest.mark.parametrize("engine", ["plain", slow("zero2")])

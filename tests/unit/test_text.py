@@ -169,7 +169,7 @@ def test_a_common_prefix_leaves_every_sequence_a_token_of_its_own() -> None:
     assert common_prefix([[1], [1, 2]]) == 0
     assert common_prefix([[5, 6, 7]]) == 2
     shared = share_prefix([[1, 2, 3], [1, 2]], 4)
-    assert (shared.prefix, shared.tails, shared.tokens, shared.dropped_turns) == ([1], [[2, 3], [2]], 4, 4)
+    assert (shared.prefix, shared.suffixes, shared.tokens, shared.dropped_turns) == ([1], [[2, 3], [2]], 4, 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -185,9 +185,9 @@ def test_sharing_a_prefix_never_changes_the_ids_of_a_text(family: str, tokenizer
             expected = [tokenizer(tokenizer.apply_chat_template(c, tokenize=False)).input_ids for c in chats]
         else:
             expected = [tokenizer.apply_chat_template(c, return_dict=False) for c in chats]
-        assert [row.prefix + tail for tail in row.tails] == expected
+        assert [row.prefix + suffix for suffix in row.suffixes] == expected
         assert not row.truncated
-        assert all(row.tails)
+        assert all(row.suffixes)
 
 
 def test_the_persona_is_seen_by_the_model_where_it_fits(tokenizers) -> None:

@@ -2,7 +2,7 @@
 
 Design decisions:
 - Rows are cut into segments. A segment sees itself, causally, and may continue another one, which it sees whole: so a
-  row is `prefix + tail 1 + tail 2 + ...`, the prefix runs once, and each tail's score is that of the row alone.
+  row is `prefix + suffix 1 + suffix 2 + ...`, the prefix runs once, and each suffix's score is that of the row alone.
 - Lengths are plain integers: nothing asks the device for them.
 """
 
@@ -98,18 +98,18 @@ def pack_replies(rows: Sequence[Replies]) -> PackedRows:
     prefixes: list[int] = []
     reads: list[int] = []
     for row in rows:
-        shared = len(row.tails) > 1 and bool(row.prefix)  # a prefix of one reply is nobody else's
+        shared = len(row.suffixes) > 1 and bool(row.prefix)  # a prefix of one reply is nobody else's
         first = len(pieces)
-        pieces += [row.prefix, *row.tails] if shared else [[*row.prefix, *tail] for tail in row.tails]
-        prefixes += [-1] * shared + [first if shared else -1] * len(row.tails)
-        reads += [0] * shared + [1] * len(row.tails)
+        pieces += [row.prefix, *row.suffixes] if shared else [[*row.prefix, *suffix] for suffix in row.suffixes]
+        prefixes += [-1] * shared + [first if shared else -1] * len(row.suffixes)
+        reads += [0] * shared + [1] * len(row.suffixes)
     ends = np.cumsum([len(piece) for piece in pieces]) - 1
     return _packed(pieces, prefixes, ends[np.array(reads) > 0], tuple(reads))
 
 
 def pad_right(rows: Sequence[Replies], pad_id: int) -> dict[str, torch.Tensor]:
     """Every reply as a whole row of its own, padded on the right: what encoders take. [n, T] ids and mask."""
-    sequences = [row.prefix + tail for row in rows for tail in row.tails]
+    sequences = [row.prefix + suffix for row in rows for suffix in row.suffixes]
     lengths = np.array([len(ids) for ids in sequences])
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, dtype=np.int64)

@@ -17,7 +17,7 @@ from lmgym.models.forward.packed_rows import pack_replies, pack_rows
 from lmgym.text import Replies, common_prefix
 
 ROOM_STEP = 256  # the room of keys and values grows by this: a copy at every token would cost more than the token
-TOKENS_AT_ONCE = 8192  # of tails
+TOKENS_AT_ONCE = 8192  # of suffixes
 
 
 @final
@@ -79,15 +79,15 @@ class Prefix:
         kept[layer][start:end] = new
 
     @torch.inference_mode()
-    def tails(self, tails: Sequence[Sequence[int]]) -> torch.Tensor:
-        """States [n, W], before the head, of the last token of each tail (one token at least) behind the ids."""
-        batches = length_batches([len(tail) for tail in tails], TOKENS_AT_ONCE)
-        found = torch.cat([self._ends([list(tails[i]) for i in batch]) for batch in batches])
+    def suffixes(self, suffixes: Sequence[Sequence[int]]) -> torch.Tensor:
+        """States [n, W], before the head, of the last token of each suffix (one token at least) behind the ids."""
+        batches = length_batches([len(suffix) for suffix in suffixes], TOKENS_AT_ONCE)
+        found = torch.cat([self._ends([list(suffixes[i]) for i in batch]) for batch in batches])
         order = torch.tensor([i for batch in batches for i in batch], device=found.device)
         return torch.empty_like(found).index_copy_(0, order, found)
 
-    def _ends(self, tails: list[list[int]]) -> torch.Tensor:
-        rows = pack_replies([Replies([], tails)])
+    def _ends(self, suffixes: list[list[int]]) -> torch.Tensor:
+        rows = pack_replies([Replies([], suffixes)])
         rows = replace(rows, positions=rows.positions + len(self.ids)).to(self.decoder.device)
         return self.decoder.hidden(rows, RowAttention(rows, self.kept() if self.ids else None))
 

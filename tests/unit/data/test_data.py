@@ -285,7 +285,7 @@ def test_tokenised_pairs_keep_margin_prompt_and_reply_lengths(tokenizer) -> None
     assert [e.prompt for e in examples] == [0, 1, 0]
     assert [e.margin for e in examples] == [1.5, 0.0, 0.0]
     replies = examples[0].replies
-    sides = [tokenizer.decode(replies.prefix + tail) for tail in replies.tails]
+    sides = [tokenizer.decode(replies.prefix + suffix) for suffix in replies.suffixes]
     assert sides == [f"User: x\nBot: {reply}{tokenizer.eos_token}" for reply in ("yes", "no no no")]
     assert examples[0].lengths == tuple(len(tokenizer(reply).input_ids) for reply in ("yes", "no no no"))
     assert tokenize_pairs([], tokenizer, 64) == ([], [])
@@ -297,7 +297,7 @@ def test_truncated_pairs_are_counted_and_those_that_cannot_fit_are_recorded(toke
     assert [e.replies.truncated for e in examples] == [True, False]
     assert [(r.file, r.line, r.field) for r in rejections] == [("p.jsonl", 5, "rejected")]
     assert "max_length=32" in rejections[0].found
-    assert all(len(e.replies.prefix + tail) <= 32 for e in examples for tail in e.replies.tails)
+    assert all(len(e.replies.prefix + suffix) <= 32 for e in examples for suffix in e.replies.suffixes)
 
 
 def config(model: Path, dataset: Path, **data) -> RewardConfig:

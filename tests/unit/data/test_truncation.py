@@ -89,7 +89,7 @@ def test_a_truncated_chat_begins_as_the_template_begins_it_with_its_system_messa
         shortest = len(ids_of(tokenizer, replace(whole, turns=turns[-1:]), "aye"))
         for max_length in range(shortest, size, 7):
             [row] = tokenize_replies(tokenizer, [whole], [["aye"]], max_length)
-            text = tokenizer.decode(row.prefix + row.tails[0])
+            text = tokenizer.decode(row.prefix + row.suffixes[0])
             assert text.startswith(f"<|im_start|>system\n{head}<|im_end|>\n<|im_start|>user\nline ")
             assert text.endswith("about rivers<|im_end|>\n<|im_start|>assistant\naye<|im_end|>\n")
             assert row.dropped_turns > 0

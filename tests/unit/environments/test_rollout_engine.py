@@ -206,7 +206,7 @@ def test_a_judgement_that_failed_masks_its_step_and_no_other() -> None:
     first, second = play([Chat(2), Chat(2)], judge=Judges(opinion))
     assert [step.reward for step in first.steps] == [1.5, 2.5]
     assert [step.reward for step in second.steps] == [None, 2.5]
-    assert [step.trouble for step in second.steps] == ["the scorer is away", ""]
+    assert [step.error for step in second.steps] == ["the scorer is away", ""]
     assert [step.scores for step in second.steps] == [{"kind": 0.5}, {"kind": 0.25}]
 
 

@@ -50,7 +50,7 @@ def decoders(tmp_path_factory, small_models) -> dict[str, Path]:
 
 def rows_of(tokenizer) -> list[list[int]]:
     rows = tokenize_replies(tokenizer, CHATS, [[reply] for reply in REPLIES], 128)
-    return [row.prefix + row.tails[0] for row in rows]
+    return [row.prefix + row.suffixes[0] for row in rows]
 
 
 def own_scores(model, tokenizer) -> torch.Tensor:

@@ -36,7 +36,7 @@ def plain_scores(model, tokenizer) -> torch.Tensor:
     """Scores of the chats one by one through the transformers model's own forward."""
     rows = tokenize_replies(tokenizer, CHATS, [[reply] for reply in REPLIES], 128)
     with torch.no_grad():
-        return torch.cat([model(torch.tensor([row.prefix + row.tails[0]])).logits[:, 0] for row in rows])
+        return torch.cat([model(torch.tensor([row.prefix + row.suffixes[0]])).logits[:, 0] for row in rows])
 
 
 def save_with_tokenizer(folder: Path, pad: str | None) -> PreTrainedTokenizerFast:
@@ -67,7 +67,7 @@ def test_a_pad_that_is_eos_or_absent_becomes_a_token_of_its_own(pad: str | None,
     # the reply's own eos is what is pooled, in a padded batch as alone
     scoring = ScoringModel(model.eval(), packed=False)
     rows = tokenize_replies(tokenizer, CHATS, [[reply] for reply in REPLIES], 256)
-    assert all(row.tails[0][-1] == tokenizer.eos_token_id for row in rows)
+    assert all(row.suffixes[0][-1] == tokenizer.eos_token_id for row in rows)
     with torch.no_grad():
         together = scoring(**scoring.collate(rows, 259))[:, 0]
     torch.testing.assert_close(together, plain_scores(model, tokenizer), rtol=0, atol=1e-5)

@@ -204,8 +204,8 @@ def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_r
     judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
     found = judge.judge(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
-    assert found[1].trouble
-    assert found[1].trouble.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
+    assert found[1].error
+    assert found[1].error.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
 
 
 def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
@@ -403,7 +403,7 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     ]
     before = {"eval/gold": 1.0, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 1.0}
     assert gains(found.metrics, before, watched) == {"eval/gold_gain": 0.5}
-    judge, metric = Judges(lambda sample: Judgement(None, trouble="no answer")), Fails(INF)
+    judge, metric = Judges(lambda sample: Judgement(None, error="no answer")), Fails(INF)
     found = evaluate(config, replace(gym, watched={}, judge=judge, metric=metric), Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     assert "eval/reward/mean" not in found.metrics
     assert not [name for name in found.metrics if "metrics/" in name]

@@ -79,7 +79,7 @@ def test_numbers_may_come_as_anything_in_order(answer: Any) -> None:
     given = list(answer) if hasattr(answer, "__next__") else answer
     found = judged(lambda **_: given)
     assert rewards_of(found) == [1.0, 2.0, 3.0]
-    assert all(type(one.reward) is float and not one.trouble for one in found)
+    assert all(type(one.reward) is float and not one.error for one in found)
 
 
 def test_a_list_for_a_sample_is_a_reward_for_each_of_its_tokens() -> None:
@@ -126,7 +126,7 @@ def test_dense_rewards_fit_replies_that_end_by_eos_and_by_length(talkative_model
     )  # fmt: skip
     steps = [episode.steps[0] for episode in episodes]
     assert {step.completion.finish_reason for step in steps} == {"eos", "length"}
-    assert not any(step.trouble for step in steps)
+    assert not any(step.error for step in steps)
     for step in steps:
         assert isinstance(step.reward, tuple)
         repeats = len(step.completion.ids) - len(set(step.completion.ids))
@@ -155,9 +155,9 @@ def test_a_column_called_output_ids_is_refused_where_the_function_asks_for_the_s
 def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
     found = judged(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
     assert rewards_of(found) == [None, None, (1.0, 2.0, 3.0, 4.0)]
-    assert "3 numbers for 2 sampled tokens" in found[0].trouble
-    assert "a parameter output_ids of the function is given the sampled ids" in found[0].trouble
-    assert "nan" in found[1].trouble
+    assert "3 numbers for 2 sampled tokens" in found[0].error
+    assert "a parameter output_ids of the function is given the sampled ids" in found[0].error
+    assert "nan" in found[1].error
     [empty] = judged(lambda **_: [[]], [sample("", tokens=0)])
     assert empty.reward is None
 
@@ -186,7 +186,7 @@ def test_what_is_no_number_is_asked_for_again_and_then_left_out_alone(bad: Any, 
 
     found = judged(reward_fn, retries=2)
     assert rewards_of(found) == [1.0, None, 3.0]
-    assert named in found[1].trouble
+    assert named in found[1].error
     assert calls == [3, 3, 3]
 
 
@@ -217,8 +217,8 @@ def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> No
 
     found = judged(reward_fn)
     assert rewards_of(found) == [1.0, None, 3.0]
-    assert "KeyError: 'bb'" in found[1].trouble
-    assert "test_ppo_rewards.py:" in found[1].trouble  # where, in the user's own file
+    assert "KeyError: 'bb'" in found[1].error
+    assert "test_ppo_rewards.py:" in found[1].error  # where, in the user's own file
     assert calls == [["a", "bb", "ccc"]] * 2 + [["a"], ["bb"], ["ccc"]]
 
 
@@ -226,7 +226,7 @@ def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> No
 def test_another_count_is_never_dealt_out(answer: Any) -> None:
     found = judged(lambda **_: answer, retries=0)
     assert rewards_of(found) == [None] * 3
-    assert "one a sample" in found[0].trouble
+    assert "one a sample" in found[0].error
 
 
 def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
@@ -235,22 +235,22 @@ def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
 
     found = judged(without_the_empty, [sample("a"), sample(""), sample("ccc")])
     assert rewards_of(found) == [1.0, None, 3.0]
-    assert "gave 0 rewards for 1 samples" in found[1].trouble
+    assert "gave 0 rewards for 1 samples" in found[1].error
 
 
 def test_what_the_whole_batch_gave_is_told_where_each_fails_alone_in_another_way() -> None:
     found = judged(lambda outputs, **_: [0.0] * (len(outputs) - 1), [sample("a")] * 16)
     assert rewards_of(found) == [None] * 16
-    assert found[0].trouble.startswith("gave 15 rewards for 16 samples; needed: one a sample; asked for alone: gave 0")
+    assert found[0].error.startswith("gave 15 rewards for 16 samples; needed: one a sample; asked for alone: gave 0")
     with pytest.raises(RunStopped, match=r"16 of 16 rewards .* one of them: gave 15 rewards for 16 samples"):
-        stop_if_too_many_failed(16, 16, 0.1, found[0].trouble)
+        stop_if_too_many_failed(16, 16, 0.1, found[0].error)
 
 
 @pytest.mark.parametrize("answer", [1.0, None, "123", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, torch.tensor(1.0)])
 def test_what_is_no_list_fails_for_all(answer: Any) -> None:
     found = judged(lambda **_: answer)
     assert rewards_of(found) == [None] * 3
-    assert all(one.trouble for one in found)
+    assert all(one.error for one in found)
 
 
 def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards() -> None:
@@ -265,7 +265,7 @@ def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards
     left = [one for one in threading.enumerate() if one.name == "reward"]
     release.set()
     assert rewards_of(found) == [1.0, None, 3.0]
-    assert "no answer within 1.5 s" in found[1].trouble
+    assert "no answer within 1.5 s" in found[1].error
     assert len(left) == 3  # two whole attempts, and the one alone
     assert all(one.daemon for one in left)
 
@@ -292,13 +292,13 @@ def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries
     assert rewards_of(found) == [None] * 50
     assert calls == asked
     assert sum(waited) == pytest.approx(0.1 * (len(asked) - 1))
-    assert all("gave no answer within 0.1 s" in one.trouble for one in found)
+    assert all("gave no answer within 0.1 s" in one.error for one in found)
 
 
 def test_a_function_that_leaves_the_program_has_failed_and_no_more() -> None:
     found = judged(lambda **_: sys.exit(3))
     assert rewards_of(found) == [None] * 3
-    assert "SystemExit(3)" in found[0].trouble
+    assert "SystemExit(3)" in found[0].error
 
 
 def test_a_function_may_stop_the_run() -> None:
@@ -336,9 +336,9 @@ def test_a_long_message_is_kept_on_one_line_and_short() -> None:
     def reward_fn(**_):
         raise ValueError("x\ny " * 500)
 
-    trouble = judged(reward_fn)[0].trouble
-    assert len(trouble) <= 300
-    assert "\n" not in trouble
+    error = judged(reward_fn)[0].error
+    assert len(error) <= 300
+    assert "\n" not in error
 
 
 def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() -> None:

@@ -48,7 +48,7 @@ def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_rewar
     assert (found.reward, found.scores) == (2.0, {"a": 2.0, "gold": -20.0})
     [found] = ScorerReward({"a": LONG, "gold": broken}, weights).judge(chats("xx"))
     assert (found.reward, found.scores) == (2.0, {"a": 2.0})
-    assert "gold: raised ValueError" in found.trouble
+    assert "gold: raised ValueError" in found.error
 
 
 def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have() -> None:
@@ -61,8 +61,8 @@ def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have(
     found = ScorerReward({"a": LONG, "b": Picky()}, {"a": 1.0, "b": 1.0}).judge(chats("x", "xx", "xxx"))
     assert rewards_of(found) == [1.5, None, None]
     assert [one.scores for one in found] == [{"a": 1.0, "b": 0.5}, {"a": 2.0}, {"a": 3.0}]
-    assert found[1].trouble.startswith("b: raised RuntimeError: two letters")
-    assert "nan" in found[2].trouble
+    assert found[1].error.startswith("b: raised RuntimeError: two letters")
+    assert "nan" in found[2].error
 
 
 def test_scores_of_a_wrong_count_or_shape_are_not_dealt_out() -> None:
@@ -83,7 +83,7 @@ def test_a_served_scorer_that_stalls_is_left_behind() -> None:
 
     [found] = ScorerReward({"a": Slow()}, {"a": 1.0}, timeout=0.1, retries=0).judge(chats("x"))
     assert found.reward is None
-    assert "no answer within 0.1 s" in found.trouble
+    assert "no answer within 0.1 s" in found.error
 
 
 def test_a_text_as_prompt_cannot_be_scored_and_is_refused_clearly() -> None:

@@ -70,7 +70,7 @@ def test_rows_become_examples_with_the_labels_and_tokens_of_their_line(
             row = int(line) - 1
             np.testing.assert_array_equal(example.label, labels[row])
             assert (row_id, user) == (columns["row_id"][row], columns["user_id"][row])
-            text = tokenizer.decode(example.replies.prefix + example.replies.tails[0])
+            text = tokenizer.decode(example.replies.prefix + example.replies.suffixes[0])
             assert text == f"{columns['input_text'][row]} {columns['output_text'][row].strip()}{tokenizer.eos_token}"
             assert example.origin == f"logs.{suffix}:{line}"
     assert np.isnan(np.concatenate([data.train.labels, data.evaluation.labels])).any()
@@ -333,7 +333,7 @@ def test_groups_are_split_by_prompt_and_their_replies_share_a_prefix(prepare, tm
         "rejected_rows": 0,
     }
     assert data.replies == 3
-    assert all(len(e.replies.tails) == len(e.ranks) for e in data.train)
+    assert all(len(e.replies.suffixes) == len(e.ranks) for e in data.train)
     assert all(len(e.replies.prefix) > 4 for e in data.train)
     lines = [[int(e.origin.rpartition(":")[2]) - 1 for e in side] for side in (data.train, data.evaluation)]
     assert not {i // 2 for i in lines[0]} & {i // 2 for i in lines[1]}

@@ -43,7 +43,7 @@ def seen(scorer: HFScorer, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     logits = scorer._logits
 
     def recorded(rows, alone):
-        found.extend(row.prefix + tail for row in rows for tail in row.tails)
+        found.extend(row.prefix + suffix for row in rows for suffix in row.suffixes)
         return logits(rows, alone)
 
     monkeypatch.setattr(scorer, "_logits", recorded)
@@ -56,7 +56,7 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
     row = {"prompt": messages(PROMPT), "chosen": said, "rejected": OTHER}
     [pair], rejections = tokenize_pairs([read_pair(Record("a", 1, row))], tokenizer, 250)
     assert rejections == []
-    trained = pair.replies.prefix + pair.replies.tails[0]
+    trained = pair.replies.prefix + pair.replies.suffixes[0]
     assert REPLY in tokenizer.decode(trained)
 
     scorer.score([PROMPT], [REPLY])

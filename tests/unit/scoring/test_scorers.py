@@ -387,4 +387,4 @@ def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders) -> N
     alone = torch.cat([scorer.score([c], [r]) for c, r in zip(conversations, replies * 2, strict=True)])
     torch.testing.assert_close(scorer.score(conversations, replies * 2), alone, rtol=0, atol=1e-5)
     rows, _ = scorer._rows(conversations, replies * 2)
-    assert [len(row.tails) for row in _rows_of_few(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2
+    assert [len(row.suffixes) for row in _rows_of_few(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2

@@ -36,13 +36,13 @@ def test_rows_of_sft_are_shown_harmlessly(name: str, capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-@pytest.mark.parametrize("tails", [1, 2])
-def test_rows_of_reward_models_are_shown_harmlessly(name: str, tails: int, capsys) -> None:
+@pytest.mark.parametrize("suffixes", [1, 2])
+def test_rows_of_reward_models_are_shown_harmlessly(name: str, suffixes: int, capsys) -> None:
     replies = SimpleNamespace(
-        dropped_turns=0, shortened=0, prefix=ids_of(f"[/b]{ATTACKS[name]}"), tails=[ids_of("x")] * tails
+        dropped_turns=0, shortened=0, prefix=ids_of(f"[/b]{ATTACKS[name]}"), suffixes=[ids_of("x")] * suffixes
     )
     example = SimpleNamespace(replies=replies, origin=f"{ATTACKS[name]}.jsonl:1")
-    task = SimpleNamespace(tails=lambda example: [f"chosen {ATTACKS[name]}", "rejected"][:tails])
+    task = SimpleNamespace(suffixes=lambda example: [f"chosen {ATTACKS[name]}", "rejected"][:suffixes])
     reward_models.report.show_rows([example], task, Letters())  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert "[/b]" in shown

@@ -75,9 +75,9 @@ def test_a_shared_prefix_runs_once_and_each_tail_sees_it_and_itself_alone(family
     model, (a, b, c, d) = make(family), rows()
     decoder, shared = Decoder(model), [Replies(a, [b, d]), Replies(b, [c, a[:9], d]), Replies([], [c])]
     batch = pack_replies(shared)
-    assert len(batch.ids) == sum(len(row.prefix) + sum(map(len, row.tails)) for row in shared)
+    assert len(batch.ids) == sum(len(row.prefix) + sum(map(len, row.suffixes)) for row in shared)
     found = decoder.logits(decoder.hidden(batch))
-    wanted = torch.cat([alone(model, row.prefix + tail)[-1:] for row in shared for tail in row.tails])
+    wanted = torch.cat([alone(model, row.prefix + suffix)[-1:] for row in shared for suffix in row.suffixes])
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 

@@ -43,7 +43,7 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
 def differences(model, decoder: Decoder, rows: list[list[int]]) -> list[float]:
     """From each row alone: of rows, of replies that share prefixes, of rows from the states of two frozen layers."""
     wanted = torch.cat([alone(model, row)[-n - 1 : -1] for row, n in zip(rows, READS, strict=True)])
-    whole = [row.prefix + tail for row in shared(rows) for tail in row.tails]
+    whole = [row.prefix + suffix for row in shared(rows) for suffix in row.suffixes]
     ends = torch.cat([alone(model, row)[-1:] for row in whole])
     batch = pack_rows(rows, READS)
     assert wanted.abs().max() > 0.3, "or nothing is compared"
@@ -103,7 +103,7 @@ def test_a_scorers_logits_and_gradients_are_those_of_replies_alone(
 ) -> None:
     scoring, rows = family_scorer(family), shared(rows_of(family_tokenizer))
     assert scoring.packed == (not family.why_padded)
-    wanted = torch.stack([alone(scoring.classifier, row.prefix + tail) for row in rows for tail in row.tails])
+    wanted = torch.stack([alone(scoring.classifier, row.prefix + suffix) for row in rows for suffix in row.suffixes])
     found = scoring(**scoring.collate(rows, family_tokenizer.pad_token_id))
     assert wanted.std() > 0.1, "or nothing is compared"
     assert apart(found, wanted) < BAR

@@ -82,10 +82,10 @@ def test_so_do_those_of_a_policy_and_its_critic_in_runs_and_pieces_of_any_number
 
 def pairs_of(lengths: list[int]) -> list[tuple[PairExample, bool]]:
     """A pair of replies a length, behind a prompt of so many tokens."""
-    tails = [list(range(2, 2 + length // 4)) for length in lengths]
+    suffixes = [list(range(2, 2 + length // 4)) for length in lengths]
     return [
-        (PairExample(Replies(list(range(1, length)), [tail, tail[::-1]]), 0.0, 0, (len(tail), len(tail))), True)
-        for length, tail in zip(lengths, tails, strict=True)
+        (PairExample(Replies(list(range(1, length)), [suffix, suffix[::-1]]), 0.0, 0, (len(suffix), len(suffix))), True)
+        for length, suffix in zip(lengths, suffixes, strict=True)
     ]
 
 

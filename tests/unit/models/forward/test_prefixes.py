@@ -1,4 +1,4 @@
-"""Shared prefixes against full forwards: of tails, of what grows and shrinks, of changed weights."""
+"""Shared prefixes against full forwards: of suffixes, of what grows and shrinks, of changed weights."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def last_logits(model, ids: list[int]) -> torch.Tensor:
         return model(torch.tensor([ids])).logits[0, -1]
 
 
-TAILS = [ids_of(n, n) for n in (3, 30, 9, 1, 10, 8)]
+SUFFIXES = [ids_of(n, n) for n in (3, 30, 9, 1, 10, 8)]
 
 
 @pytest.mark.parametrize("model", FAMILIES, indirect=True)
@@ -53,8 +53,8 @@ def test_tails_behind_a_prefix_are_as_in_a_full_forward(model, shared: int, most
     monkeypatch.setattr(prefixes, "TOKENS_AT_ONCE", most)
     prefix, beginning = Prefix(Decoder(model)), ids_of(shared, 100)
     prefix.reach(beginning)
-    found = logits_of(prefix, prefix.tails(TAILS))
-    expected = torch.stack([last_logits(model, beginning + tail) for tail in TAILS])
+    found = logits_of(prefix, prefix.suffixes(SUFFIXES))
+    expected = torch.stack([last_logits(model, beginning + suffix) for suffix in SUFFIXES])
     assert expected.std(0).mean() > 0.05
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 

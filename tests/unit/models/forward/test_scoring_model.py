@@ -38,13 +38,13 @@ def blocks_of(model):
 
 
 def rows_of(shapes: Sequence[tuple[int, Sequence[int]]], seed: int = 0) -> list[Replies]:
-    """Random ids for (prefix length, tail lengths)."""
+    """Random ids for (prefix length, suffix lengths)."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(length: int) -> list[int]:
         return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
 
-    return [Replies(ids(prefix), [ids(length) for length in tails]) for prefix, tails in shapes]
+    return [Replies(ids(prefix), [ids(length) for length in suffixes]) for prefix, suffixes in shapes]
 
 
 SHAPES = {
@@ -53,7 +53,7 @@ SHAPES = {
     "four replies": [(9, (4, 7, 1, 3)), (2, (1, 1, 1, 1))],
     "mixed": [(9, (4,)), (5, (2, 3, 4, 5)), (12, (1, 6))],
     "no prefix": [(0, (4, 7)), (0, (1, 3)), (8, (2, 2))],
-    "tails of one token": [(9, (1, 1)), (0, (1, 1)), (0, (1,))],
+    "suffixes of one token": [(9, (1, 1)), (0, (1, 1)), (0, (1,))],
     "one row": [(5, (2, 3))],
     "very unequal rows": [(40, (9, 5)), (1, (2, 2)), (20, (1, 1)), (3, (3,))],
     "a single reply without a prefix beside two": [(0, (9,)), (0, (4, 5)), (4, (2, 3)), (0, (9,))],
@@ -99,8 +99,8 @@ def test_a_replys_score_depends_on_no_other_reply_row_or_order(family: str) -> N
     ours = ScoringModel(plain_model(family))
     with torch.no_grad():
         together = ours(pack_replies(rows))[:, 0]
-        alone = [ours(pack_replies([Replies(row.prefix, [tail])]))[:, 0] for row in rows for tail in row.tails]
-        turned = ours(pack_replies([Replies(r.prefix, r.tails[::-1]) for r in rows[::-1]]))[:, 0]
+        alone = [ours(pack_replies([Replies(row.prefix, [suffix])]))[:, 0] for row in rows for suffix in row.suffixes]
+        turned = ours(pack_replies([Replies(r.prefix, r.suffixes[::-1]) for r in rows[::-1]]))[:, 0]
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)
     torch.testing.assert_close(together, turned.flip(0), rtol=0, atol=1e-5)
 
@@ -138,7 +138,7 @@ def test_packed_replies_by_hand() -> None:
     assert batch.ids.tolist() == [10, 11, 20, 30, 31, 40, 41]
     assert batch.positions.tolist() == [0, 1, 2, 2, 3, 0, 1]
     assert batch.places.tolist() == [2, 4, 6]
-    # the second tail sees the prefix and itself
+    # the second suffix sees the prefix and itself
     assert visible(batch) == [{0}, {0, 1}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3, 4}, {5}, {5, 6}]
     assert [batch.ids[span].tolist() for span in batch.spans()] == [[10, 11], [10, 11, 20], [10, 11, 30, 31], [40, 41]]
     alone = pack_replies([Replies([10, 11], [[20]])])
