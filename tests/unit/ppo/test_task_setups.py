@@ -253,7 +253,11 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
     ("reward", "setup", "message"),
     [
         ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
-        ({"gold": "X"}, {}, r"--gold X would not be heeded: the setup does not monitor.*load_watched.*leave it out"),
+        (
+            {"gold": "X"},
+            {},
+            r"--gold X would not be heeded: the task setup does not monitor.*load_watched.*leave it out",
+        ),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
         ({"scorers": "a=X"}, {"uses_settings": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
@@ -262,7 +266,7 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
         ({"gold": "X"}, {"uses_settings": frozenset({"gold"})}, ""),
     ],
 )
-def test_a_gym_of_ones_own_that_heeds_no_scorers_is_not_given_any(reward, setup, message: str) -> None:
+def test_a_custom_task_setup_without_scorers_refuses_scorer_settings(reward, setup, message: str) -> None:
     made = TaskSetup([], [], ScoredChat, FakeReward(), "", **setup)
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
         check_unused_settings(RewardConfig(**reward), made)
@@ -400,7 +404,7 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     show_samples(found.rows, 1280, "temperature 0.7, as in rollouts")
     title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
     assert title in " ".join(capsys.readouterr().out.split())
-    why = "raised OSError: the server [/b] is away (test_gyms.py:"
+    why = "raised OSError: the server [/b] is away (test_task_setups.py:"
     assert [note.partition(why)[:2] for note in found.notes] == [
         ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
         ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
