@@ -100,7 +100,7 @@ def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path,
 
 def change(config: RewardConfig, **values: Any) -> RewardConfig:
     """The config with fields of its groups replaced."""
-    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run")}
+    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run", "trainer")}
     changed = {
         name: replace(group, **{key: value for key, value in values.items() if hasattr(group, key)})
         for name, group in groups.items()
@@ -122,7 +122,10 @@ REFUSED = {
     "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 to 1,048,576"),
     "no epochs": ({"epochs": 0.0}, r"epochs=0.0; needed: above 0"),
     "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 to 1,000,000,000, or -1"),
-    "a warm-up below none": ({"warmup": -3.0}, r"warmup=-3.0; needed: a share of all updates below 1"),
+    "a warm-up below none": (
+        {"warmup": -3.0},
+        r"warmup=-3.0; needed: 0 to 1,000,000,000; below 1 a share of all updates",
+    ),
     "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
     "a missing dataset of rows that are longer than the model reads": (
         {"max_length": 257, "dataset": "/nowhere/pairs.jsonl"},
