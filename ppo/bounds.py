@@ -17,7 +17,7 @@ from lmgym.errors import (
     refuse_out_of_bounds,
 )
 from lmgym.training.setup import refuse_fp16_without_gpu
-from ppo.advantages import MOST_CHANGE
+from ppo.algorithms.advantages import MOST_CHANGE
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 
 

@@ -84,10 +84,11 @@ def train_sft(config: SftConfig) -> Ran:
 def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
     """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
     from lmgym.models.forward import anatomy
-    from ppo import parts
 
     built: list[Any] = []
-    build = parts.build
+    from ppo import setup
+
+    build = setup.build
 
     def go() -> None:
         train_small(
@@ -97,8 +98,8 @@ def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) ->
         )  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "build", lambda *args: _kept(build(*args), built))
-        patch.setattr(parts, "make_engine", partial(parts.make_engine, adam_epsilon=EPSILON))
+        patch.setattr(setup, "build", lambda *args: _kept(build(*args), built))
+        patch.setattr(setup, "make_engine", partial(setup.make_engine, adam_epsilon=EPSILON))
         if padded:
             patch.setattr(anatomy, "_why_padded", lambda *_: "a test wants it")
         found = _run(output, go)

@@ -23,8 +23,8 @@ from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, w
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
+from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from ppo.models import build
 from reward_models.config import DataConfig as PairData
 from reward_models.config import RewardConfig, ScorerConfig
 from reward_models.pairwise import PairTask

@@ -19,8 +19,8 @@ from lmgym.models.memory import count_weights
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
 from lmgym.models.small_models import build_model
+from ppo.actor_critic import adapted
 from ppo.config import PPOConfig
-from ppo.models import adapted
 from ppo.preflight import check_policy
 from reward_models.config import RewardConfig
 from sft.config import SftConfig

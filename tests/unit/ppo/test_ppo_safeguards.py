@@ -13,24 +13,24 @@ from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
+from lmgym.models.freezing import frozen_modules
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
+from ppo.actor_critic import Reference, build
 from ppo.bounds import refuse_impossible
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
-from ppo.figures import of_rollouts
-from ppo.models import Reference, build, frozen_modules
-from ppo.parts import count_iterations, make_engine
+from ppo.metrics import of_rollouts
 from ppo.preflight import biases, check_finite, check_first_rollouts, check_gap, check_prompts, check_ratio, coarse
 from ppo.rollouts import Rollouts, gather
-from ppo.rounding import Rounding
-from ppo.safeguards import Alarm, collapse
-from ppo.sampling import SamplingPolicy
+from ppo.setup import count_iterations, make_engine
 from ppo.state import LoopState
+from ppo.stopping import Alarm, collapse
 from ppo.task_setups import TaskSetup, read_weights
 from ppo.train import train
+from ppo.weight_sync import Rounding, SamplingPolicy
 
 EOS = 1
 HEALTHY = {"policy/kl": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
