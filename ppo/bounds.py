@@ -16,7 +16,7 @@ from lmgym.errors import (
     count_bound,
     refuse_out_of_bounds,
 )
-from lmgym.training.setup import refuse_fp16_without_gpu
+from lmgym.training.plan import refuse_fp16_without_gpu
 from ppo.algorithms.advantages import MOST_CHANGE
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 

@@ -11,12 +11,11 @@ from lmgym.distributed.plain_engine import PlainEngine, Trained
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
-from lmgym.models.parameters import count_parameters
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
-from lmgym.training.setup import room_for_checkpoints
+from lmgym.training.setup import record_size
 from ppo.actor_critic import ActorCritic, build
 from ppo.config import PPOConfig
 from ppo.experience import Experience
@@ -59,9 +58,7 @@ def set_up(
     if run.is_main:
         decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
         show_notes(sorted({decoder.note for decoder in decoders if decoder.note}))
-    trainable, parameters = count_parameters(actor)
-    run.update(parameters=parameters, trainable_parameters=trainable)
-    supervisor.checkpoint_bytes = room_for_checkpoints(config, actor, run)
+    record_size(config, actor, run, supervisor)
     actor.to(device)
     sampler = SamplingPolicy(
         actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
