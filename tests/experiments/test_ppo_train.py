@@ -193,7 +193,13 @@ def test_scorers_are_normalised_weighted_watched_and_logged(go: Go, scorer_folde
     folder = go(chat_with_scorers, scorers=names, weights="b=0", eval_scorer=scorer_folders["llama"], max_kl=0)
     metrics = read_metrics(folder)
     assert abs(metrics["reward/mean"][4]) < 1.0, "shifted by the mean of replies of the policy before step 1"
-    assert {"scores/a", "scores/b", "eval/eval_scorer", "eval/eval_scorer_error", "alarm/eval_scorer_falls"} <= metrics.keys()
+    assert {
+        "scores/a",
+        "scores/b",
+        "eval/eval_scorer",
+        "eval/eval_scorer_error",
+        "alarm/eval_scorer_falls",
+    } <= metrics.keys()
     rows = read_lines(folder / "samples/evaluation-000008.jsonl")
     assert len(rows) == 6
     assert all({"a", "b"} == row["scores"].keys() and "eval_scorer" in row["monitors"] for row in rows)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from transformers import LlamaConfig
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import MemoryEstimate
 from lmgym.models.parameters import count_parameters

@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
-import ppo.metrics
 import pytest
 import torch
 
+import ppo.metrics
 from lmgym.config import ModelConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.protocol import Completion, Sampling

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from acting import TOKENIZER, FakeReward, Scripted
-from ppo.evaluation import show_replies
 from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
@@ -30,7 +29,7 @@ from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.evaluation import evaluate, gains, replies_to_show
+from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
 from ppo.metrics import rollout_sums
 from ppo.rollouts import gather, play, tasks_of_iteration
 from ppo.task_setups import (
@@ -376,7 +375,9 @@ def test_watched_scorers_have_mean_error_and_gain_each() -> None:
         {"eval_scorer": 3.0, "b": 4.0},
     ]
     before = {"eval/eval_scorer": 1.5, "eval/eval_scorer_std": 2.0, "eval/monitor/b": 3.0, "eval/monitor/b_std": 0.0}
-    assert gains(metrics, before, setup.monitors) == {"eval/eval_scorer_gain": 0.25}  # without a spread there is no unit
+    assert gains(metrics, before, setup.monitors) == {
+        "eval/eval_scorer_gain": 0.25
+    }  # without a spread there is no unit
 
 
 class Told(Scripted):
