@@ -14,7 +14,7 @@ from reward_models.tasks import Task
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewardModelPlan:
     """All that is resolved before weights are loaded."""
 
     training: TrainingPlan[RewardModelConfig]
@@ -22,7 +22,7 @@ class Plan:
     """besides the held-out rows"""
 
 
-def check(config: RewardModelConfig, task: Task) -> Plan:
+def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     # 1. the settings alone
     check_settings(config)
@@ -40,7 +40,7 @@ def check(config: RewardModelConfig, task: Task) -> Plan:
     data = task.prepare(config, tokenizer)
     check_training_memory(config, scorer, deepspeed, data.replies * max_length)
     notes = [*notes, *flat_template_note(tokenizer), *evaluation_notes]
-    return Plan(TrainingPlan(config, scorer, deepspeed, accumulation, tokenizer, data, notes), evaluations)
+    return RewardModelPlan(TrainingPlan(config, scorer, deepspeed, accumulation, tokenizer, data, notes), evaluations)
 
 
 def check_settings(config: RewardModelConfig) -> None:

@@ -9,7 +9,7 @@ from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class RewardDataConfig:
     """Where the rows come from and how they are cut."""
 
     dataset: str = "Anthropic/hh-rlhf"
@@ -43,7 +43,7 @@ class RewardModelConfig:
     name: str
     """of the experiment: names the output folder"""
     scorer: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: RewardDataConfig = field(default_factory=RewardDataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

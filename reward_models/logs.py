@@ -20,7 +20,7 @@ from lmgym.data.task_data import at_most
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError, one_line
 from lmgym.text import Replies, from_transcript, reply_text
-from reward_models.config import DataConfig
+from reward_models.config import RewardDataConfig
 from reward_models.metrics.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
 
@@ -29,7 +29,7 @@ BLOCK = 10_000
 T = TypeVar("T")
 
 
-class Rows(Sequence[T]):
+class LazyRows(Sequence[T]):
     """Arrays that make an example of a row when it is asked for; a slice is a list of them."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Rows(Sequence[T]):
         return self.row(index)
 
 
-class TokenRows(Rows[Replies]):
+class TokenRows(LazyRows[Replies]):
     """Rows of one reply as one flat array of token ids: 4 bytes a token."""
 
     def __init__(self, ids: np.ndarray, lengths: np.ndarray, dropped_turns: np.ndarray, shortened: np.ndarray) -> None:
@@ -76,7 +76,7 @@ class TokenRows(Rows[Replies]):
 
 
 @dataclass(frozen=True)
-class LogRows(Rows[LabelledExample]):
+class LogRows(LazyRows[LabelledExample]):
     """Tokenised rows of logs with their labels and where each came from; an example is made when it is asked for."""
 
     tokens: TokenRows
@@ -177,7 +177,7 @@ def id_array(column: Any) -> np.ndarray:
     return column.fill_null("").to_numpy()
 
 
-def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(training rows, held-out rows, usable rows on neither side): indices into the log's usable rows.
 
     Sides share no user; `eval_size` is met to within a user's rows, `train_size` is a sample of the other users' rows.
@@ -198,7 +198,7 @@ def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarr
     return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation)
 
 
-def limit_users(log: Log, settings: DataConfig, seed: int) -> np.ndarray:
+def limit_users(log: Log, settings: RewardDataConfig, seed: int) -> np.ndarray:
     """Indices into the usable rows, at most `rows_per_user` a user. Raises InputError where nothing is kept."""
     if settings.rows_per_user is None:
         return np.arange(len(log.usable))

@@ -11,7 +11,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
 from lmgym.training.setup import adapt, kept_run, training_arguments, update_sampler
-from reward_models.check import Plan, check
+from reward_models.check import RewardModelPlan, check
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 from reward_models.report import save_results, show_results, show_rows
@@ -53,7 +53,7 @@ def train(config: RewardModelConfig, task: Task) -> None:
     stop_distributed()
 
 
-def make_trainer(plan: Plan, task: Task, run: Run, supervisor: Supervisor | None = None):
+def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Supervisor | None = None):
     """The scorer in a trainer, with the evaluations during training."""
     # the Trainer takes seconds to import: what `check` refuses is said before
     from lmgym.training.trainer import ObjectiveTrainer

@@ -8,7 +8,7 @@ from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGET
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class SftDataConfig:
     """Where the conversations come from and how they are cut."""
 
     dataset: str = "outputs/world/sft.parquet"
@@ -54,7 +54,7 @@ class SftConfig:
     name: str
     """of the experiment: names the output folder"""
     policy: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: SftDataConfig = field(default_factory=SftDataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -36,7 +36,7 @@ MOST_ID = 2**31  # ids are 32 bits wide
 
 
 @dataclass(frozen=True)
-class Chat:
+class TrainingChat:
     """A conversation up to its last output; `outputs` are the turns that carry loss, the last of them the last turn.
 
     With `tokens` the last output is a teacher's: these ids, with its log-probability of each; the turn itself is not
@@ -69,26 +69,26 @@ class Chat:
         return *(self.conversation.turns[i].text for i in self.outputs), list(self.tokens), list(self.logprobs)
 
 
-def validate_chats(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_chats(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """Every record as a conversation or as a rejection. Raises InputError where no row has a form that is known."""
     needed = "; or ".join(" and ".join(form) for form in FORMS)
     _require_a_form(records, FORMS, needed)
     return read_rows(records, read_chat)
 
 
-def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """The same of rows with a teacher's `tokens` and `logprobs`."""
     forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
     _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")
     return read_rows(records, read_taught)
 
 
-def validate_chosen(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_chosen(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """The chosen sides of pairs, each once; a pair that could not train a scorer trains no policy."""
     _require_a_form(records, [("chosen", "rejected")], "chosen and rejected, and optionally prompt")
     seen: dict[Conversation, int] = {}
 
-    def read(record: Record) -> Chat:
+    def read(record: Record) -> TrainingChat:
         chat = read_chosen(record)
         if chat.conversation in seen:
             found = f"the same reply to the same prompt as in line {seen[chat.conversation]}"
@@ -110,20 +110,20 @@ def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]],
         )
 
 
-def read_chat(record: Record) -> Chat:
+def read_chat(record: Record) -> TrainingChat:
     """A row in any of FORMS. Raises RowError for one that cannot be used."""
     conversation, first, name = _read_form(record)
     return _chat(conversation, first, name, record)
 
 
-def read_chosen(record: Record) -> Chat:
+def read_chosen(record: Record) -> TrainingChat:
     """The chosen side of a pair."""
     pair = read_pair(record)
     turns = (*pair.conversation.turns, Turn("bot", pair.chosen))
     return _chat(Conversation(turns, pair.conversation.persona), len(turns) - 1, "chosen", record)
 
 
-def read_taught(record: Record) -> Chat:
+def read_taught(record: Record) -> TrainingChat:
     """A prompt with a teacher's tokens and log-probabilities; an output beside them is what they stand for."""
     tokens, logprobs = (_teachers(record, name) for name in TEACHER)
     if not tokens:
@@ -173,12 +173,12 @@ def _read_prompt(record: Record) -> tuple[Conversation, str]:
     raise RowError("prompt", found, NO_PROMPT)
 
 
-def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Chat:
+def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> TrainingChat:
     conversation, name = prompt
     if not conversation.turns:
         raise RowError(name, "no turn before the output", NO_PROMPT)
     _refuse_turns((*conversation.turns, Turn("bot", "x")), name)
-    return Chat(conversation, (), file=record.file, line=record.line, field="tokens")
+    return TrainingChat(conversation, (), file=record.file, line=record.line, field="tokens")
 
 
 def _read_form(record: Record) -> tuple[Conversation, int, str]:
@@ -205,7 +205,7 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
     return Conversation((*prompt.turns, *turns), prompt.persona), len(prompt.turns), form[1]
 
 
-def _chat(conversation: Conversation, first: int, name: str, record: Record) -> Chat:
+def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:
     """The conversation up to its last output, all of whose outputs say something."""
     turns = conversation.turns
     _refuse_turns(turns, name)
@@ -214,7 +214,9 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
     if not outputs:
         raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)
     turns = turns[: outputs[-1] + 1]
-    return Chat(Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name)
+    return TrainingChat(
+        Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name
+    )
 
 
 def _refuse_turns(turns: Sequence[Turn], name: str) -> None:

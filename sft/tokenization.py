@@ -20,7 +20,7 @@ from pathlib import Path
 from lmgym.data.rejections import UNFIT, Rejection
 from lmgym.data.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
-from sft.conversations import Chat
+from sft.conversations import TrainingChat
 from sft.layout import pieces_of
 
 
@@ -33,7 +33,7 @@ class Example:
     places: list[int]
     """the logits at place t predict the target, which is mostly the token at t + 1"""
     targets: list[int]
-    chat: Chat
+    chat: TrainingChat
     """of which it is a row"""
     probabilities: list[float] | None = None
     """a teacher's, one a target"""
@@ -69,7 +69,7 @@ class _Window:
     """of which it is what truncation left"""
 
 
-def tokenize_chats(chats: Sequence[Chat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
+def tokenize_chats(chats: Sequence[TrainingChat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
     """Rows of every conversation whose outputs fit whole; what cannot be a row as rejections."""
     rows: list[list[Example]] = [[] for _ in chats]
     rejections: list[Rejection] = []
@@ -185,7 +185,7 @@ def _pieces(window: _Window, tokenizer) -> list[str] | str | None:
     return [context] if isinstance(context, str) else str(context)
 
 
-def _example(window: _Window, pieces: list[list[int]], chat: Chat, tokenizer) -> Example:
+def _example(window: _Window, pieces: list[list[int]], chat: TrainingChat, tokenizer) -> Example:
     """A row out of pieces that are in turn context and output."""
     ids: list[int] = []
     places: list[int] = []

@@ -10,7 +10,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
 from lmgym.training.setup import adapt, kept_run, training_arguments, update_sampler
-from sft.check import Plan, check
+from sft.check import SftPlan, check
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe, SampleProbe, sampling_of
 from sft.report import KeepSamples, save_results, show_results, show_rows
@@ -47,7 +47,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     stop_distributed()
 
 
-def make_trainer(plan: Plan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
+def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
     """The policy in a trainer, with the evaluations during training."""
     from lmgym.training.trainer import ObjectiveTrainer  # takes seconds: what `check` refuses is said before
 
