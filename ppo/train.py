@@ -35,7 +35,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import EVALUATIONS, kept_run
+from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.algorithms.advantages import masked_sums
 from ppo.bounds import refuse_impossible
 from ppo.config import PPOConfig
@@ -87,7 +87,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
             show_tasks(setup, tokenizer, most_of_a_prompt(config, context))
         stop_distributed()
         return
-    with kept_run(config, deepspeed, 1, setup) as (run, supervisor, checkpoint):
+    with open_run(config, deepspeed, 1, setup) as (run, supervisor, checkpoint):
         parts = set_up(config, setup, deepspeed, tokenizer, run, supervisor, iterations)
         state = LoopState.fresh(config.method)
         if checkpoint:

@@ -1,4 +1,4 @@
-"""Everything that a reward model's run refuses before weights are loaded, and the plan of what it will do."""
+"""Checks of a reward model's run before weights are loaded and a folder is opened; they result in its plan."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ class RewardModelPlan:
 
     training: TrainingPlan[RewardModelConfig]
     evaluations: list[EvaluationSet]
-    """besides the held-out rows"""
+    """in addition to the held-out rows"""
 
 
 def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:

@@ -1,4 +1,4 @@
-"""Everything that SFT refuses, before weights are loaded and a folder is opened, and the plan of what it will do."""
+"""Checks of an SFT run before weights are loaded and a folder is opened; they result in its plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Conversations to learn from, as rows hold them: which of the bot's turns are outputs. Nothing is dropped silently.
+"""Conversations to learn from, read from rows, and which of the bot's turns are outputs. Nothing is dropped silently.
 
 Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, a flat transcript
 ("User: ...\\nBot: ...") or hh's; and pairs, of which the chosen side is read. Of `messages` and transcripts every turn
@@ -50,11 +50,11 @@ class TrainingChat:
     file: str = ""
     line: int = 0
     field: str = ""
-    """where the output stands"""
+    """column of the output"""
 
     @property
     def prompt(self) -> Conversation:
-        """What comes before the last output."""
+        """The conversation before the last output."""
         turns = self.conversation.turns
         return self.conversation if self.tokens else Conversation(turns[:-1], self.conversation.persona)
 
@@ -77,10 +77,10 @@ def validate_chats(records: Sequence[Record]) -> tuple[list[TrainingChat], list[
 
 
 def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
-    """The same of rows with a teacher's `tokens` and `logprobs`."""
+    """`validate_chats` of rows with a teacher's `tokens` and `logprobs`."""
     forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
     _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")
-    return read_rows(records, read_taught)
+    return read_rows(records, read_distillation)
 
 
 def validate_chosen(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
@@ -123,9 +123,9 @@ def read_chosen(record: Record) -> TrainingChat:
     return _chat(Conversation(turns, pair.conversation.persona), len(turns) - 1, "chosen", record)
 
 
-def read_taught(record: Record) -> TrainingChat:
-    """A prompt with a teacher's tokens and log-probabilities; an output beside them is what they stand for."""
-    tokens, logprobs = (_teachers(record, name) for name in TEACHER)
+def read_distillation(record: Record) -> TrainingChat:
+    """A prompt with a teacher's tokens and log-probabilities; an output beside them is their text."""
+    tokens, logprobs = (_teacher_list(record, name) for name in TEACHER)
     if not tokens:
         raise RowError("tokens", "an empty output", NO_REPLY)
     ids = tuple(map(_token_id, tokens))
@@ -139,8 +139,8 @@ def read_taught(record: Record) -> TrainingChat:
     return replace(_chat_of_prompt(prompt, record), tokens=ids, logprobs=tuple(min(x, 0.0) for x in logprobs))
 
 
-def _teachers(record: Record, name: str) -> list[Any]:
-    """The list in a teacher's column."""
+def _teacher_list(record: Record, name: str) -> list[Any]:
+    """The list in a column of the teacher."""
     value = record.fields.get(name)
     if value is None:
         raise RowError(name, "missing" if name not in record.fields else "null", NO_VALUE)
@@ -162,7 +162,7 @@ def _is_logprob(value: Any) -> bool:
 
 
 def _read_prompt(record: Record) -> tuple[Conversation, str]:
-    """The conversation before the teacher's tokens: without the output, where the row has it too."""
+    """The conversation before the teacher's tokens, without the output if the row has it too."""
     for name in ("prompt", "input_text", "messages", "text"):
         if record.fields.get(name) not in (None, "", []):
             conversation = read_conversation(record.fields[name], name)
@@ -182,7 +182,7 @@ def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Trainin
 
 
 def _read_form(record: Record) -> tuple[Conversation, int, str]:
-    """(conversation, the first turn that may be an output, the field to blame)."""
+    """(conversation, first turn that may be an output, column for messages)."""
     for form in FORMS:
         if form[0] not in record.fields:
             continue
@@ -206,10 +206,10 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
 
 
 def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:
-    """The conversation up to its last output, all of whose outputs say something."""
+    """The conversation up to its last output. Raises RowError for empty outputs and if there are none."""
     turns = conversation.turns
     _refuse_turns(turns, name)
-    # a bot's turn that opens a conversation answers nothing: it is context
+    # the bot's first turn of a conversation answers nothing: it is context
     outputs = tuple(i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1))
     if not outputs:
         raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)

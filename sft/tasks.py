@@ -1,4 +1,4 @@
-"""What `train` is told of an experiment: how rows become conversations, and what is minimised."""
+"""Tasks of SFT: how rows become conversations, and the objective."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sft.tokenization import tokenize_chats
 
 @dataclass(frozen=True)
 class SftTask:
-    """Conversations of one kind and their loss, in words and as an objective."""
+    """A form of rows, and the loss in words and as an objective."""
 
     loss: str
     validate: Callable[[Sequence[Record]], tuple[list[TrainingChat], list[Rejection]]]
