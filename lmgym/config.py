@@ -180,27 +180,16 @@ class TrainerConfig:
 
 
 class StageConfig(Protocol):
-    """The part of a config that all stages share."""
+    """The part of a config that all stages share; `output` is the folder of the results."""
 
     @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def output(self) -> str:
-        """The folder of the results."""
-        ...
-
+    def output(self) -> str: ...
     @property
-    def optimizer(self) -> OptimizerConfig:
-        """Optimizer, schedule, batch sizes and seeds."""
-        ...
-
+    def optimizer(self) -> OptimizerConfig: ...
     @property
-    def run(self) -> RunConfig:
-        """Output, engine, evaluation, checkpoints and limits."""
-        ...
+    def run(self) -> RunConfig: ...
 
 
 class RowSettings(Protocol):

@@ -28,7 +28,6 @@ class HeldOut(Probe, Protocol):
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """A line of scores.jsonl an example."""
-        ...
 
 
 class Forwards:

@@ -18,35 +18,27 @@ class Task(Protocol):
     @property
     def loss(self) -> str:
         """The loss in words."""
-        ...
 
     @property
     def outputs(self) -> int:
         """Outputs of the head."""
-        ...
 
     @property
     def reduce(self) -> Reduce:
         """Reduction of the outputs to one score, higher is better."""
-        ...
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """Further evaluations, if `--probe_data` has their sets."""
-        ...
 
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Rows read, validated, split, labelled and tokenised. Raises InputError for what cannot be trained on."""
-        ...
 
     def suffixes(self, example: Any) -> Sequence[str]:
         """Titles of an example's replies when it is shown."""
-        ...
 
     def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Objective:
         """The loss over batches."""
-        ...
 
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> HeldOut:
         """The evaluation on held-out examples."""
-        ...

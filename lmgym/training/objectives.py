@@ -18,12 +18,9 @@ class Objective(Protocol):
 
     def collate(self, items: Sequence[tuple[Any, bool]]) -> Batch:
         """(example, counts) items as a batch: model `inputs`, `items`, `count`, `tokens`, `origins`, and labels."""
-        ...
 
     def loss(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's raw outputs to (sum, count)."""
-        ...
 
     def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Sums over the items that count, for the training metrics."""
-        ...

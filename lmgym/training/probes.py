@@ -25,16 +25,13 @@ class Probe(Protocol):
     @property
     def loss(self) -> str:
         """Name of the metric that is lower for a better model; empty if there is none."""
-        ...
 
     @property
     def shown(self) -> Mapping[str, str]:
         """Metrics of the table at a run's end, with their labels."""
-        ...
 
     def measure(self, model: "torch.nn.Module", device: "torch.device") -> dict[str, float]:
         """Metrics by name; called on all ranks, with the model in eval mode."""
-        ...
 
 
 def join_reports(reports: Mapping[str, Report]) -> Report:

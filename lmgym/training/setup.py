@@ -41,17 +41,14 @@ class RecordedData(Protocol):
     @property
     def fingerprint(self) -> str:
         """Hash of all rows in their order."""
-        ...
 
     @property
     def counts(self) -> dict[str, Any]:
         """Numbers of rows that are used, and that are not by reason."""
-        ...
 
     @property
     def rejections(self) -> Sequence[Rejection]:
         """Rows that cannot be used."""
-        ...
 
 
 @contextlib.contextmanager
