@@ -78,23 +78,23 @@ class ModelConfig:
     """The model that is trained."""
 
     model: str = "gpt2"
-    """Hugging Face folder or hub id to start from; owner/name@COMMIT pins it"""
+    """Hugging Face folder or hub id to start from; owner/name@COMMIT pins a hub id"""
     trust_remote_code: bool = False
-    """execute the code that a hub id brings along; needs its commit, 40 hex digits"""
+    """execute the code of a hub id's repository; needs its commit, 40 hex digits"""
     lora_rank: Annotated[int, Range(0, 65_536, hint="0 trains every weight")] = 0
     """rank of LoRA adapters on the trunk; 0 trains every weight"""
     lora_alpha: Annotated[int, Range(0, 10**6, above=True, hint="twice lora_rank is usual")] = 32
     """scale of the adapters: alpha / rank"""
     lora_target_modules: str = "all-linear"
-    """layers that get adapters: names, more of them behind commas, or a regular expression of whole names"""
+    """layers that get adapters: names separated by commas, or a regular expression that matches whole names"""
     modules_to_save: str = ""
-    """modules that train in full beside the adapters, such as embed_tokens; more of them behind commas"""
+    """modules that train in full beside the adapters, such as embed_tokens; separated by commas"""
     load_in_4bit: bool = False
     """frozen weights under adapters in 4 bits (nf4); needs bitsandbytes and a GPU"""
     load_in_8bit: bool = False
     """the same in 8 bits"""
     freeze_embeddings: bool = False
-    """leave the word vectors as they are: noisy labels of small models bend them to single words"""
+    """do not train the embeddings: with noisy labels a small model overfits them to single words"""
     precision: Literal["bf16", "fp32", "fp16"] = "bf16"
     """of the computation; weights are trained in fp32"""
     gradient_checkpointing: bool = False
@@ -103,7 +103,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How the weights move."""
+    """Optimizer, schedule, batch sizes and seeds."""
 
     learning_rate: Annotated[float, Range(0, 1)] = 9e-6
     """peak learning rate of AdamW"""
@@ -114,55 +114,55 @@ class OptimizerConfig:
     warmup: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of all updates")] = 0.03
     """a share of all updates below 1, or a number of updates"""
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
-    """what follows the warm-up"""
+    """of the learning rate after the warm-up"""
     epochs: Annotated[float, Range(0, 10_000, above=True, hint="below 1 a share of the rows")] = 1.0
     """passes over the rows"""
     max_updates: Annotated[
         int, Range(1, MOST_STEPS, also=(-1,), hint="-1 stops after the epochs; --dry_run trains nothing")
     ] = -1
-    """stop after so many updates, PPO with the iteration in which they are reached; -1: after the epochs"""
+    """stop after so many updates (PPO: at the end of the iteration that reaches them); -1: after the epochs"""
     global_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 64
-    """pairs, rows, groups or conversations an update, over all ranks"""
+    """pairs, rows, groups or conversations of an update, over all ranks"""
     micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
-    """pairs, rows, groups or conversations a forward and rank"""
+    """pairs, rows, groups or conversations of a forward pass on one rank"""
     max_grad_norm: Annotated[float, Range(0, 1e9, above=True, hint="1e9 leaves gradients as they are")] = 1.0
-    """gradients are scaled down to this norm"""
+    """gradients are clipped to this norm"""
     seed: Annotated[int, Range(0, MOST_SEED)] = 0
     """of the order of rows, a new head, dropout and sampling"""
     split_seed: Annotated[int, Range(0, MOST_SEED)] = 0
-    """of which rows are held out, and which are used where a limit leaves some out: the same for every seed"""
+    """of the held-out rows and of the rows that limits select: independent of seed"""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Where and how it runs."""
+    """Output, engine, evaluation, checkpoints and limits of a run."""
 
     output: str = ""
-    """folder of the results; empty: outputs/ and the experiment's name"""
+    """folder of the results; empty: outputs/NAME of the experiment"""
     deepspeed: str | None = None
     """DeepSpeed config, such as configs/zero2.json; None: plain, or DDP under torchrun"""
     tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
-    """besides metrics.jsonl: auto uses wandb where WANDB_API_KEY is set"""
+    """in addition to metrics.jsonl; auto uses wandb if WANDB_API_KEY is set"""
     eval_updates: Annotated[int, Range(0, MOST_STEPS, hint="0: five evaluations in a run")] = 0
     """updates between two evaluations; 0: five in a run"""
     save_updates: Annotated[
         int, Range(-1, MOST_STEPS, hint="0: five checkpoints in a run, -1: only when asked to stop")
     ] = 0
-    """updates between two checkpoints; 0: five in a run; -1: none but when asked to stop"""
+    """updates between two checkpoints; 0: five in a run; -1: only when asked to stop"""
     save_total_limit: Annotated[int, Range(1, 10_000, hint="--save_updates -1 saves none")] = 2
-    """so many checkpoints are kept, the newest"""
+    """number of newest checkpoints that are kept"""
     resume: Literal["auto", "never"] = "auto"
-    """auto goes on from the newest whole checkpoint of an unfinished run of the same command"""
+    """auto resumes from the newest complete checkpoint of an unfinished run of the same command"""
     reshard: bool = False
-    """convert the checkpoint of another number of ranks"""
+    """convert a checkpoint that was written by another number of ranks"""
     stall_timeout: Annotated[float, Range(0, MOST_SECONDS, hint="0 waits for ever")] = 1200.0
-    """seconds without progress after which a run says where its ranks stand, and ends; 0: never"""
+    """seconds without progress after which a run prints the stacks of its ranks and ends; 0: never"""
     memory_gb: Annotated[
         float | None, Range(0, MOST_GB, above=True, also=(None,), hint="none: the memory of the GPU")
     ] = None
-    """memory of a device in GiB, to refuse what will not fit; None: what the GPU has"""
+    """memory of a device in GiB, to refuse a run that will not fit; None: the memory of the GPU"""
     dry_run: bool = False
-    """resolve everything, show three rows as the model will see them, and stop"""
+    """check everything, show three rows as the model will see them, and stop"""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class TrainerConfig:
     lora_dropout: Annotated[float, Range(0, 1, below=True)] = 0.0
     """dropout in front of the adapters"""
     packed: bool | None = None
-    """rows end to end with shared prefixes; None: where the family is tested for it"""
+    """run rows packed, with shared prefixes; None: if the model gives the same results packed and alone"""
     data_workers: Annotated[int, Range(0, 1024)] = 0
     """processes that prepare batches"""
     log_updates: Annotated[int, Range(1, MOST_STEPS)] = 10
@@ -180,31 +180,20 @@ class TrainerConfig:
 
 
 class StageConfig(Protocol):
-    """What a stage's config has, besides groups of its own."""
+    """The part of a config that all stages share; `output` is the folder of the results."""
 
     @property
-    def name(self) -> str:
-        """Of the experiment."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def output(self) -> str:
-        """The folder of the results."""
-        ...
-
+    def output(self) -> str: ...
     @property
-    def optimizer(self) -> OptimizerConfig:
-        """How the weights move."""
-        ...
-
+    def optimizer(self) -> OptimizerConfig: ...
     @property
-    def run(self) -> RunConfig:
-        """Where and how it runs."""
-        ...
+    def run(self) -> RunConfig: ...
 
 
 class RowSettings(Protocol):
-    """Where rows come from and how they are split and cut; each field means what the stage's own config says."""
+    """Settings of the rows, their split and their truncation; documented in each stage's config."""
 
     @property
     def dataset(self) -> str: ...
@@ -238,6 +227,6 @@ def check_shared_settings(config: StageConfig, model: ModelConfig) -> None:
 
 
 def check_eval_size(size: float, noun: str) -> None:
-    """Raises InputError for a part of an example, as in 1.5 `noun` ("rows") to hold out."""
+    """Raises InputError for a number of examples above 1 that is not whole; `noun`: "rows"."""
     if size > 1 and size != int(size):
         raise InputError(f"eval_size={shown(size)}; needed: a share below 1, or a whole number of {noun}")

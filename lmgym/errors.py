@@ -7,29 +7,29 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-# exit codes of sysexits.h, so that schedulers can tell what is worth another try
+# exit codes of sysexits.h, so that schedulers know what to retry
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
 FOLDER_IN_USE, STORAGE_FULL, INTERRUPTED = 73, 74, 75
 
 
 class InputError(ValueError):
-    """What was asked for cannot be done: the message says what was found, what is needed and how to fix it.
+    """A user's mistake; the message says what was found, what is needed and how to fix it.
 
-    Launches print the message without a traceback and exit with 2; any other exception is a defect of ours.
+    Launches print the message without a traceback and exit with 2; any other exception is a bug of lmgym.
     """
 
     exit_code = 2
     outcome = "failed"
     alone = False
-    """True where this rank is the only one that knows: it speaks for itself"""
+    """True if only this rank has the error, so that this rank prints it rather than rank 0"""
 
 
 class TooLong(InputError):
-    """A conversation has more tokens than the model reads: a shorter one may do."""
+    """A conversation has more tokens than the model's context."""
 
 
 class RunStopped(Exception):
-    """A run that ends before its work is done, by its own word: why, its outcome in run.json, and its exit code."""
+    """A run stopped deliberately before its end, with the reason, the outcome for run.json and the exit code."""
 
     alone = False
 
@@ -42,9 +42,9 @@ class RunStopped(Exception):
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value as one printable line for a message: `limit` characters of it at most, the length stated where it is cut.
+    """A value as one printable line for a message: at most `limit` characters of it, with the length if it is cut.
 
-    Text is quoted and its control characters are escaped; of lists, objects and bytes only the size is given.
+    Text is quoted and its control characters are escaped; lists, objects and bytes are given by their size.
     """
     if isinstance(value, str):
         return _quoted(value, limit)
@@ -106,7 +106,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def outcome_of(error: BaseException | None) -> tuple[str, int]:
-    """How a run ended and the exit code that its process is about to give."""
+    """(outcome of the run, exit code of its process)."""
     if error is None:
         return "finished", 0
     if isinstance(error, KeyboardInterrupt):

@@ -23,7 +23,7 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import EVALUATIONS, kept_run
+from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, table_rows, write_samples
@@ -62,7 +62,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 
 
 def _run(plan: Plan) -> None:
-    with kept_run(plan.config, plan.deepspeed, 1, plan.setup) as (run, supervisor, checkpoint):
+    with open_run(plan.config, plan.deepspeed, 1, plan.setup) as (run, supervisor, checkpoint):
         components = set_up(plan, run, supervisor)
         state = _start(plan, components, run, supervisor, checkpoint)
         metrics = _loop(plan, components, state, run, supervisor)

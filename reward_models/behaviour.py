@@ -1,4 +1,4 @@
-"""Logs of users as a task: a scorer learns from what they did after a reply, and is judged on users it has not seen."""
+"""Logs of users as a task: a scorer learns what users do after a reply, and is evaluated on other users."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -28,9 +28,10 @@ from reward_models.logs import (
     tokenize_log,
 )
 from reward_models.metrics.evaluations import GOLD, Evaluation, find_file
+from reward_models.metrics.figures import Metrics
 from reward_models.metrics.label_metrics import label_metrics
 from reward_models.metrics.labels import Label
-from reward_models.metrics.outcomes import Metrics, gold_correlation
+from reward_models.metrics.outcomes import gold_correlation
 from reward_models.objectives import Criterion, Labelled, LabelledExample
 from reward_models.probes import Forwards, report_of, scores_of
 
@@ -50,7 +51,7 @@ class BehaviourTask:
 
     @property
     def outputs(self) -> int:
-        """Two classes, or one output a label."""
+        """2 for classes, else one per label."""
         return 2 if self.criterion.kind == "class" else len(self.label.names)
 
     @property
@@ -115,7 +116,7 @@ class BehaviourTask:
 
 
 def _with_utility(rows: LogRows, config: RewardModelConfig) -> LogRows:
-    """Held-out rows with their hidden utility, where the probes' folder has it by row_id alone."""
+    """Held-out rows with their hidden utility, if the probes' folder has it by row_id only."""
     folder = config.data.probe_data
     if (
         folder is None
@@ -140,7 +141,7 @@ def _with_utility(rows: LogRows, config: RewardModelConfig) -> LogRows:
 
 
 class LabelProbe:
-    """How the model does on the labels of held-out users."""
+    """Loss and label metrics on held-out users."""
 
     loss = "loss"
 
@@ -154,7 +155,7 @@ class LabelProbe:
             self.shown = {**self.shown, **GOLD.shown}
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """The loss, and what there is of accuracy, AUC and correlation, also within users and within prompts."""
+        """The loss and the label metrics, also within users and within prompts."""
         logits = self.forwards.logits(model, device)
         self.scores = scores_of(logits, self.task.reduce)
         labels = torch.from_numpy(self.rows.labels)
@@ -188,14 +189,14 @@ class LabelProbe:
 SHOWN: Mapping[str, Mapping[str, str]] = {
     "class": {
         "accuracy": "accuracy",
-        "majority_accuracy": "accuracy of always saying the commoner class",
+        "majority_accuracy": "accuracy of the majority class",
         "auc": "AUC",
         "auc_within_users": "AUC within users",
     },
     "number": {
         "spearman": "Spearman with the label",
         "spearman_within_users": "Spearman within users",
-        "variance": "loss of always saying the mean",
+        "variance": "loss of the mean as prediction",
     },
     "bits": {"accuracy": "accuracy, mean over the labels", "auc": "AUC, mean over the labels"},
 }

@@ -1,4 +1,4 @@
-"""Everything that a reward model's run refuses before weights are loaded, and the plan of what it will do."""
+"""Checks of a reward model's run before weights are loaded and a folder is opened; they result in its plan."""
 
 from dataclasses import dataclass, replace
 
@@ -14,15 +14,15 @@ from reward_models.tasks import Task
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewardModelPlan:
     """All that is resolved before weights are loaded."""
 
     training: TrainingPlan[RewardModelConfig]
     evaluations: list[EvaluationSet]
-    """besides the held-out rows"""
+    """in addition to the held-out rows"""
 
 
-def check(config: RewardModelConfig, task: Task) -> Plan:
+def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     # 1. the settings alone
     check_settings(config)
@@ -40,7 +40,7 @@ def check(config: RewardModelConfig, task: Task) -> Plan:
     data = task.prepare(config, tokenizer)
     check_training_memory(config, scorer, deepspeed, data.replies * max_length)
     notes = [*notes, *flat_template_note(tokenizer), *evaluation_notes]
-    return Plan(TrainingPlan(config, scorer, deepspeed, accumulation, tokenizer, data, notes), evaluations)
+    return RewardModelPlan(TrainingPlan(config, scorer, deepspeed, accumulation, tokenizer, data, notes), evaluations)
 
 
 def check_settings(config: RewardModelConfig) -> None:

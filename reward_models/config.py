@@ -1,4 +1,4 @@
-"""What a reward-model run is made of: one frozen config in four groups, every field a flag."""
+"""The config of a reward model's run: frozen, in groups, every field a flag."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -9,8 +9,8 @@ from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Where the rows come from and how they are cut."""
+class RewardDataConfig:
+    """Source, limits, split and truncation of the rows."""
 
     dataset: str = "Anthropic/hh-rlhf"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
@@ -21,17 +21,17 @@ class DataConfig:
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.1
     """without eval_dataset: a share below 1, or a number of rows"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """train on at most so many rows; None: all"""
+    """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of the dataset"""
     rows_per_user: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """of logs: at most so many rows a user; None: all"""
+    """of logs: at most this many rows per user; None: all"""
     rows_per_user_mode: Literal["unchanged", "random", "reverse"] = "unchanged"
     """which of a user's rows: the first, random ones, or the last"""
     probe_data: str | None = None
     """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
     probe_rows: Annotated[int, Range(1, MOST_STEPS)] = 2000
-    """at most so many rows of an evaluation set"""
+    """at most this many rows of an evaluation set"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 512
     """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole"""
 
@@ -41,9 +41,9 @@ class RewardModelConfig:
     """A reward-model experiment."""
 
     name: str
-    """of the experiment: names the output folder"""
+    """name of the experiment and of its output folder"""
     scorer: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: RewardDataConfig = field(default_factory=RewardDataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -1,4 +1,4 @@
-"""Ranked groups as a task: k replies to one prompt in the order people gave them, Plackett-Luce.
+"""Ranked groups as a task: k replies to one prompt with people's ranks, Plackett-Luce.
 
 Accepted rows: `prompt` as text or messages, `replies` (a list of text) and `ranks` (a list of integers, 1 the best).
 """

@@ -1,6 +1,6 @@
 """Logs of users by the million: columns validated, labelled, limited and split by user, tokenised into flat arrays.
 
-Nothing here holds a Python object a row for longer than a block of rows takes to tokenise, and no loop is over users.
+No Python object per row outlives the tokenisation of its block, and no loop is over users.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from lmgym.data.task_data import at_most
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError, one_line
 from lmgym.text import Replies, from_transcript, reply_text
-from reward_models.config import DataConfig
+from reward_models.config import RewardDataConfig
 from reward_models.metrics.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
 
@@ -29,8 +29,8 @@ BLOCK = 10_000
 T = TypeVar("T")
 
 
-class Rows(Sequence[T]):
-    """Arrays that make an example of a row when it is asked for; a slice is a list of them."""
+class LazyRows(Sequence[T]):
+    """A sequence of examples that are made from arrays on access; a slice is a list."""
 
     @abstractmethod
     def row(self, index: int) -> T:
@@ -48,7 +48,7 @@ class Rows(Sequence[T]):
         return self.row(index)
 
 
-class TokenRows(Rows[Replies]):
+class TokenRows(LazyRows[Replies]):
     """Rows of one reply as one flat array of token ids: 4 bytes a token."""
 
     def __init__(self, ids: np.ndarray, lengths: np.ndarray, dropped_turns: np.ndarray, shortened: np.ndarray) -> None:
@@ -70,14 +70,14 @@ class TokenRows(Rows[Replies]):
         return int((self.shortened > 0).sum())
 
     def row(self, index: int) -> Replies:
-        """One of them."""
+        """The ids of a row: all but the last as prefix."""
         ids = self.ids[self.ends[index] - self.lengths[index] : self.ends[index]].tolist()
         return Replies(ids[:-1], [ids[-1:]], int(self.dropped_turns[index]), int(self.shortened[index]))
 
 
 @dataclass(frozen=True)
-class LogRows(Rows[LabelledExample]):
-    """Tokenised rows of logs with their labels and where each came from; an example is made when it is asked for."""
+class LogRows(LazyRows[LabelledExample]):
+    """Tokenised rows of logs with their labels and origins."""
 
     tokens: TokenRows
     labels: np.ndarray
@@ -95,7 +95,7 @@ class LogRows(Rows[LabelledExample]):
         return len(self.tokens)
 
     def row(self, index: int) -> LabelledExample:
-        """One of them."""
+        """The example of a row."""
         origin = f"{Path(self.files[self.file[index]]).name}:{self.line[index]}"
         return LabelledExample(self.tokens[index], self.labels[index], origin)
 
@@ -110,7 +110,7 @@ class Log:
     usable: np.ndarray
     rejections: list[Rejection]
     read: int
-    """rows of the dataset, whether usable or not"""
+    """number of rows of the dataset, usable or not"""
 
 
 def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
@@ -144,7 +144,7 @@ def read_log(source: str, split: str, label: Label, max_rows: int | None = None)
 
 
 def _missing(columns: Columns, label: Label, labels: np.ndarray) -> tuple[list[Rejection], np.ndarray]:
-    """(rows that are rejected for a value that is not there, [rows] true where a row is rejected at all)."""
+    """(rejections of rows with a missing value, [rows] true if a row is rejected for any reason)."""
     present = ~np.isnan(labels) if labels.dtype.kind == "f" else labels != MISSING
     faults = {
         "input_text": (_blank(columns, "input_text"), "null or empty", NO_PROMPT),
@@ -161,7 +161,7 @@ def _missing(columns: Columns, label: Label, labels: np.ndarray) -> tuple[list[R
 
 
 def _blank(columns: Columns, name: str) -> np.ndarray:
-    """[rows]: where a text is null or white space."""
+    """[rows], true if a text is null or white space."""
     import pyarrow.compute as compute
 
     blank = compute.equal(compute.binary_length(compute.utf8_trim_whitespace(columns.table[name])), 0)
@@ -177,7 +177,7 @@ def id_array(column: Any) -> np.ndarray:
     return column.fill_null("").to_numpy()
 
 
-def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(training rows, held-out rows, usable rows on neither side): indices into the log's usable rows.
 
     Sides share no user; `eval_size` is met to within a user's rows, `train_size` is a sample of the other users' rows.
@@ -198,7 +198,7 @@ def limit_and_split(log: Log, settings: DataConfig, seed: int) -> tuple[np.ndarr
     return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation)
 
 
-def limit_users(log: Log, settings: DataConfig, seed: int) -> np.ndarray:
+def limit_users(log: Log, settings: RewardDataConfig, seed: int) -> np.ndarray:
     """Indices into the usable rows, at most `rows_per_user` a user. Raises InputError where nothing is kept."""
     if settings.rows_per_user is None:
         return np.arange(len(log.usable))
@@ -215,7 +215,7 @@ def limit_users(log: Log, settings: DataConfig, seed: int) -> np.ndarray:
 
 
 def shared_users(a: np.ndarray, b: np.ndarray) -> int:
-    """How many users stand on both sides, whatever type either side gives its ids."""
+    """Number of users on both sides, also if their ids are of different types."""
     if a.dtype != b.dtype:
         a, b = a.astype(str), b.astype(str)
     return len(np.intersect1d(a, b))
@@ -224,7 +224,7 @@ def shared_users(a: np.ndarray, b: np.ndarray) -> int:
 def tokenize_log(
     log: Log, rows: np.ndarray, tokenizer, max_length: int, digest: "hashlib._Hash"
 ) -> tuple[LogRows, list[Rejection]]:
-    """Those of the usable rows (indices) whose reply fits, tokenised; the others as rejections. Feeds the digest."""
+    """(tokenised rows whose reply fits, rejections of the others), of usable rows by index; updates the digest."""
     import pyarrow
 
     at = log.usable[rows]
@@ -259,7 +259,7 @@ def tokenize_log(
 
 
 def refuse_one_class(labels: np.ndarray, names: Sequence[str]) -> None:
-    """Raises InputError where a label is the same in every row to train on: there is nothing to learn."""
+    """Raises InputError if a label is the same in all training rows."""
     for name, column in zip(names, labels.reshape(len(labels), -1).T, strict=True):
         present = column[~np.isnan(column)] if column.dtype.kind == "f" else column[column != MISSING]
         if len(np.unique(present)) < 2:

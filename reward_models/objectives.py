@@ -1,4 +1,4 @@
-"""What a scorer is trained for: how examples become a batch, and how scores become a loss."""
+"""Objectives of scorers: from examples to a batch, and from scores to a loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from reward_models.metrics.labels import MISSING
 
 
 def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) -> Batch:
-    """What every objective's batch holds; `count` is the items unless it is replaced."""
+    """The part of a batch that all objectives share; `count` is the items unless it is replaced."""
     rows = [example.replies for example, _ in items]
     number = sum(counts for _, counts in items)
     return {
@@ -31,7 +31,7 @@ def _batch(model: ScoringModel, pad_id: int, items: Sequence[tuple[Any, bool]]) 
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Chosen above rejected: scores come as [chosen, rejected] pair after pair."""
+    """Bradley-Terry on pairs; scores are [chosen, rejected] pair after pair."""
 
     model: ScoringModel
     pad_id: int
@@ -48,12 +48,12 @@ class Pairwise:
     def loss(self, scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Bradley-Terry over the pairs that count."""
         chosen, rejected = scores.view(-1, 2).unbind(-1)
-        if batch["items"] < len(batch["counts"]):  # a filler: it counts for nothing, but its gradient is asked for
+        if batch["items"] < len(batch["counts"]):  # a filler: weight 0, but its backward runs
             return scores.sum() * 0.0, batch["counts"].sum()
         return bradley_terry(chosen, rejected, batch["margins"], self.centering)
 
     def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Right pairs and the sum of margins."""
+        """Number of right pairs, and the sum of margins."""
         difference = (scores[0::2, 0] - scores[1::2, 0]).float()
         return {
             "accuracy": ((difference > 0) & batch["counts"]).sum(),
@@ -73,19 +73,19 @@ class LabelledExample:
 
 @dataclass(frozen=True)
 class Criterion:
-    """How a head's logits [rows, outputs] meet labels, and what they are as one score."""
+    """A loss of logits [rows, outputs] against labels, and the reduction of logits to one score."""
 
     name: str
     kind: Literal["class", "number", "bits"]
     reduce: Reduce
     loss: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-    """(logits, labels) to (sum, count); missing labels count for nothing"""
+    """(logits, labels) to (sum, count); missing labels have no weight"""
     tallies: Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
     """(logits, labels) to sums over rows"""
 
 
 def missing(labels: torch.Tensor) -> torch.Tensor:
-    """Where there is no label: -100 among classes, NaN among numbers."""
+    """True if a label is missing: -100 among classes, NaN among numbers."""
     return labels.isnan() if labels.is_floating_point() else labels == MISSING
 
 
@@ -112,7 +112,7 @@ MULTI_LABEL_BCE = Criterion("binary cross entropy", "bits", "mean_sigmoid", mult
 
 @dataclass(frozen=True)
 class Labelled:
-    """Logits near the label of each reply."""
+    """A criterion on the label of each reply."""
 
     model: ScoringModel
     pad_id: int
@@ -149,7 +149,7 @@ class RankedExample:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The order of k replies to a prompt: scores come reply after reply, group after group."""
+    """Plackett-Luce on k replies to a prompt; scores are reply after reply, group after group."""
 
     model: ScoringModel
     pad_id: int
@@ -170,7 +170,7 @@ class Ranked:
         return plackett_luce(self._grid(scores, batch), batch["ranks"], batch["exists"] & batch["counts"][:, None])
 
     def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Groups whose best reply by score is one that people ranked best."""
+        """Number of groups whose best reply by score is one that people ranked best."""
         grid = self._grid(scores, batch).masked_fill(~batch["exists"], -torch.inf)
         best = batch["ranks"].masked_fill(~batch["exists"], torch.iinfo(torch.int64).max).amin(1)
         found = batch["ranks"].gather(1, grid.argmax(1)[:, None])[:, 0]

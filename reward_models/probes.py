@@ -15,8 +15,9 @@ from lmgym.training.probes import Probe, Report
 from reward_models.data import PairExample
 from reward_models.losses import plackett_luce
 from reward_models.metrics.evaluations import EvaluationSet
-from reward_models.metrics.outcomes import Metrics, human_ranking
+from reward_models.metrics.figures import Metrics
 from reward_models.metrics.pair_metrics import pair_metrics
+from reward_models.metrics.rankings import human_ranking
 from reward_models.objectives import RankedExample
 
 
@@ -27,11 +28,10 @@ class HeldOut(Probe, Protocol):
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """A line of scores.jsonl an example."""
-        ...
 
 
 class Forwards:
-    """The forwards over a fixed set of rows, shared out among the ranks."""
+    """Forward passes over a fixed set of rows, distributed over the ranks."""
 
     def __init__(self, rows: Sequence[Replies], model: ScoringModel, pad_id: int, batch_tokens: int) -> None:
         self.rows, self.scoring, self.pad_id = rows, model, pad_id
@@ -62,14 +62,14 @@ def scores_of(logits: torch.Tensor, reduce: Reduce) -> np.ndarray:
 
 
 def report_of(metrics: Metrics, *left_out: str) -> Report:
-    """Figures that exist, and the reasons of those that do not; what was left out of a figure is named beside it."""
+    """Defined figures, and the reasons of the others; rows that were left out are given as reason of `rows`."""
     defined = {name: value for name, value in metrics.items() if value is not None}
     notes = {"rows": "; ".join(left_out)} if any(left_out) else {}
     return Report(defined, {**metrics.reasons, **notes})
 
 
 class PairProbe:
-    """How the model ranks held-out pairs."""
+    """Accuracy, calibration and length bias on held-out pairs."""
 
     loss = "nll"
     shown: Mapping[str, str] = {
@@ -116,7 +116,7 @@ class PairProbe:
 
 
 class RankingProbe:
-    """How the model ranks the replies of held-out groups."""
+    """Agreement with people's rankings of held-out groups."""
 
     loss = "loss"
     shown: Mapping[str, str] = {
@@ -147,7 +147,7 @@ class RankingProbe:
         return self.report.metrics
 
     def _loss(self) -> float:
-        """What training minimises, as a mean over the groups."""
+        """The training loss, as a mean over the groups."""
         suffixes = torch.from_numpy(self.forwards.suffixes)
         exists = torch.arange(int(suffixes.max())) < suffixes[:, None]
         scores, ranks = torch.zeros(exists.shape), torch.ones(exists.shape, dtype=torch.int64)
@@ -163,7 +163,7 @@ class RankingProbe:
 
 
 class TranscriptProbe:
-    """How the model scores a labelled set of transcripts."""
+    """Metrics of an evaluation set."""
 
     loss = ""
 

@@ -1,4 +1,4 @@
-"""What a reward model's run shows and leaves behind: rows as the model sees them, the table, the model's folder."""
+"""Output of a reward model's run: rows as the model sees them, the table of figures, the model's folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ READINGS = {
 
 
 def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
-    """Examples as the model will see them, with their token counts."""
+    """Prints examples as the model will see them, with their token counts."""
     for example in examples:
         prefix, suffixes = example.replies.prefix, example.replies.suffixes
         CONSOLE.rule(example.origin, style="dim")
@@ -54,7 +54,7 @@ def _show_text(title: str, text: str) -> None:
 
 
 def show_results(config: RewardModelConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
-    """The short table at a run's end."""
+    """Prints the table of figures at a run's end."""
     show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", trainer.probes, trainer.before)
     show_notes(overfitting(trainer.losses))
     say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")

@@ -1,4 +1,4 @@
-"""What `train` is told of a task: how its data is prepared, what its head is, how it is fitted and judged."""
+"""The protocol of a reward model's task: its data, head, objective and evaluations."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,40 +13,32 @@ from reward_models.probes import HeldOut
 
 
 class Task(Protocol):
-    """The pieces that `train` puts together."""
+    """A kind of feedback that a reward model learns from."""
 
     @property
     def loss(self) -> str:
-        """What is minimised, in words."""
-        ...
+        """The loss in words."""
 
     @property
     def outputs(self) -> int:
         """Outputs of the head."""
-        ...
 
     @property
     def reduce(self) -> Reduce:
-        """How the outputs become one score, higher is better."""
-        ...
+        """Reduction of the outputs to one score, higher is better."""
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """What else the scorer is judged on, where `--probe_data` has it."""
-        ...
+        """Further evaluations, if `--probe_data` has their sets."""
 
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Rows read, validated, split, labelled and tokenised. Raises InputError for what cannot be trained on."""
-        ...
 
     def suffixes(self, example: Any) -> Sequence[str]:
-        """What each reply of an example is called when it is shown."""
-        ...
+        """Titles of an example's replies when it is shown."""
 
     def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Objective:
         """The loss over batches."""
-        ...
 
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> HeldOut:
-        """How the model does on the held-out examples."""
-        ...
+        """The evaluation on held-out examples."""

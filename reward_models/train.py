@@ -10,8 +10,8 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import adapt, kept_run, training_arguments, update_sampler
-from reward_models.check import Plan, check
+from lmgym.training.setup import adapt, open_run, training_arguments, update_sampler
+from reward_models.check import RewardModelPlan, check
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 from reward_models.report import save_results, show_results, show_rows
@@ -38,7 +38,7 @@ def train(config: RewardModelConfig, task: Task) -> None:
         return
 
     # 2. the folder, locked, and what a former launch of this command left in it
-    with kept_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
+    with open_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
         # 3. the model, its trainer, and the run
         trainer = make_trainer(plan, task, run, supervisor)
         began = time.perf_counter()
@@ -53,9 +53,9 @@ def train(config: RewardModelConfig, task: Task) -> None:
     stop_distributed()
 
 
-def make_trainer(plan: Plan, task: Task, run: Run, supervisor: Supervisor | None = None):
+def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Supervisor | None = None):
     """The scorer in a trainer, with the evaluations during training."""
-    # the Trainer takes seconds to import: what `check` refuses is said before
+    # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.trainer import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
 

@@ -1,4 +1,4 @@
-"""Everything that SFT refuses, before weights are loaded and a folder is opened, and the plan of what it will do."""
+"""Checks of an SFT run before weights are loaded and a folder is opened; they result in its plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from sft.tasks import SftTask
 
 
 @dataclass(frozen=True)
-class Plan:
+class SftPlan:
     """All that is resolved before weights are loaded."""
 
     training: TrainingPlan[SftConfig]
@@ -32,7 +32,7 @@ class Plan:
     """of those answers; on rank 0"""
 
 
-def check(config: SftConfig, task: SftTask) -> Plan:
+def check(config: SftConfig, task: SftTask) -> SftPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     # 1. the settings alone
     check_settings(config)
@@ -53,7 +53,7 @@ def check(config: SftConfig, task: SftTask) -> Plan:
     check_training_memory(config, policy, deepspeed, max_length, causal=True)
     scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
     notes = [*notes, *flat_template_note(tokenizer), *prompt_notes]
-    return Plan(TrainingPlan(config, policy, deepspeed, accumulation, tokenizer, data, notes), prompts, scorers)
+    return SftPlan(TrainingPlan(config, policy, deepspeed, accumulation, tokenizer, data, notes), prompts, scorers)
 
 
 def check_settings(config: SftConfig) -> None:

@@ -1,4 +1,4 @@
-"""What an SFT run is made of: one frozen config in groups, every field a flag."""
+"""The config of an SFT run: frozen, in groups, every field a flag."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -8,19 +8,19 @@ from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGET
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Where the conversations come from and how they are cut."""
+class SftDataConfig:
+    """Source, split and truncation of the conversations."""
 
     dataset: str = "outputs/world/sft.parquet"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
     dataset_split: str = "train"
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
-    """conversations to evaluate on; None: a part of the dataset, split by what comes before the last reply"""
+    """conversations to evaluate on; None: a part of the dataset, split by the prompt of the last reply"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """train on at most so many rows; None: all"""
+    """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of the dataset"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
@@ -32,9 +32,9 @@ class SamplesConfig:
     """Fixed prompts that are answered during training."""
 
     prompts: str | None = None
-    """conversations, in any form, whose last reply is to be made; None: those of held-out rows"""
+    """conversations, in any form, whose last reply is generated; None: those of held-out rows"""
     sample_prompts: Annotated[int, Range(0, 10_000)] = 8
-    """how many; 0: none"""
+    """number of prompts; 0: none"""
     sample_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """most tokens of a reply"""
     temperature: Annotated[float | None, Range(0, MOST_TEMPERATURE, also=(None,), hint="0 is greedy")] = None
@@ -42,7 +42,7 @@ class SamplesConfig:
     top_p: Annotated[float | None, Range(0, 1, above=True, also=(None,), hint="1 keeps every token")] = None
     """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
-    """who scores the replies: name=PATH, more of them behind commas"""
+    """scorers of the replies: name=PATH, separated by commas"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 
@@ -52,9 +52,9 @@ class SftConfig:
     """An SFT experiment."""
 
     name: str
-    """of the experiment: names the output folder"""
+    """name of the experiment and of its output folder"""
     policy: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: SftDataConfig = field(default_factory=SftDataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     run: RunConfig = field(default_factory=RunConfig)

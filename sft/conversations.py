@@ -1,4 +1,4 @@
-"""Conversations to learn from, as rows hold them: which of the bot's turns are outputs. Nothing is dropped silently.
+"""Conversations to learn from, read from rows, and which of the bot's turns are outputs. Nothing is dropped silently.
 
 Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, a flat transcript
 ("User: ...\\nBot: ...") or hh's; and pairs, of which the chosen side is read. Of `messages` and transcripts every turn
@@ -36,7 +36,7 @@ MOST_ID = 2**31  # ids are 32 bits wide
 
 
 @dataclass(frozen=True)
-class Chat:
+class TrainingChat:
     """A conversation up to its last output; `outputs` are the turns that carry loss, the last of them the last turn.
 
     With `tokens` the last output is a teacher's: these ids, with its log-probability of each; the turn itself is not
@@ -50,11 +50,11 @@ class Chat:
     file: str = ""
     line: int = 0
     field: str = ""
-    """where the output stands"""
+    """column of the output"""
 
     @property
     def prompt(self) -> Conversation:
-        """What comes before the last output."""
+        """The conversation before the last output."""
         turns = self.conversation.turns
         return self.conversation if self.tokens else Conversation(turns[:-1], self.conversation.persona)
 
@@ -69,26 +69,26 @@ class Chat:
         return *(self.conversation.turns[i].text for i in self.outputs), list(self.tokens), list(self.logprobs)
 
 
-def validate_chats(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_chats(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """Every record as a conversation or as a rejection. Raises InputError where no row has a form that is known."""
     needed = "; or ".join(" and ".join(form) for form in FORMS)
     _require_a_form(records, FORMS, needed)
     return read_rows(records, read_chat)
 
 
-def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
-    """The same of rows with a teacher's `tokens` and `logprobs`."""
+def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+    """`validate_chats` of rows with a teacher's `tokens` and `logprobs`."""
     forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
     _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")
-    return read_rows(records, read_taught)
+    return read_rows(records, read_distillation)
 
 
-def validate_chosen(records: Sequence[Record]) -> tuple[list[Chat], list[Rejection]]:
+def validate_chosen(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """The chosen sides of pairs, each once; a pair that could not train a scorer trains no policy."""
     _require_a_form(records, [("chosen", "rejected")], "chosen and rejected, and optionally prompt")
     seen: dict[Conversation, int] = {}
 
-    def read(record: Record) -> Chat:
+    def read(record: Record) -> TrainingChat:
         chat = read_chosen(record)
         if chat.conversation in seen:
             found = f"the same reply to the same prompt as in line {seen[chat.conversation]}"
@@ -110,22 +110,22 @@ def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]],
         )
 
 
-def read_chat(record: Record) -> Chat:
+def read_chat(record: Record) -> TrainingChat:
     """A row in any of FORMS. Raises RowError for one that cannot be used."""
     conversation, first, name = _read_form(record)
     return _chat(conversation, first, name, record)
 
 
-def read_chosen(record: Record) -> Chat:
+def read_chosen(record: Record) -> TrainingChat:
     """The chosen side of a pair."""
     pair = read_pair(record)
     turns = (*pair.conversation.turns, Turn("bot", pair.chosen))
     return _chat(Conversation(turns, pair.conversation.persona), len(turns) - 1, "chosen", record)
 
 
-def read_taught(record: Record) -> Chat:
-    """A prompt with a teacher's tokens and log-probabilities; an output beside them is what they stand for."""
-    tokens, logprobs = (_teachers(record, name) for name in TEACHER)
+def read_distillation(record: Record) -> TrainingChat:
+    """A prompt with a teacher's tokens and log-probabilities; an output beside them is their text."""
+    tokens, logprobs = (_teacher_list(record, name) for name in TEACHER)
     if not tokens:
         raise RowError("tokens", "an empty output", NO_REPLY)
     ids = tuple(map(_token_id, tokens))
@@ -139,8 +139,8 @@ def read_taught(record: Record) -> Chat:
     return replace(_chat_of_prompt(prompt, record), tokens=ids, logprobs=tuple(min(x, 0.0) for x in logprobs))
 
 
-def _teachers(record: Record, name: str) -> list[Any]:
-    """The list in a teacher's column."""
+def _teacher_list(record: Record, name: str) -> list[Any]:
+    """The list in a column of the teacher."""
     value = record.fields.get(name)
     if value is None:
         raise RowError(name, "missing" if name not in record.fields else "null", NO_VALUE)
@@ -162,7 +162,7 @@ def _is_logprob(value: Any) -> bool:
 
 
 def _read_prompt(record: Record) -> tuple[Conversation, str]:
-    """The conversation before the teacher's tokens: without the output, where the row has it too."""
+    """The conversation before the teacher's tokens, without the output if the row has it too."""
     for name in ("prompt", "input_text", "messages", "text"):
         if record.fields.get(name) not in (None, "", []):
             conversation = read_conversation(record.fields[name], name)
@@ -173,16 +173,16 @@ def _read_prompt(record: Record) -> tuple[Conversation, str]:
     raise RowError("prompt", found, NO_PROMPT)
 
 
-def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Chat:
+def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> TrainingChat:
     conversation, name = prompt
     if not conversation.turns:
         raise RowError(name, "no turn before the output", NO_PROMPT)
     _refuse_turns((*conversation.turns, Turn("bot", "x")), name)
-    return Chat(conversation, (), file=record.file, line=record.line, field="tokens")
+    return TrainingChat(conversation, (), file=record.file, line=record.line, field="tokens")
 
 
 def _read_form(record: Record) -> tuple[Conversation, int, str]:
-    """(conversation, the first turn that may be an output, the field to blame)."""
+    """(conversation, first turn that may be an output, column for messages)."""
     for form in FORMS:
         if form[0] not in record.fields:
             continue
@@ -205,16 +205,18 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
     return Conversation((*prompt.turns, *turns), prompt.persona), len(prompt.turns), form[1]
 
 
-def _chat(conversation: Conversation, first: int, name: str, record: Record) -> Chat:
-    """The conversation up to its last output, all of whose outputs say something."""
+def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:
+    """The conversation up to its last output. Raises RowError for empty outputs and if there are none."""
     turns = conversation.turns
     _refuse_turns(turns, name)
-    # a bot's turn that opens a conversation answers nothing: it is context
+    # the bot's first turn of a conversation answers nothing: it is context
     outputs = tuple(i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1))
     if not outputs:
         raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)
     turns = turns[: outputs[-1] + 1]
-    return Chat(Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name)
+    return TrainingChat(
+        Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name
+    )
 
 
 def _refuse_turns(turns: Sequence[Turn], name: str) -> None:

@@ -1,7 +1,7 @@
-"""A conversation as the texts that its chat template makes of it: in turn what stands before an output, and the output.
+"""A conversation rendered by its chat template as pieces of text: in turn the context before an output, and the output.
 
-The template is run a fixed number of times however many turns there are: private-use characters mark where the outputs
-stand in its text, and the first and the last prompt show how a reply begins.
+The template is run a fixed number of times however many turns there are: private-use characters mark the outputs in
+its text, and the first and the last prompt show how a reply begins.
 """
 
 import re
@@ -18,8 +18,8 @@ Pieces = list[str]
 def pieces_of(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | str | None:
     """The pieces of a conversation that ends with the last of its outputs (places of turns).
 
-    None where the template writes a turn otherwise once others follow it, as some drop earlier thoughts: then each
-    output needs a text of its own. A text says why the conversation cannot be learned.
+    None if the template renders a turn differently once others follow it, as some drop earlier thoughts: then each
+    output needs a text of its own. A string is the reason why the conversation cannot be learned.
     """
     turns, eos = conversation.turns, tokenizer.eos_token
     if any(eos in turns[i].text for i in outputs):
@@ -36,7 +36,7 @@ def _one_output(tokenizer, conversation: Conversation) -> Pieces | str:
     [context] = render_all(tokenizer, [prompt])
     [whole] = render_all(tokenizer, [prompt], [last.text])
     if not whole.startswith(context):
-        return "the tokenizer's template begins a reply otherwise than it ends a prompt; needed: one that appends"
+        return "the tokenizer's template does not begin prompt and reply with the prompt; needed: one that appends"
     return [context, whole[len(context) :].partition(tokenizer.eos_token)[0]]
 
 
@@ -51,7 +51,7 @@ def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) ->
         tokenizer, [before, Conversation(tuple(marked[:-1]), persona)], [turns[-1].text, marked[-1].text]
     )
     first_prompt, last_prompt = render_all(tokenizer, [Conversation(turns[: outputs[0]], persona), before])
-    # gaps and the numbers between them, in turn
+    # alternately gaps and numbers
     parts = MARK.split(gapped)
     gaps = parts[::2]
     if parts[1::2] != [str(number) for number in range(len(outputs))]:
@@ -59,7 +59,7 @@ def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) ->
     if whole != "".join(text for both in zip(gaps, [*texts, ""], strict=True) for text in both):
         return None
     written = whole[: len(whole) - len(gaps[-1]) - len(texts[-1])]
-    # what the template writes between a prompt's end and a reply's words, and behind them up to an eos
+    # the template's text between a prompt and a reply's words, and after them up to an eos
     lead, suffix = written[len(last_prompt) :], gaps[-1].partition(tokenizer.eos_token)[0]
     inner = gaps[1:-1]
     appends = written.startswith(last_prompt) and gaps[0] == first_prompt + lead

@@ -1,6 +1,6 @@
-"""What a policy is trained for: rows become a batch, and logits at the places of outputs a loss.
+"""Objectives of SFT: from rows to a batch, and from logits at the places of outputs to a loss.
 
-`items` are output tokens here, so rates and accuracies are a token's; `count` is the same number.
+`items` are output tokens here, so rates and accuracies are per token; `count` is the same number.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Items = Sequence[tuple[Example, bool]]
 
 
 def _batch(model: PolicyModel, pad_id: int, items: Items) -> Batch:
-    """What both objectives' batches hold. A filler runs through the model and counts for nothing; it comes alone."""
+    """The part of a batch that both objectives share. A filler is alone in its batch and has no weight."""
     rows = [row for row, _ in items]
     number = sum(len(row.targets) for row, counts in items if counts)
     return {
@@ -31,12 +31,12 @@ def _batch(model: PolicyModel, pad_id: int, items: Items) -> Batch:
 
 
 def _tallies(logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-    """Targets that are the likeliest token."""
+    """Number of targets that are the likeliest token."""
     return {"accuracy": (logits.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}
 
 
 def _nothing(logits: torch.Tensor) -> SumAndCount:
-    """A filler's: its gradient is asked for, and is 0."""
+    """The loss of a filler: 0, with a gradient of 0."""
     return logits.sum() * 0.0, torch.zeros((), dtype=torch.int64, device=logits.device)
 
 
@@ -56,7 +56,7 @@ class NextToken:
         return next_token_loss_at(logits, batch["targets"]) if batch["count"] else _nothing(logits)
 
     def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Right tokens."""
+        """Number of right tokens."""
         return _tallies(logits, batch)
 
 
@@ -79,5 +79,5 @@ class SoftTargets:
         return soft_binary_entropy_at(logits, batch["targets"], batch["probabilities"])
 
     def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Tokens that are the model's likeliest, too."""
+        """Number of right tokens."""
         return _tallies(logits, batch)

@@ -1,4 +1,4 @@
-"""What an SFT run tells people and leaves behind: rows as the model sees them, samples, the folder with its card."""
+"""Output of an SFT run: rows as the model sees them, samples, the table of figures, the policy's folder."""
 
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from sft.tokenization import Example
 
 
 def show_rows(examples: list[Example], tokenizer) -> None:
-    """Rows as the model will see them: what it is to predict stands in brackets."""
+    """Prints rows as the model will see them, with targets in brackets."""
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
         lost = left_out(example.replies.dropped_turns, example.replies.shortened)
@@ -31,7 +31,7 @@ def show_rows(examples: list[Example], tokenizer) -> None:
 
 
 def marked(example: Example, tokenizer) -> str:
-    """A row's text with its targets in brackets, also what is predicted and not read: an eos within a chat."""
+    """A row's text with its targets in brackets, including those that are not read: an eos within a chat."""
     pieces: list[str] = []
     context: list[int] = [example.ids[0]]
     output: list[int] = []
@@ -58,7 +58,7 @@ def marked(example: Example, tokenizer) -> str:
 
 
 class KeepSamples(TrainerCallback):
-    """Writes what was answered at each evaluation to samples/, a file an update."""
+    """Writes the answers of each evaluation to a file in samples/."""
 
     def __init__(self, probe: SampleProbe, run: Run) -> None:
         self.probe, self.run = probe, run

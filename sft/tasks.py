@@ -1,4 +1,4 @@
-"""What `train` is told of an experiment: how rows become conversations, and what is minimised."""
+"""Tasks of SFT: how rows become conversations, and the objective."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from lmgym.data.task_data import TaskData, prepare_prompted
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Objective
 from sft.config import SftConfig
-from sft.conversations import Chat, validate_chats, validate_chosen, validate_distillation_rows
+from sft.conversations import TrainingChat, validate_chats, validate_chosen, validate_distillation_rows
 from sft.objectives import NextToken, SoftTargets
 from sft.tokenization import tokenize_chats
 
 
 @dataclass(frozen=True)
 class SftTask:
-    """Conversations of one kind and their loss, in words and as an objective."""
+    """A form of rows, and the loss in words and as an objective."""
 
     loss: str
-    validate: Callable[[Sequence[Record]], tuple[list[Chat], list[Rejection]]]
+    validate: Callable[[Sequence[Record]], tuple[list[TrainingChat], list[Rejection]]]
     objective: Callable[[PolicyModel, int], Objective]
 
     def prepare(self, config: SftConfig, tokenizer) -> TaskData:

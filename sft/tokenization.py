@@ -1,10 +1,10 @@
 """Conversations as token ids, and the places whose next token carries loss: the tokens of outputs and of nothing else.
 
 Design decisions:
-- A conversation is cut into texts: what stands before an output, the output, what stands before the next one. Each is
-  tokenised apart, so no token straddles a border; what the template writes is what the model will be prompted with.
-- Each output's last target is the eos token, whatever the template writes behind a turn within a conversation: there
-  the model stops when it talks. Without it only last turns would teach where a reply ends.
+- A conversation is cut into texts: the context before an output, the output, the context before the next one. Each is
+  tokenised apart, so no token straddles a border, and the context is what the model will be prompted with.
+- Each output's last target is the eos token, whatever the template writes after a turn within a conversation: there
+  the model stops when it generates. Without it only last turns would teach where a reply ends.
 - A conversation is one row where its template only ever appends. Where it rewrites what came before (some drop
   earlier thoughts), each output is a row of its own.
 - A conversation longer than `max_length` becomes several rows, truncated as everywhere (data/truncation.py): the last
@@ -20,7 +20,7 @@ from pathlib import Path
 from lmgym.data.rejections import UNFIT, Rejection
 from lmgym.data.truncation import FEW_TURNS, Fitted, from_turn, truncate
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
-from sft.conversations import Chat
+from sft.conversations import TrainingChat
 from sft.layout import pieces_of
 
 
@@ -33,7 +33,7 @@ class Example:
     places: list[int]
     """the logits at place t predict the target, which is mostly the token at t + 1"""
     targets: list[int]
-    chat: Chat
+    chat: TrainingChat
     """of which it is a row"""
     probabilities: list[float] | None = None
     """a teacher's, one a target"""
@@ -69,44 +69,91 @@ class _Window:
     """of which it is what truncation left"""
 
 
-def tokenize_chats(chats: Sequence[Chat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
+def tokenize_chats(chats: Sequence[TrainingChat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
     """Rows of every conversation whose outputs fit whole; what cannot be a row as rejections."""
-    rows: list[list[Example]] = [[] for _ in chats]
-    rejections: list[Rejection] = []
-
-    def reject(place: int, found: str) -> None:
-        chat = chats[place]
-        rejections.append(Rejection(chat.file, chat.line, chat.field, found, UNFIT))
-
-    queue = []
-    for place, chat in enumerate(chats):
-        if chat.tokens and max(chat.tokens) >= len(tokenizer):
-            reject(place, f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer")
-        else:
-            queue.append(_window(place, chat.conversation, chat.outputs, max_length - max(0, len(chat.tokens) - 1)))
-    while queue:
-        windows, queue = _truncated([window for window in queue if window.too_long], tokenizer, queue, reject)
-        laid_out = []
-        for window in windows:
-            pieces = _pieces(window, tokenizer)
-            if isinstance(pieces, str):
-                reject(window.place, pieces)
-            elif pieces is None:
-                queue += _apart(window.whole or window)
-            else:
-                laid_out.append((window, pieces))
+    tokenization = _Tokenization(chats, tokenizer, max_length)
+    while tokenization.queue:
+        windows = [(window, tokenization.pieces(window)) for window in tokenization.truncate()]
+        laid_out = [(window, texts) for window, texts in windows if texts]
         # all texts of a round go through one call of the tokenizer
-        ids = iter(tokenize_texts(tokenizer, [text for _, pieces in laid_out for text in pieces]))
-        for window, pieces in laid_out:
-            example = _example(window, [next(ids) for _ in pieces], chats[window.place], tokenizer)
-            if (excess := len(example.ids) - max_length) <= 0:
-                rows[window.place].append(example)
-                queue += _rest(window)
-            elif window.whole is None:
-                queue.append(replace(window, too_long=True))
-            else:  # apart, its pieces have a token or two more than its text has as a whole
-                queue.append(replace(window.whole, too_long=True, limit=window.limit - excess))
-    return [row for of_chat in rows for row in of_chat], rejections
+        ids = iter(tokenize_texts(tokenizer, [text for _, texts in laid_out for text in texts]))
+        for window, texts in laid_out:
+            tokenization.add(window, [next(ids) for _ in texts])
+    return [row for rows in tokenization.rows for row in rows], tokenization.rejections
+
+
+class _Tokenization:
+    """Windows that are still to be tokenised, the rows that are done, and what is rejected."""
+
+    def __init__(self, chats: Sequence[TrainingChat], tokenizer, max_length: int) -> None:
+        self.chats, self.tokenizer, self.max_length = chats, tokenizer, max_length
+        self.rows: list[list[Example]] = [[] for _ in chats]
+        self.rejections: list[Rejection] = []
+        self.queue: list[_Window] = []
+        for place, chat in enumerate(chats):
+            if chat.tokens and max(chat.tokens) >= len(tokenizer):
+                self._reject(place, f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer")
+            else:
+                limit = max_length - max(0, len(chat.tokens) - 1)
+                self.queue.append(_window(place, chat.conversation, chat.outputs, limit))
+
+    def truncate(self) -> list[_Window]:
+        """Empty the queue into windows that may be rendered; of one whose last output does not fit the rest is left."""
+        windows, self.queue, ready = self.queue, [], []
+        fitted = self._fit([window for window in windows if window.too_long])
+        for window in windows:
+            result = fitted.get(id(window))
+            if not isinstance(result, str):
+                ready.append(window if result is None else _end_of(window, result))
+                continue
+            self._reject(window.place, result)
+            if len(window.outputs) > 1:
+                self.queue.append(_window(window.place, window.conversation, window.outputs[:-1], window.limit))
+        return ready
+
+    def _fit(self, windows: list[_Window]) -> dict[int, Fitted | str]:
+        """The truncated text of each window by id, or the reason why it cannot be truncated."""
+        found: dict[int, Fitted | str] = {}
+        for limit, taught in {(window.limit, not window.outputs) for window in windows}:
+            group = [window for window in windows if (window.limit, not window.outputs) == (limit, taught)]
+            chats = [window.conversation for window in group]
+            replies = None if taught else [[chat.turns[-1].text] for chat in chats]
+            contexts = chats if taught else [replace(chat, turns=chat.turns[:-1]) for chat in chats]
+            fitted = truncate(self.tokenizer, contexts, replies, limit)
+            found |= {id(window): result for window, result in zip(group, fitted, strict=True)}
+        return found
+
+    def pieces(self, window: _Window) -> list[str]:
+        """Texts of a window, in turn context and output (see `pieces_of`); of a teacher's row the context alone.
+
+        Empty if the window is rejected, or queued again as a window for each output.
+        """
+        if window.outputs:
+            pieces = pieces_of(self.tokenizer, window.conversation, window.outputs)
+        else:
+            [context] = render_each(self.tokenizer, [window.conversation])
+            pieces = [context] if isinstance(context, str) else str(context)
+        if isinstance(pieces, str):
+            self._reject(window.place, pieces)
+        elif pieces is None:
+            self.queue += _apart(window.whole or window)
+        return pieces if isinstance(pieces, list) else []
+
+    def add(self, window: _Window, ids: list[list[int]]) -> None:
+        """Make a row of the pieces' ids, or queue the window again if they are too many."""
+        example = _example(window, ids, self.chats[window.place], self.tokenizer)
+        excess = len(example.ids) - self.max_length
+        if excess <= 0:
+            self.rows[window.place].append(example)
+            self.queue += _rest(window)
+        elif window.whole is None:
+            self.queue.append(replace(window, too_long=True))
+        else:  # apart, its pieces have a token or two more than its text has as a whole
+            self.queue.append(replace(window.whole, too_long=True, limit=window.limit - excess))
+
+    def _reject(self, place: int, found: str) -> None:
+        chat = self.chats[place]
+        self.rejections.append(Rejection(chat.file, chat.line, chat.field, found, UNFIT))
 
 
 def _window(place: int, conversation: Conversation, outputs: tuple[int, ...], limit: int) -> _Window:
@@ -136,32 +183,6 @@ def _apart(window: _Window) -> list[_Window]:
     return found
 
 
-def _truncated(long: list[_Window], tokenizer, queue: list[_Window], reject) -> tuple[list[_Window], list[_Window]]:
-    """(windows that may be rendered, what is still to be done): the long ones truncated."""
-    found: dict[int, Fitted | str] = {}
-    for limit, taught in {(window.limit, not window.outputs) for window in long}:
-        group = [window for window in long if (window.limit, not window.outputs) == (limit, taught)]
-        contexts = [window.conversation if taught else _before_last(window.conversation) for window in group]
-        replies = None if taught else [[window.conversation.turns[-1].text] for window in group]
-        for window, fitted in zip(group, truncate(tokenizer, contexts, replies, limit), strict=True):
-            found[id(window)] = fitted
-    ready, later = [], []
-    for window in queue:
-        result = found.get(id(window))
-        if isinstance(result, str):
-            reject(window.place, result)
-            later += [_window(window.place, window.conversation, window.outputs[:-1], window.limit)] * (
-                len(window.outputs) > 1
-            )
-        else:
-            ready.append(window if result is None else _end_of(window, result))
-    return ready, later
-
-
-def _before_last(conversation: Conversation) -> Conversation:
-    return replace(conversation, turns=conversation.turns[:-1])
-
-
 def _end_of(window: _Window, fitted: Fitted) -> _Window:
     """The window with what truncation left of it: those outputs that answer a turn in it."""
     first = fitted.dropped_turns
@@ -177,15 +198,7 @@ def _end_of(window: _Window, fitted: Fitted) -> _Window:
     )
 
 
-def _pieces(window: _Window, tokenizer) -> list[str] | str | None:
-    """Texts of a window, in turn context and output; of a teacher's row the context alone. See `pieces_of`."""
-    if window.outputs:
-        return pieces_of(tokenizer, window.conversation, window.outputs)
-    [context] = render_each(tokenizer, [window.conversation])
-    return [context] if isinstance(context, str) else str(context)
-
-
-def _example(window: _Window, pieces: list[list[int]], chat: Chat, tokenizer) -> Example:
+def _example(window: _Window, pieces: list[list[int]], chat: TrainingChat, tokenizer) -> Example:
     """A row out of pieces that are in turn context and output."""
     ids: list[int] = []
     places: list[int] = []

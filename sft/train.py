@@ -9,8 +9,8 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import adapt, kept_run, training_arguments, update_sampler
-from sft.check import Plan, check
+from lmgym.training.setup import adapt, open_run, training_arguments, update_sampler
+from sft.check import SftPlan, check
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe, SampleProbe, sampling_of
 from sft.report import KeepSamples, save_results, show_results, show_rows
@@ -32,7 +32,7 @@ def train(config: SftConfig, task: SftTask) -> None:
         return
 
     # 2. the folder, locked, and what a former launch of this command left in it
-    with kept_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
+    with open_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
         # 3. the model, its trainer, and the run
         trainer = make_trainer(plan, task, run, supervisor)
         began = time.perf_counter()
@@ -47,9 +47,9 @@ def train(config: SftConfig, task: SftTask) -> None:
     stop_distributed()
 
 
-def make_trainer(plan: Plan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
+def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
     """The policy in a trainer, with the evaluations during training."""
-    from lmgym.training.trainer import ObjectiveTrainer  # takes seconds: what `check` refuses is said before
+    from lmgym.training.trainer import ObjectiveTrainer  # takes seconds, which a refused run should not
 
     config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data
     settings, o = config.policy, config.optimizer

@@ -11,7 +11,7 @@ from lmgym.text import (
     Conversation,
     Turn,
 )
-from sft.conversations import Chat
+from sft.conversations import TrainingChat
 
 CHATML = (
     "{%- for message in messages -%}{{ '<' + message.role + '>' + message.content + eos_token + '\\n' }}{%- endfor -%}"
@@ -41,11 +41,11 @@ def character_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str | 
     return tokenizer
 
 
-def chat_of(*texts: str, persona: str = "", outputs: tuple[int, ...] | None = None, line: int = 7) -> Chat:
+def chat_of(*texts: str, persona: str = "", outputs: tuple[int, ...] | None = None, line: int = 7) -> TrainingChat:
     """Turns in order, the user first; all of the bot's are outputs."""
     turns = tuple(Turn("bot" if i % 2 else "user", text) for i, text in enumerate(texts))
     outputs = tuple(range(1, len(turns), 2)) if outputs is None else outputs
-    return Chat(Conversation(turns, persona), outputs, file="data/chats.jsonl", line=line, field="messages")
+    return TrainingChat(Conversation(turns, persona), outputs, file="data/chats.jsonl", line=line, field="messages")
 
 
 FAMILIES = ("gpt2", "llama", "bert")

@@ -16,7 +16,7 @@ from lmgym.text import share_prefix
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 
@@ -44,7 +44,7 @@ def make_config(spec: Spec, folder: str) -> RewardModelConfig:
     return RewardModelConfig(
         name="benchmark",
         scorer=ModelConfig(model=spec.model, precision=spec.dtype),
-        data=DataConfig(max_length=spec.max_length),
+        data=RewardDataConfig(max_length=spec.max_length),
         optimizer=OptimizerConfig(
             learning_rate=spec.learning_rate,
             schedule="constant_with_warmup",

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with our batches and probes, and what every stage's training does alike.
+"""Hugging Face's Trainer with our batches and probes, and the set-up and reports that stages share.
 
 May import environments and what is below it.
 """

@@ -50,12 +50,12 @@ class Progress(TrainerCallback):
             )
 
     def on_evaluate(self, args, state, control, **kwargs) -> None:
-        """After the evaluation that comes first, training begins."""
+        """Training begins after the first evaluation."""
         if self.bar is not None:
             self.bar.set_description("training")
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """One update on."""
+        """Advances the bar."""
         if self.bar is not None:
             self.bar.update(1)
 

@@ -35,7 +35,7 @@ tags:
 
 
 def figures_table(metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
-    """Measured figures by name as a Markdown table, beside those before step 1 where there are any."""
+    """Metrics by name as a Markdown table, beside those before step 1 if there are any."""
     if not before:
         return "\n".join(["| measure | value |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in metrics.items())])
     first = {name: f"{before[name]:.4f}" if name in before else "" for name in metrics}

@@ -1,4 +1,4 @@
-"""What can be found wrong before the first update: a disk too small, a stale lock of a build, GPUs left alone."""
+"""Problems that can be found before the first update: a small disk, stale locks of builds, idle GPUs."""
 
 import os
 import shutil
@@ -14,17 +14,17 @@ WEIGHT_BYTES, ADAM_BYTES = 4, 8  # fp32, and AdamW's two moments
 
 
 def checkpoint_bytes(parameters: int, trainable: int) -> int:
-    """What one checkpoint takes: every weight in fp32 and AdamW's two moments of those that are trained."""
+    """Size of a checkpoint: every weight in fp32, and AdamW's two moments of the trained ones."""
     return WEIGHT_BYTES * parameters + ADAM_BYTES * trainable
 
 
 def refuse_small_disk(folder: Path, parameters: int, trainable: int, checkpoints: int) -> None:
-    """Raises InputError where the folder's disk cannot hold the model, so many checkpoints and one in the making."""
+    """Raises InputError if the disk cannot hold the model, so many checkpoints and one that is being written."""
     one = checkpoint_bytes(parameters, trainable)
     needed = one * (checkpoints + 1) + WEIGHT_BYTES * parameters if checkpoints else WEIGHT_BYTES * parameters
     free = shutil.disk_usage(folder).free
     if needed > free:
-        kept = f"{checkpoints} checkpoints of {_gib(one)}, one in the making, and " if checkpoints else ""
+        kept = f"{checkpoints} checkpoints of {_gib(one)}, one being written, and " if checkpoints else ""
         raise InputError(
             f"{folder} has {_gib(free)} free; needed: {_gib(needed)} for {kept}the model; free space, name another "
             "--output, or use a smaller --save_total_limit"
@@ -36,7 +36,7 @@ def _gib(size: int) -> str:
 
 
 def stale_build_locks() -> list[str]:
-    """A line on each lock of an unfinished build of a torch extension: whoever needs that extension waits for it."""
+    """A note on each lock of an unfinished build of a torch extension, for which other processes wait."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR")
     folder = (
         Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "torch_extensions"
@@ -45,14 +45,14 @@ def stale_build_locks() -> list[str]:
     for lock in sorted(folder.glob("**/lock")):
         age = max(0.0, time.time() - lock.stat().st_mtime)
         lines.append(
-            f"found {lock}, {age / 60:.0f} min old: a build of {lock.parent.name} did not end, and who needs it waits "
-            f"for that lock without a word; if no build is under way now: rm {lock}"
+            f"found {lock}, {age / 60:.0f} min old: a build of {lock.parent.name} did not end, and processes that "
+            f"need it wait for that lock silently; if no build is running now: rm {lock}"
         )
     return lines
 
 
 def idle_gpus() -> list[str]:
-    """A line where this process trains alone on a machine with several GPUs: it uses one."""
+    """A note if this process trains alone on a machine with several GPUs."""
     found = torch.cuda.device_count()
     if world_size() > 1 or found < 2:
         return []

@@ -1,4 +1,4 @@
-"""What a training run tells people, whatever the stage: the plan before, the table after."""
+"""Console output of a training run: notes, the table of figures, samples; and evaluation.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -40,9 +40,9 @@ def show_samples(title: str, rows: Sequence[Mapping[str, Any]], cells: Sequence[
 
 
 def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, float]) -> None:
-    """What the probes measured last: the held-out examples first, then each other; and what is not defined, and why.
+    """Prints the probes' last metrics, those of held-out examples first, and reasons of undefined ones.
 
-    `before` has figures of before step 1 by their full names, which stand beside the last ones, with the change.
+    `before` has the metrics before step 1 by full name: they are shown beside the last ones, with the change.
     """
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
@@ -62,18 +62,18 @@ def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, flo
 
 def _table_rows(name: str, probe: Probe, before: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
     now = probe.report.metrics
-    then = {metric: before[full_name(name, metric)] for metric in now if full_name(name, metric) in before}
+    first = {metric: before[full_name(name, metric)] for metric in now if full_name(name, metric) in before}
     for metric, label in probe.shown.items():
         if metric not in now:
             continue
         interval = metric == "accuracy" and "accuracy_low" in now
-        said = "accuracy (95% interval)" if interval else f"{name}: {label}" if name else label
+        shown = "accuracy (95% interval)" if interval else f"{name}: {label}" if name else label
         if not before:
-            yield said, _cell(metric, now)
-        elif metric not in then:
-            yield said, "", _cell(metric, now), ""
+            yield shown, _cell(metric, now)
+        elif metric not in first:
+            yield shown, "", _cell(metric, now), ""
         else:
-            yield said, _cell(metric, then), _cell(metric, now), f"{now[metric] - then[metric]:+.3f}"
+            yield shown, _cell(metric, first), _cell(metric, now), f"{now[metric] - first[metric]:+.3f}"
 
 
 def _cell(metric: str, metrics: Mapping[str, float]) -> str:
@@ -84,7 +84,7 @@ def _cell(metric: str, metrics: Mapping[str, float]) -> str:
 
 
 def overfitting(losses: Mapping[int, float]) -> list[str]:
-    """A line where the held-out loss, known after so many updates, was lower than it is after the last of them."""
+    """A warning if the held-out loss, by number of updates, was lower before the last update than after it."""
     if not losses:
         return []
     best, last = min(losses, key=lambda update: (losses[update], update)), max(losses)
@@ -98,7 +98,7 @@ def overfitting(losses: Mapping[int, float]) -> list[str]:
 
 
 def write_evaluation(report: Report, before: Mapping[str, float], run: Run) -> None:
-    """`evaluation.json`: what was measured, also before step 1, what is not defined, what was left out of a figure."""
+    """Writes `evaluation.json`: metrics now and before step 1, undefined ones, and what was left out of the others."""
     missing = {name: why for name, why in report.undefined.items() if name not in report.metrics}
     left_out = {name: why for name, why in report.undefined.items() if name in report.metrics}
     content = {"metrics": report.metrics, "before": dict(before), "undefined": missing, "left_out": left_out}

@@ -1,12 +1,11 @@
-"""The learning rate of each update, the same in every stage."""
+"""Learning-rate schedules, the same in every stage."""
 
 import math
 from collections.abc import Callable
 
 
 def learning_rate(peak: float, schedule: str, warmup: float, updates: int) -> Callable[[int], float]:
-    """The rate of each update, counted from 0: a linear warm-up, then a straight line or half a cosine to 0, or the
-    peak.
+    """The rate of each update, counted from 0: a linear warm-up, then linear or cosine decay to 0, or constant.
 
     `warmup` is a share of `updates` below 1, rounded up, or a number of them. The k-th of W such updates, counted from
     1, has the rate peak * k / W: an update at rate 0 would cost as much as any, and change nothing.

@@ -28,7 +28,7 @@ from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
-# what may differ between a run and its resumption: nothing of the training depends on it
+# may differ between a run and its resumption: the training does not depend on them
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
     *("save_total_limit", "resume", "reshard", "stall_timeout"),
@@ -36,29 +36,26 @@ FREE_SETTINGS = {
 
 
 class RecordedData(Protocol):
-    """What a run's folder records of its data."""
+    """The part of a dataset that a run's folder records."""
 
     @property
     def fingerprint(self) -> str:
-        """Of all rows in their order."""
-        ...
+        """Hash of all rows in their order."""
 
     @property
     def counts(self) -> dict[str, Any]:
-        """How many are used, and how many not, by reason."""
-        ...
+        """Numbers of rows that are used, and that are not by reason."""
 
     @property
     def rejections(self) -> Sequence[Rejection]:
         """Rows that cannot be used."""
-        ...
 
 
 @contextlib.contextmanager
-def kept_run(
+def open_run(
     config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData
 ) -> Iterator[tuple[Run, Supervisor, Path | None]]:
-    """The run's folder, locked; its supervisor; and the checkpoint that a former launch left, to go on from."""
+    """The run with its folder locked, its supervisor, and the checkpoint to resume from, if any."""
     facts = _facts(config, deepspeed, accumulation, data)
     start = find_start(config.output, facts, config.run.resume, config.run.reshard)
     run = raise_on_all_ranks(
@@ -85,14 +82,14 @@ def kept_run(
 
 
 def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData) -> dict[str, Any]:
-    """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
+    """Facts that a checkpoint must share to be resumed: settings that change the training, the launch and the data."""
     settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
     engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank
     return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
 def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | None = None):
-    """The model with what the settings freeze, recompute or add to it; see `record_size`."""
+    """The model frozen, checkpointed and with LoRA as the settings say; see `record_size`."""
     settings = plan.model
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with our batches, our normalisation and our probes. It owns the loop."""
+"""Hugging Face's Trainer, which owns the loop, with our batches, normalisation, probes and checkpoints."""
 
 import contextlib
 import math
@@ -41,14 +41,14 @@ class UpdateLoader(DataLoader):
 
 @final
 class ObjectiveTrainer(Trainer):
-    """Trains a model on an objective; every stage but RL.
+    """Trains a model on an objective, in every stage except RL.
 
     The loss of an update is the mean over its count (pairs, present labels, output tokens) on all ranks and
     micro-batches: each contributes its sum times the number of ranks (data parallel gradients are averaged) over that
     count.
-    With a supervisor it saves checkpoints, leaves when asked to, and stops before a loss or gradient that is not finite
+    With a supervisor it saves checkpoints, stops when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
-    `before` is what the probes measured before step 1, by full names; `losses` the held-out loss after so many updates.
+    `before` has the probes' metrics before step 1 by full name; `losses` the held-out loss by number of updates.
     """
 
     # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
@@ -80,7 +80,7 @@ class ObjectiveTrainer(Trainer):
             model=model,
             args=args,
             train_dataset=self.slots,
-            eval_dataset=self.slots,  # Trainer wants one; the probes hold what is evaluated
+            eval_dataset=self.slots,  # required by Trainer; the probes hold the rows
             data_collator=_as_is,  # type: ignore[arg-type]
             callbacks=[Progress(), *callbacks, StopWhenAsked(lambda: self.stopping)],
         )
@@ -111,7 +111,7 @@ class ObjectiveTrainer(Trainer):
         return self.lr_scheduler
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
-        """What the update's loss is the mean of, over all ranks; on the way, whether any rank was asked to leave."""
+        """The update's count over all ranks; the same reduction tells whether a rank was asked to stop."""
         asked = self.supervisor is not None and self.supervisor.asked_to_leave
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
@@ -119,33 +119,33 @@ class ObjectiveTrainer(Trainer):
         return int(count)
 
     def _prepare_inputs(self, inputs: Batch) -> Batch:
-        """As they are: `compute_loss` lays them on the device without waiting for it, as Trainer would."""
+        """Unchanged: `compute_loss` moves them to the device without blocking, as Trainer would not."""
         return inputs
 
     def training_step(self, model, inputs: Batch, num_items_in_batch=None) -> torch.Tensor:
-        """Forward and backward; under DeepSpeed the update too, which it skips where a gradient is not finite."""
+        """Forward and backward; under DeepSpeed the update too, which is skipped if a gradient is not finite."""
         if self.supervisor:
             self.supervisor.heartbeat(f"update {self.state.global_step + 1}")
         skipped = skipped_steps(self.model_wrapped)
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
         except torch.OutOfMemoryError as error:
-            refusal = InputError(_shape_that_did_not_fit(inputs))
+            refusal = InputError(_out_of_memory(inputs))
             refusal.alone = True
             raise refusal from error
-        if skipped_steps(self.model_wrapped) > skipped and not self.args.fp16:  # fp16 scales its loss down, and goes on
+        if skipped_steps(self.model_wrapped) > skipped and not self.args.fp16:  # fp16 scales its loss down
             self._stop_non_finite("a gradient that is not finite")
         return loss
 
     def compute_loss(self, model, inputs: Batch, return_outputs: bool = False, num_items_in_batch=None):
-        """This micro-batch's share of the update's loss. With the last of an update the run stops where any of them is
-        not finite on any rank: before its backward, which under DeepSpeed makes the update.
+        """This micro-batch's share of the update's loss. At the last one the run stops if any loss of the update is not
+        finite on any rank: before its backward, which under DeepSpeed makes the update.
         """
         device = self.args.device
         batch: Batch = {
             k: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()
         }
-        outputs = model(**{name: _laid(value, device) for name, value in inputs["inputs"].items()})
+        outputs = model(**{name: _to_device(value, device) for name, value in inputs["inputs"].items()})
         total, _ = self.objective.loss(outputs, batch)
         loss = total * world_size() / num_items_in_batch
         self._losses.append((loss.detach(), batch["origins"]))
@@ -156,7 +156,7 @@ class ObjectiveTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _get_grad_norm(self, model, grad_norm=None):
-        """The norm, before the update where DeepSpeed does not own it. Stops the run where it is not finite."""
+        """The norm before the update, which DeepSpeed owns if it is used. Stops the run if it is not finite."""
         norm = super()._get_grad_norm(model, grad_norm)
         scaled = getattr(self.accelerator, "scaler", None) is not None
         if not self.is_deepspeed_enabled and not scaled and not math.isfinite(float(norm)):
@@ -164,23 +164,23 @@ class ObjectiveTrainer(Trainer):
         return norm
 
     def _refuse_non_finite_losses(self) -> None:
-        """Stops the run where a loss of this update is not finite on any rank. Collective."""
+        """Stops the run if a loss of this update is not finite on any rank. Collective."""
         number = first_non_finite([loss for loss, _ in self._losses])
         if number is not None:
             loss, rows = self._losses[number]
             self._stop_non_finite("" if math.isfinite(loss.item()) else f"a loss of {loss.item()}", rows)
 
     def _stop_non_finite(self, what: str, rows: list[str] | None = None) -> None:
-        """Stops the run; without `rows` those of the whole update are named."""
+        """Stops the run and names the rows; by default all of the update."""
         if self.supervisor:
-            rows = [row for _, own in self._losses for row in own] if rows is None else rows
+            rows = [row for _, batch_rows in self._losses for row in batch_rows] if rows is None else rows
             self.supervisor.leave_non_finite(self.state.global_step, what, rows)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the training metrics since the last line, summed over ranks, and hands all to the run."""
+        """Adds the training metrics since the last line, summed over ranks, and passes all to the run."""
         if "loss" in logs:
             logs = {f"train/{name}": value for name, value in logs.items()} | self.metrics.line(self.state.global_step)
-        elif "train_loss" in logs:  # Trainer's own figure knows nothing of what was before a resume
+        elif "train_loss" in logs:  # Trainer's own mean begins at the resume
             if self.stopping:
                 return  # the run is not over
             logs = {"run/seconds": logs["train_runtime"], **self.metrics.mean_loss()}
@@ -229,15 +229,15 @@ class ObjectiveTrainer(Trainer):
 
     @property
     def module(self) -> torch.nn.Module:
-        """The model, without what wraps it to train."""
+        """The model without wrappers."""
         return self.accelerator.unwrap_model(self.model_wrapped)
 
     def whole_state(self) -> dict[str, torch.Tensor]:
-        """The model's weights on rank 0, whole, in fp32 where they were trained so; gathered on all ranks."""
+        """The whole weights on rank 0, in fp32 if they were trained in it. Collective."""
         state = whole_weights(self.module) if self.is_deepspeed_enabled else self.module.state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
-    # --- checkpoints: Trainer says when, lmgym/runs/checkpoints.py how
+    # --- checkpoints: Trainer decides when, lmgym/runs/checkpoints.py how
 
     def _save_checkpoint(self, model, trial) -> None:
         if self.supervisor:
@@ -248,10 +248,10 @@ class ObjectiveTrainer(Trainer):
                 )
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Trains, from a checkpoint where there is one; also one that lies after the last update.
+        """Trains from the beginning or from a checkpoint, which may be of the last update.
 
-        Without one the probes measure the model before step 1; a checkpoint has kept what they found then.
-        Raises RunStopped, once a checkpoint is saved, where a rank was asked to leave.
+        Without one the probes measure the model before step 1; a checkpoint has these metrics.
+        Raises RunStopped, once a checkpoint is saved, if a rank was asked to stop.
         """
         self.args.eval_on_start = checkpoint is None
         if checkpoint:
@@ -265,11 +265,11 @@ class ObjectiveTrainer(Trainer):
             self.supervisor.leave(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
-        if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update
+        if self.state.global_step < self.state.max_steps:  # Trainer would make one more update
             super()._run_epoch(**where)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """After DeepSpeed has loaded its part."""
+        """Called after DeepSpeed has loaded its part."""
         with loading(Path(checkpoint)) if checkpoint else contextlib.nullcontext():
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint and self.is_deepspeed_enabled:
@@ -283,17 +283,17 @@ class ObjectiveTrainer(Trainer):
             restore_random(Path(checkpoint), world_size(), self.args.seed, self.state.global_step)
 
 
-def _laid(value, device: torch.device):
-    """A tensor, or a packed batch of them, on a device."""
+def _to_device(value, device: torch.device):
+    """A tensor, or a packed batch of tensors, on a device."""
     return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value.to(device)
 
 
 def _as_is(batch: Batch) -> Batch:
-    """Slots hand out whole batches."""
+    """Slots return whole batches."""
     return batch
 
 
-def _shape_that_did_not_fit(inputs: Batch) -> str:
+def _out_of_memory(inputs: Batch) -> str:
     tensors = {name: value for name, value in inputs["inputs"].items() if isinstance(value, torch.Tensor)}
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in tensors.items()) or "packed"
     return (

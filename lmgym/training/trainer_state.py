@@ -1,12 +1,12 @@
-"""What a checkpoint of Hugging Face's Trainer holds, under any of our engines, and how it comes back exactly.
+"""Checkpoints of Hugging Face's Trainer under any of our engines, written and restored exactly.
 
     model.safetensors, optimizer.pt   plain and DDP: rank 0's, equal on all
     global_step*/                     DeepSpeed's shards of each rank
     scheduler.pt, trainer_state.json
     rank-00000.pt                     of each rank: random numbers, and sums since the last line of metrics
 
-Trainer's own saving is not used: it is not atomic, goes on silently where a rank's random numbers are missing, and
-forgets the losses since the last line.
+Trainer's own saving is not used: it is not atomic, silently resumes without a rank's random state, and does not keep
+the losses since the last line.
 """
 
 import warnings
@@ -54,7 +54,7 @@ def read_model(trainer: Trainer, folder: Path) -> None:
 
 
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
-    """The caller's sums of this rank; by another number of ranks, rank 0 has those of all. Collective."""
+    """The caller's sums of this rank; with another number of ranks, rank 0 has the sums of all. Collective."""
     if ranks == ranks_of(folder):
         return raise_on_all_ranks(lambda: _sums(folder, rank()))
     every = raise_on_all_ranks(lambda: [_sums(folder, i) for i in range(ranks_of(folder))])
@@ -68,13 +68,13 @@ def _sums(folder: Path, number: int) -> dict[str, Any]:
 
 
 def refuse_unreadable_state(folder: Path) -> None:
-    """Raises InputError where Trainer could not read its own state."""
+    """Raises InputError if Trainer could not read its own state."""
     with loading(folder):
         TrainerState.load_from_json(str(folder / "trainer_state.json"))
 
 
 def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
-    """This rank's random numbers as they were; new ones, of seed and step, where there was another number of ranks."""
+    """Restores this rank's random state; with another number of ranks it is seeded by seed and step."""
     if ranks == ranks_of(folder):
         found = read_rank(folder, rank())
         with loading(folder):

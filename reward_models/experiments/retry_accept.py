@@ -6,11 +6,11 @@ deepspeed --num_gpus 2 reward_models/experiments/retry_accept.py --deepspeed con
 from lmgym.config import OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 
 CONFIG = RewardModelConfig(
     name="retry_accept",
-    data=DataConfig(
+    data=RewardDataConfig(
         "outputs/world/logs.parquet", eval_size=10000, train_size=12_000_000, max_length=256, probe_data="outputs/world"
     ),
     optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, epochs=2.0),

@@ -1,4 +1,4 @@
-"""Figures that say how good a reward model is.
+"""Metrics of reward models.
 
-May import lmgym; knows no trainer.
+May import lmgym, but no trainer.
 """

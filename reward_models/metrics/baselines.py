@@ -1,8 +1,8 @@
-"""What a scorer of users' logs is compared with: the reply's length, a bag of words, and an oracle.
+"""Baselines for scorers of users' logs: the reply's length, a bag of words, and an oracle.
 
 Each is a logistic regression for each of the six bits of `convo_joint`, fitted to the same logs; its score is the mean
 of the six probabilities, as that experiment's. The oracle sees the features that the hidden utility is made of
-(`lmgym/world/utility.py`) instead of a text: what a scorer could reach that reads perfectly.
+(`lmgym/world/utility.py`) instead of a text: an upper bound.
 """
 
 import json
@@ -62,7 +62,7 @@ def _seed(folder: Path) -> int:
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} is no world: {error}; make one with `lmgym world --output {folder}`") from error
     if world["version"] != VERSION:
-        raise InputError(f"{folder} is of world version {world['version']}, this is {VERSION}; make it anew")
+        raise InputError(f"{folder} is of world version {world['version']}, this is {VERSION}; make it again")
     return world["seed"]
 
 
@@ -75,16 +75,16 @@ def _length(replies: Sequence[str]) -> np.ndarray:
 def _bag_of_words(
     conversations: Sequence[Conversation], replies: Sequence[str]
 ) -> Callable[[Sequence[Conversation], Sequence[str]], Inputs]:
-    """Counts of the reply's words, and apart of the conversation's."""
+    """Counts of the reply's words and of the conversation's, separately."""
     bags = [CountVectorizer(token_pattern=WORDS) for _ in range(2)]
     bags[0].fit(replies)
-    bags[1].fit(map(_said, conversations))
+    bags[1].fit(map(_words, conversations))
     return lambda chats, texts: scipy.sparse.hstack(
-        [bags[0].transform(texts), bags[1].transform(map(_said, chats))], format="csr"
+        [bags[0].transform(texts), bags[1].transform(map(_words, chats))], format="csr"
     )
 
 
-def _said(conversation: Conversation) -> str:
+def _words(conversation: Conversation) -> str:
     return " ".join([conversation.persona, *(turn.text for turn in conversation.turns)])
 
 

@@ -1,6 +1,6 @@
-"""Labelled sets of transcripts that a scorer is judged on during training; one file each in the `--probe_data` folder.
+"""Labelled sets of transcripts for evaluation during training; one file each in the `--probe_data` folder.
 
-`text` is a whole transcript that ends in the bot's reply. What a set measures is in reward_models/metrics/outcomes.py.
+`text` is a whole transcript that ends in the bot's reply. Their measures are in outcomes.py and rankings.py.
 """
 
 import math
@@ -17,15 +17,10 @@ from lmgym.data.rejections import NO_REPLY, NO_VALUE, UNFIT, Rejection, Tally, t
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.text import Conversation, Replies, from_transcript
+from reward_models.metrics.figures import Metrics
 from reward_models.metrics.labels import FLAG
-from reward_models.metrics.outcomes import (
-    Metrics,
-    gold_correlation,
-    human_ranking,
-    reject_worst,
-    retention,
-    retry_continue,
-)
+from reward_models.metrics.outcomes import gold_correlation, retention, retry_continue
+from reward_models.metrics.rankings import human_ranking, reject_worst
 
 ColumnsByName = Mapping[str, np.ndarray]
 RANK = "rank (lower is better)"
@@ -40,7 +35,7 @@ class Evaluation:
     columns: Mapping[str, Kind]
     measure: Callable[[np.ndarray, ColumnsByName], Metrics]
     shown: Mapping[str, str] = field(default_factory=dict)
-    """figures of the table at a run's end, with what they are called there"""
+    """figures of the table at a run's end, with their labels"""
     group: str = ""
     """a column of which rows of one value stay together"""
     nullable: tuple[str, ...] = ()
@@ -109,7 +104,7 @@ class EvaluationSet:
 
     @property
     def left_out(self) -> str:
-        """How many rows, and why; empty where none are."""
+        """Number of rows and reasons in words; empty if there are none."""
         found = self.tally
         return f"{sum(found.rejected.values()):,} of {found.rows:,} rows left out: {found.reasons}" * bool(found.first)
 
@@ -149,10 +144,10 @@ def read_evaluation(path: Path, evaluation: Evaluation, rows: int, tokenizer, ma
             fitting.append((row, conversation, replies))
         else:
             rejections.append(Rejection(*found.place(row), "text", replies, UNFIT))
-    told = tally(rejections, len(fitting) + len(rejections))
+    counts = tally(rejections, len(fitting) + len(rejections))
     if not fitting:
         raise InputError(
-            f"{one_line(str(path))} has no usable row: {told.line}; needed: text as in "
+            f"{one_line(str(path))} has no usable row: {counts.line}; needed: text as in "
             f'"User: hi\\nBot: hello", of at most --max_length tokens{_first(rejections)}'
         )
     selected = _select(found, [row for row, _, _ in fitting], [chat for _, chat, _ in fitting])
@@ -160,7 +155,7 @@ def read_evaluation(path: Path, evaluation: Evaluation, rows: int, tokenizer, ma
         evaluation.measure(np.arange(len(fitting), dtype=np.float64), selected)
     except (ValueError, TypeError) as error:
         raise InputError(f"{one_line(str(path))}: {one_line(str(error))}") from error
-    return EvaluationSet(evaluation, [replies for _, _, replies in fitting], selected, told)
+    return EvaluationSet(evaluation, [replies for _, _, replies in fitting], selected, counts)
 
 
 def _first(rejections: list[Rejection]) -> str:
@@ -168,7 +163,7 @@ def _first(rejections: list[Rejection]) -> str:
 
 
 def _first_rows(found: Columns, rows: int, evaluation: Evaluation) -> tuple[np.ndarray, list[Rejection]]:
-    """(the usable ones of the first rows, the others as rejections); without the groups that go on behind them."""
+    """(usable rows, rejections) of the first rows, without groups that continue after them."""
     import pyarrow.compute as compute
 
     first = np.arange(min(rows, len(found.line)))
@@ -188,7 +183,7 @@ def _first_rows(found: Columns, rows: int, evaluation: Evaluation) -> tuple[np.n
 
 
 def _select(found: Columns, rows: list[int], conversations: list[Conversation]) -> dict[str, np.ndarray]:
-    """The columns at these rows, with a number of each distinct conversation where the set has none of its own."""
+    """The columns at these rows, with a number of each distinct conversation as prompt_id unless the set has one."""
     columns = {name: found.table[name].take(rows).to_numpy() for name in found.table.column_names if name != "text"}
     if "prompt_id" not in columns:
         numbers: dict[Conversation, int] = {}
@@ -199,7 +194,7 @@ def _select(found: Columns, rows: list[int], conversations: list[Conversation]) 
 
 
 def split_reply(text: str | None) -> tuple[Conversation, str] | None:
-    """A transcript as the conversation and the bot's reply that ends it; None where it ends otherwise."""
+    """A transcript as a conversation and the bot's reply at its end; None if it does not end in one."""
     chat = from_transcript(text or "")
     if len(chat.turns) < 2 or chat.turns[-1].speaker != "bot" or not chat.turns[-1].text:
         return None

@@ -1,4 +1,4 @@
-"""How logits meet the labels of held-out rows: accuracy, AUC and correlation, overall and within users and prompts.
+"""Metrics of logits against labels: accuracy, AUC and correlation, overall and within users and prompts.
 
 Behaviour is mostly a trait of its user: a scorer that only recognises users has a high overall figure and none within.
 """
@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from reward_models.metrics.figures import Metrics
 from reward_models.metrics.labels import MISSING
-from reward_models.metrics.outcomes import Metrics, gold_correlation
+from reward_models.metrics.outcomes import gold_correlation
 from reward_models.metrics.rank_statistics import dense_ranks, group_codes, ordered_pairs, tie_blocks
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What users did after a reply, as labels of that reply. Pure functions of columns; null is NaN in all of them.
+"""Labels of a reply by what its user did next. Pure functions of columns, null as NaN.
 
 A missing label is -100 among classes (torch's own ignore_index) and NaN among numbers: losses leave it out. The four
 labels are those of Chai's open reward models (lmgym, 2023), but for a time that is not known: there it counted as a
@@ -17,7 +17,7 @@ MISSING = -100
 MOST_MESSAGES = 200
 
 FLAG = Kind("number", "0, 1 or null", lambda values: (values == 0) | (values == 1))
-# nobody writes a thousand million messages, waits for three hundred years, or e^1000 times the usual time
+# generous limits: 10^9 messages, 300 years, e^1000 times the usual time
 COUNT = Kind("number", "counts of 0 to 1e9, or null", lambda values: (values >= 0) & (values <= 1e9))
 SECONDS = Kind(
     "number",
@@ -100,7 +100,7 @@ def _checked(name: str, values: ArrayLike, kind: Kind) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Label:
-    """What a reply is labelled with: a function of columns (null is NaN) to [rows] or [rows, labels].
+    """A label of replies: a function of columns (null is NaN) to [rows] or [rows, labels].
 
     `names` are of the labels: one, or one a column of the result.
     """

@@ -1,4 +1,4 @@
-"""What a scorer's margins over pairs say: accuracy with its interval, calibration, and how much of it is length.
+"""Metrics of a scorer's margins over pairs: accuracy with its interval, calibration, and length bias.
 
 Design decisions:
 - Pure numpy over one entry a pair, gathered from all ranks without duplicates: nothing here is a mean of batch means.
@@ -36,7 +36,7 @@ def pair_metrics(
     bootstrap_samples: int = 1000,
     seed: int = 0,
 ) -> Report:
-    """What scores[pairs] of chosen and rejected replies say about a scorer; lengths are of the replies, in tokens.
+    """Metrics of scores[pairs] of chosen and rejected replies; lengths are of the replies, in tokens.
 
     `accuracy` counts a tie as wrong (RewardBench, Lambert et al. 2024) and `ties` is their share;
     `accuracy_low` and `accuracy_high` are a 95% percentile bootstrap over prompts (Efron 1979), which has no width
@@ -91,7 +91,7 @@ def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[
 def _check_pairs(**columns: NDArray) -> None:
     shapes = {name: column.shape for name, column in columns.items()}
     if len(set(shapes.values())) > 1 or columns["chosen"].ndim != 1:
-        raise ValueError(f"arrays of shapes {shapes}; needed: one entry a pair in each; gather them all alike")
+        raise ValueError(f"arrays of shapes {shapes}; needed: one entry a pair in each; gather all in the same way")
     if not len(columns["chosen"]):
         raise ValueError("0 pairs; needed at least 1; check the split and the filter of the evaluation rows")
 

@@ -3,7 +3,7 @@
 Design decisions:
 - Rows of one group and one value form a block: ties are counted block by block, so that AUC and ranks are exact.
 - Values come as dense ranks: integers compare and subtract exactly where floats may overflow.
-- Here an undefined figure is NaN; whoever publishes it replaces it by a reason.
+- An undefined figure is NaN here; callers replace it by a reason.
 """
 
 from typing import NamedTuple
@@ -84,7 +84,7 @@ def average_ranks(values: Floats) -> Floats:
 
 
 def pearson(a: Floats, b: Floats) -> float:
-    """Correlation of two columns that both vary; constant ones are the caller's to exclude."""
+    """Correlation of two columns that both vary; callers exclude constant ones."""
     a, b = a - a.mean(), b - b.mean()
     return float((a / np.linalg.norm(a)) @ (b / np.linalg.norm(b)))
 
@@ -95,7 +95,7 @@ def spearman(a: Floats, b: Floats) -> float:
 
 
 def ordered_pairs(blocks: TieBlocks, positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> tuple[Floats, Ints]:
-    """How many (positive, negative) pairs inside each group are ordered rightly, and how many there are: [groups] each.
+    """(number of rightly ordered (positive, negative) pairs, number of pairs) inside each group: [groups] each.
 
     positive, negative: [rows], a row may be neither. A pair is right if the positive row has the higher value, a tie
     is half right: their ratio is the AUC (Mann and Whitney 1947).

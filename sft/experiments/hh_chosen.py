@@ -6,12 +6,12 @@ deepspeed --num_gpus 2 sft/experiments/hh_chosen.py --deepspeed configs/zero2.js
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from sft.config import DataConfig, SftConfig
+from sft.config import SftConfig, SftDataConfig
 
 CONFIG = SftConfig(
     name="hh_chosen",
     policy=ModelConfig(model="gpt2", precision="bf16"),
-    data=DataConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
+    data=SftDataConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
     optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, micro_batch=8, epochs=1.0),
 )
 

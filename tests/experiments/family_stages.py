@@ -17,9 +17,8 @@ from launching import words
 from ppo_in_process import PLAIN, train_small
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
-from reward_models.config import DataConfig, RewardModelConfig
-from sft.config import DataConfig as ChatsConfig
-from sft.config import SamplesConfig, SftConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
+from sft.config import SamplesConfig, SftConfig, SftDataConfig
 
 RATE, UPDATES, UNFROZEN, TEMPERATURE = 0.1, 2, 2, 0.7
 FROZEN = LAYERS - UNFROZEN
@@ -48,7 +47,7 @@ def reward_config(
     return RewardModelConfig(
         "reward",
         ModelConfig(str(model), precision="fp32"),
-        DataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        RewardDataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
         OPTIMIZER,
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
         TrainerConfig(packed=packed, log_updates=1),
@@ -60,7 +59,7 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
     return SftConfig(
         "sft",
         ModelConfig(str(model), precision="fp32"),
-        ChatsConfig(str(chats), eval_size=8, max_length=128),
+        SftDataConfig(str(chats), eval_size=8, max_length=128),
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),

@@ -28,10 +28,9 @@ from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from reward_models.config import DataConfig as PairData
-from reward_models.config import RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.pairwise import PairTask
-from sft.config import DataConfig, SftConfig
+from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -78,17 +77,17 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
     accumulation = 2 // world_size()
     with Run.start(folder, {}, 0, "none", is_main=rank() == 0) as run:
         if stage == "reward_models":
-            pairs = PairData(given["pairs"], given["pairs"], max_length=128)
+            pairs = RewardDataConfig(given["pairs"], given["pairs"], max_length=128)
             scoring = RewardModelConfig("look", ModelConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
             rows = PairTask().prepare(scoring, tokenizer)
             plan = TrainingPlan(scoring, scoring.scorer, deepspeed, accumulation, tokenizer, rows, [])
-            trainer = reward_models.train.make_trainer(reward_models.check.Plan(plan, []), PairTask(), run)
+            trainer = reward_models.train.make_trainer(reward_models.check.RewardModelPlan(plan, []), PairTask(), run)
         else:
-            chats = DataConfig(given["chats"], eval_size=4, max_length=128)
+            chats = SftDataConfig(given["chats"], eval_size=4, max_length=128)
             talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, **settings)
             rows = CHAT.prepare(talking, tokenizer)
             plan = TrainingPlan(talking, talking.policy, deepspeed, accumulation, tokenizer, rows, [])
-            trainer = sft.train.make_trainer(sft.check.Plan(plan, [], {}), CHAT, run)
+            trainer = sft.train.make_trainer(sft.check.SftPlan(plan, [], {}), CHAT, run)
         trainer.add_callback(look)
         trainer.train()
     AcceleratorState._reset_state()  # the next trainer has another config

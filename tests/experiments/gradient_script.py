@@ -18,8 +18,8 @@ from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from reward_models import train
-from reward_models.check import Plan
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.check import RewardModelPlan
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.pairwise import PairTask
 from reward_models.tasks import Task, TaskData
 
@@ -41,7 +41,7 @@ def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **op
     return RewardModelConfig(
         name="gradients",
         scorer=ModelConfig(model=str(model), precision="fp32"),
-        data=DataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
+        data=RewardDataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
         optimizer=OptimizerConfig(learning_rate=0.0, max_grad_norm=1e9, **optimizer),
         run=RunConfig(output=str(folder), tracking="none", eval_updates=10_000),
         trainer=TrainerConfig(log_updates=1),
@@ -61,7 +61,7 @@ def gradients(
     config = make_config(folder, model, dataset, evaluation, **optimizer)
     tokenizer = load_tokenizer(config.scorer.model)
     data = task.prepare(config, tokenizer)
-    plan = Plan(TrainingPlan(config, config.scorer, None, accumulation, tokenizer, data, []), [])
+    plan = RewardModelPlan(TrainingPlan(config, config.scorer, None, accumulation, tokenizer, data, []), [])
     capture = Capture()
     with Run.start(config.output, {}, 0, "none", is_main=rank() == 0) as run:
         trainer = train.make_trainer(plan, task, run)

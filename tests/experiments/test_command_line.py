@@ -21,7 +21,7 @@ from launching import (
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
 from lmgym.runs.flags import override
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.experiments.hh_pairwise import CONFIG
 
 # --- looking before leaping
@@ -93,7 +93,7 @@ def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path,
     return RewardModelConfig(
         name="bad",
         scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
-        data=DataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
+        data=RewardDataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
         optimizer=OptimizerConfig(global_batch=4, micro_batch=1, max_updates=1),
         run=RunConfig(output=str(tmp_path / "output"), tracking="none"),
     )

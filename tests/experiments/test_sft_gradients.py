@@ -13,8 +13,8 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from sft import train
-from sft.check import Plan
-from sft.config import DataConfig, SftConfig
+from sft.check import SftPlan
+from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 
 
@@ -26,7 +26,7 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
     config = SftConfig(
         "gradients",
         ModelConfig(str(small_models["qwen3"]), precision="fp32"),
-        DataConfig(str(chats_file), eval_size=4, max_length=128),
+        SftDataConfig(str(chats_file), eval_size=4, max_length=128),
         OptimizerConfig(
             learning_rate=0.0, max_grad_norm=1e9, global_batch=rows, micro_batch=rows // accumulation, max_updates=1
         ),
@@ -35,7 +35,7 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
     )
     tokenizer = load_tokenizer(config.policy.model)
     data = CHAT.prepare(config, tokenizer)
-    plan = Plan(TrainingPlan(config, config.policy, None, accumulation, tokenizer, data, []), [], {})
+    plan = SftPlan(TrainingPlan(config, config.policy, None, accumulation, tokenizer, data, []), [], {})
     capture = Capture()
     with Run.start(config.output, {}, 0, "none") as run:
         trainer = train.make_trainer(plan, CHAT, run)

@@ -8,7 +8,7 @@ import pytest
 from demo_pairs import write_demo_pairs
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 
 
@@ -23,7 +23,7 @@ def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
     return RewardModelConfig(
         name="learning",
         scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
-        data=DataConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
+        data=RewardDataConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
         optimizer=OptimizerConfig(learning_rate=5e-3, epochs=2, global_batch=16, micro_batch=8),
         run=RunConfig(output=str(folder / "out"), tracking="none"),
     )

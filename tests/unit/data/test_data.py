@@ -16,7 +16,7 @@ from lmgym.data.rows import fingerprint, split_by_prompt, without_prompts
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.data import tokenize_pairs
 
 
@@ -303,7 +303,10 @@ def test_truncated_pairs_are_counted_and_those_that_cannot_fit_are_recorded(toke
 
 def config(model: Path, dataset: Path, **data) -> RewardModelConfig:
     return RewardModelConfig(
-        "x", ModelConfig(str(model)), DataConfig(str(dataset), **{"max_length": 128} | data), OptimizerConfig(seed=1)
+        "x",
+        ModelConfig(str(model)),
+        RewardDataConfig(str(dataset), **{"max_length": 128} | data),
+        OptimizerConfig(seed=1),
     )
 
 

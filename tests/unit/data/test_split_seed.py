@@ -13,13 +13,12 @@ from ppo.config import PPOConfig, RolloutConfig
 from ppo.task_setups import app_conversations, text_with_function
 from reward_models.behaviour import BehaviourTask
 from reward_models.check import check_settings
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
 from reward_models.objectives import CROSS_ENTROPY
 from reward_models.pairwise import PairTask
-from sft.config import DataConfig as ChatData
-from sft.config import SftConfig
+from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 
 Prepare = Callable[[OptimizerConfig], tuple[str, list]]
@@ -27,7 +26,7 @@ Prepare = Callable[[OptimizerConfig], tuple[str, list]]
 
 
 def scorer(model: Path, tokenizer, task, **data) -> Prepare:
-    settings = DataConfig(**{"max_length": 200, **data})
+    settings = RewardDataConfig(**{"max_length": 200, **data})
 
     def prepare(optimizer: OptimizerConfig) -> tuple[str, list]:
         found = task.prepare(RewardModelConfig("x", ModelConfig(str(model)), settings, optimizer), tokenizer)
@@ -55,7 +54,7 @@ def prepare(request, small_models, demo_file: Path, chats_file: Path, write_log,
     if request.param == "chats":
 
         def chats(optimizer: OptimizerConfig) -> tuple[str, list]:
-            data = ChatData(str(chats_file), eval_size=8, train_size=12)
+            data = SftDataConfig(str(chats_file), eval_size=8, train_size=12)
             found = CHAT.prepare(SftConfig("x", ModelConfig(str(model)), data, optimizer), tokenizer)
             return found.fingerprint, [example.origin for example in found.evaluation]
 

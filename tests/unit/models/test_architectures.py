@@ -15,10 +15,9 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from ppo.check import check_models
 from ppo.config import PPOConfig
-from reward_models.config import DataConfig as RewardDataConfig
-from reward_models.config import RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import DataConfig, SamplesConfig, SftConfig
+from sft.config import SamplesConfig, SftConfig, SftDataConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -59,7 +58,7 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
             RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=64), steps, run)
         ),
         "sft": lambda: train_sft(
-            SftConfig("s", model, DataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
+            SftConfig("s", model, SftDataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
         ),
         "ppo": lambda: check_models(PPOConfig("p", model), tokenizer),
         "chat": lambda: load_causal(folder),

@@ -24,10 +24,9 @@ from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
-from reward_models.config import DataConfig as RewardDataConfig
-from reward_models.config import RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import DataConfig, SamplesConfig, SftConfig
+from sft.config import SamplesConfig, SftConfig, SftDataConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -39,7 +38,7 @@ def stages(folder: Path, chats: Path, pairs: Path, scorer: Path, output: Path) -
     """A dry run of every stage that trains."""
     model, run = ModelConfig(str(folder), precision="fp32"), RunConfig(str(output), tracking="none", dry_run=True)
     steps = OptimizerConfig(global_batch=4, micro_batch=2, max_updates=1)
-    data, few = DataConfig(str(chats), max_length=128, eval_size=8), SamplesConfig(sample_prompts=2, sample_tokens=2)
+    data, few = SftDataConfig(str(chats), max_length=128, eval_size=8), SamplesConfig(sample_prompts=2, sample_tokens=2)
     rollout = RolloutConfig(str(chats), eval_size=2, num_rollouts=4, max_new_tokens=2)
     return {
         "reward models": lambda: train_pairwise(

@@ -38,5 +38,5 @@ def test_another_version_is_refused(folder: Path, tmp_path: Path) -> None:
         baselines(tmp_path)
     record = json.loads((folder / "world.json").read_text()) | {"version": "0.9"}
     (tmp_path / "world.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"version 0\.9.*make it anew"):
+    with pytest.raises(InputError, match=r"version 0\.9.*make it again"):
         baselines(tmp_path)

@@ -19,7 +19,7 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Replies, Turn
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.kwise import KwiseTask, validate_groups
 from reward_models.logs import TokenRows
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, FLAG, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
@@ -42,7 +42,7 @@ def prepare(small_models, tokenizer):
     """`task.prepare` on a file with changed settings."""
 
     def go(task, path: Path, **data) -> TaskData:
-        settings = DataConfig(str(path), **{"max_length": 128, "eval_size": 0.25} | data)
+        settings = RewardDataConfig(str(path), **{"max_length": 128, "eval_size": 0.25} | data)
         config = RewardModelConfig("x", ModelConfig(str(small_models["gpt2"])), settings, OptimizerConfig(seed=3))
         return task.prepare(config, tokenizer)
 
@@ -245,7 +245,7 @@ def test_many_users_of_one_row_each_are_split_at_once(tmp_path: Path, write_log)
     )
     pq.write_table(table, tmp_path / "logs.parquet")
     log = read_log(str(tmp_path / "logs.parquet"), "train", MESSAGES_FIRST_DAYS)
-    train, held_out, unused = limit_and_split(log, DataConfig(eval_size=0.1, rows_per_user=1), seed=0)
+    train, held_out, unused = limit_and_split(log, RewardDataConfig(eval_size=0.1, rows_per_user=1), seed=0)
     assert (len(train), len(held_out), unused) == (180_000, 20_000, 0)
     assert not len(np.intersect1d(train, held_out))
 

@@ -10,14 +10,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from reward_models.metrics.outcomes import (
-    Metrics,
-    gold_correlation,
-    human_ranking,
-    reject_worst,
-    retention,
-    retry_continue,
-)
+from reward_models.metrics.figures import Metrics
+from reward_models.metrics.outcomes import gold_correlation, retention, retry_continue
+from reward_models.metrics.rankings import human_ranking, reject_worst
 
 pytestmark = pytest.mark.filterwarnings("error")  # no figure is worth a RuntimeWarning
 

@@ -17,7 +17,7 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, share_prefix
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import DataConfig, RewardModelConfig
+from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.metrics.evaluations import GOLD, RANK, RANKING, REJECT, RETENTION, RETRY, read_evaluation
 from reward_models.metrics.label_metrics import label_metrics
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MESSAGES_FIRST_DAYS
@@ -56,7 +56,7 @@ def test_the_held_out_probe_is_the_scorer_and_plain_functions(
 ) -> None:
     task, model = TASKS[kind], models[TASKS[kind].outputs]
     columns = write_log(tmp_path / "logs.parquet")
-    settings = DataConfig(str(tmp_path / "logs.parquet"), max_length=128, eval_size=60)
+    settings = RewardDataConfig(str(tmp_path / "logs.parquet"), max_length=128, eval_size=60)
     config = RewardModelConfig("x", ModelConfig(str(small_models["llama"])), settings, OptimizerConfig())
     data = task.prepare(config, tokenizer)
     probe = task.probe(data, model, tokenizer.pad_token_id, batch_tokens=300)

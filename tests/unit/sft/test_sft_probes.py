@@ -17,7 +17,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from sft.check import read_prompts
-from sft.config import DataConfig, SamplesConfig, SftConfig
+from sft.config import SamplesConfig, SftConfig, SftDataConfig
 from sft.objectives import NextToken, SoftTargets
 from sft.probes import HeldOutProbe, SampleProbe, SamplePrompt, sampling_of
 from sft.tasks import CHAT, SftTask
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def config_of(model: Path, data: Path, **samples) -> SftConfig:
     return SftConfig(
-        "x", ModelConfig(str(model)), DataConfig(str(data), max_length=200), samples=SamplesConfig(**samples)
+        "x", ModelConfig(str(model)), SftDataConfig(str(data), max_length=200), samples=SamplesConfig(**samples)
     )
 
 

@@ -7,7 +7,7 @@ from chat_texts import CHATML, FORGETFUL, character_tokenizer, chat_of
 
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, render, tokenize_texts
-from sft.conversations import Chat
+from sft.conversations import TrainingChat
 from sft.report import marked
 from sft.tokenization import Example, tokenize_chats
 
@@ -15,7 +15,7 @@ from sft.tokenization import Example, tokenize_chats
 CONTRARY = "{%- if add_generation_prompt -%}{{ 'A:' }}{%- else -%}{{ messages[-1].content }}{%- endif -%}"
 
 
-def only(chat: Chat, tokenizer, max_length: int = 1000) -> Example:
+def only(chat: TrainingChat, tokenizer, max_length: int = 1000) -> Example:
     [example], rejections = tokenize_chats([chat], tokenizer, max_length)
     assert rejections == []
     return example
@@ -161,7 +161,7 @@ def test_each_output_is_in_one_row_whatever_the_length_and_the_template() -> Non
 def test_a_teachers_prompt_loses_its_oldest_turns() -> None:
     tokenizer = character_tokenizer()
     turns = tuple(Turn("bot" if i % 2 else "user", f"line {i}") for i in range(5))
-    chat = Chat(Conversation(turns), (), tokens=(5, 6, 7), logprobs=(0.0, 0.0, 0.0), field="tokens")
+    chat = TrainingChat(Conversation(turns), (), tokens=(5, 6, 7), logprobs=(0.0, 0.0, 0.0), field="tokens")
     example = only(chat, tokenizer, max_length=24)
     assert tokenizer.decode(example.ids[:-2]) == "User: line 4\nBot:"
     assert (example.replies.dropped_turns, len(example.targets)) == (4, 3)
@@ -171,7 +171,9 @@ def test_a_teachers_tokens_are_targets_as_given_with_its_probabilities() -> None
     tokenizer = character_tokenizer()
     ids = tokenize_texts(tokenizer, ["ab"])[0]
     prompt = Conversation((Turn("user", "hi"),))
-    chat = Chat(prompt, (), tokens=(*ids, tokenizer.eos_token_id), logprobs=(math.log(0.5), 0.0, -1.0), field="tokens")
+    chat = TrainingChat(
+        prompt, (), tokens=(*ids, tokenizer.eos_token_id), logprobs=(math.log(0.5), 0.0, -1.0), field="tokens"
+    )
     example = only(chat, tokenizer)
     assert marked(example, tokenizer) == "User: hi\nBot:[ab</s>]"
     assert example.probabilities == pytest.approx([0.5, 1.0, math.exp(-1)])
@@ -180,7 +182,9 @@ def test_a_teachers_tokens_are_targets_as_given_with_its_probabilities() -> None
 
 def test_a_teachers_token_that_the_tokenizer_does_not_have_is_named() -> None:
     tokenizer = character_tokenizer()
-    chat = Chat(Conversation((Turn("user", "hi"),)), (), tokens=(5, 9999), logprobs=(0.0, 0.0), line=3, field="tokens")
+    chat = TrainingChat(
+        Conversation((Turn("user", "hi"),)), (), tokens=(5, 9999), logprobs=(0.0, 0.0), line=3, field="tokens"
+    )
     rows, [rejection] = tokenize_chats([chat], tokenizer, 100)
     assert rows == []
     assert rejection.field == "tokens"

@@ -40,7 +40,7 @@ def test_a_disk_holds_the_checkpoints_one_in_the_making_and_the_model(disk_of_16
     with pytest.raises(InputError) as caught:
         refuse_small_disk(disk_of_16_mib, quarter, quarter, 5)
     assert str(caught.value) == (
-        f"{disk_of_16_mib} has 16.0 MiB free; needed: 19.0 MiB for 5 checkpoints of 3.0 MiB, one in the making, and "
+        f"{disk_of_16_mib} has 16.0 MiB free; needed: 19.0 MiB for 5 checkpoints of 3.0 MiB, one being written, and "
         "the model; free space, name another --output, or use a smaller --save_total_limit"
     )
     refuse_small_disk(disk_of_16_mib, quarter, 0, 14)  # 15 * 1 + 1: where nothing is trained, no moments

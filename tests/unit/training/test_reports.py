@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 from attacks import ATTACKS, drives
 
-import ppo.evaluation
 import reward_models.report
 import sft.report
-from lmgym.training.reporting import show_notes
+from lmgym.training.reporting import show_notes, show_samples
 
 
 class Letters:
@@ -50,9 +49,9 @@ def test_rows_of_reward_models_are_shown_harmlessly(name: str, suffixes: int, ca
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_samples_of_ppo_are_shown_harmlessly(name: str, capsys) -> None:
-    row = {"prompt": ATTACKS[name], "reply": f"[/b]{ATTACKS[name]}", "tokens": 3, "reward": None, "scores": {}}
-    ppo.evaluation.show_replies([row], 4, "greedy")
+def test_samples_are_shown_harmlessly(name: str, capsys) -> None:
+    row = {"prompt": ATTACKS[name], "reply": f"[/b]{ATTACKS[name]}"}
+    show_samples(ATTACKS[name], [row], [{ATTACKS[name]: ATTACKS[name]}])
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert drives(shown) == []
