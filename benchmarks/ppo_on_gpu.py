@@ -36,7 +36,7 @@ from shapes import random_model, read_shape
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.generation import steps
-from lmgym.models.heads import Float32Head
+from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import reward_and_advance

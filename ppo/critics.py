@@ -9,7 +9,7 @@ from torch import nn
 
 from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
-from lmgym.models.heads import head_name
+from lmgym.models.classifiers import head_name
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import below, replaced, save_plain

@@ -17,7 +17,7 @@ import torch
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
-from lmgym.models.forward.packed_rows import PackedRows, pack_rows
+from lmgym.models.forward.packed_rows import PackedRows, pack_last_tokens, pack_rows
 from lmgym.models.memory import GIB
 from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
 from ppo.config import PPOConfig
@@ -103,7 +103,7 @@ class Experience:
         rows = rollouts.final_rows
         batches = most_batches(len(rows), self.size)
         for chosen in similar_batches([len(row) for row in rows], self.size, batches):
-            laid = pack_rows([rows[i] for i in chosen] or [rollouts.rows[0]], [1] * max(1, len(chosen)), skip=0)
+            laid = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values = self.engine(laid.to(self.device))
             if len(chosen):
                 found[torch.from_numpy(rollouts.final_episodes[chosen])] = values.cpu()

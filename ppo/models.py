@@ -19,11 +19,11 @@ from torch import nn
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.errors import InputError
 from lmgym.models.config_fields import layer_count, width
-from lmgym.models.forward.anatomy import Anatomy, examine, find_blocks
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
+from lmgym.models.forward.structure import DecoderStructure, find_blocks, inspect_decoder
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR, round_weights
 from lmgym.models.quantized import bits_of
@@ -39,16 +39,16 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0,
-        anatomy: Anatomy | None = None,
+        structure: DecoderStructure | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.critic = policy, critic
-        self.decoder = Decoder(self.causal, anatomy)
+        self.decoder = Decoder(self.causal, structure)
         self.critic_decoder = None if critic is None else Decoder(critic)
         self.value_head = ValueHead(width(self.causal.config), seed) if critic is None else None
         self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
         if frozen_layers:
-            freeze_below(self.causal, frozen_layers, self.decoder.anatomy)
+            freeze_below(self.causal, frozen_layers, self.decoder.structure)
         self.eval()
 
     def train(self, mode: bool = True) -> "ActorCritic":
@@ -67,7 +67,7 @@ class ActorCritic(nn.Module):
 
     def trunk(self, rows: PackedRows) -> torch.Tensor:
         """States [N, W] of all tokens below the first layer that is trained."""
-        return self.decoder.below(rows, self.frozen_layers)
+        return self.decoder.hidden_after(rows, self.frozen_layers)
 
     def forward(
         self,
@@ -100,19 +100,19 @@ class ActorCritic(nn.Module):
         return logprobs, found
 
 
-def freeze_below(causal, layers: int, anatomy: Anatomy | None = None) -> None:
+def freeze_below(causal, layers: int, structure: DecoderStructure | None = None) -> None:
     """Freezes what runs before the layers, the lowest `layers` and a tied head."""
-    for module in frozen_modules(causal, layers, anatomy):
+    for module in frozen_modules(causal, layers, structure):
         module.requires_grad_(False)
 
 
-def frozen_modules(causal, layers: int, anatomy: Anatomy | None = None) -> list[nn.Module]:
-    """What `num_layers_unfrozen` leaves as it is; without an anatomy, of what runs before the layers the embeddings."""
+def frozen_modules(causal, layers: int, structure: DecoderStructure | None = None) -> list[nn.Module]:
+    """Modules that `num_layers_unfrozen` freezes; without a structure, of those before the layers the embeddings."""
     blocks = causal.get_submodule(find_blocks(causal))
     head, words = causal.get_output_embeddings(), causal.get_input_embeddings()
     tied = [head] if head.weight is words.weight else []
     embeddings = [words, *(m for m in causal.modules() if isinstance(m, nn.Embedding) and m is not words)]
-    before = embeddings if anatomy is None else [causal.get_submodule(name) for name in anatomy.before_blocks]
+    before = embeddings if structure is None else [causal.get_submodule(name) for name in structure.before_blocks]
     return [*before, *blocks[:layers], *tied]
 
 
@@ -129,11 +129,11 @@ class Reference:
         """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
         if is_adapted(actor.policy):
             return None
-        frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.anatomy)
+        frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.structure)
         shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]
         model = copy.deepcopy(actor.causal, {id(module): module for module in shared})
         model.requires_grad_(False)
-        return cls(Decoder(model.eval(), actor.decoder.anatomy), actor.frozen_layers, actor.temperature)
+        return cls(Decoder(model.eval(), actor.decoder.structure), actor.frozen_layers, actor.temperature)
 
     def round(self, everything: bool) -> None:
         """bf16 weights: of all modules as under DeepSpeed, or of linear layers, which autocast would round each time.
@@ -150,14 +150,14 @@ class Reference:
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
         """[M] of the targets; `states` as `ActorCritic.trunk` gives them."""
         if states is None and self.frozen_layers:
-            states = self.decoder.below(rows, self.frozen_layers)
+            states = self.decoder.hidden_after(rows, self.frozen_layers)
         normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
         return token_logprobs(self.decoder, normed, targets, self.temperature)
 
 
 def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:
     """A reference's linear layers that are not the policy's too, but for a head that is tied to the embeddings."""
-    frozen = frozen_modules(decoder.model, frozen_layers, decoder.anatomy) if frozen_layers else []
+    frozen = frozen_modules(decoder.model, frozen_layers, decoder.structure) if frozen_layers else []
     shared = {id(module) for top in frozen for module in top.modules()}
     words = decoder.model.get_input_embeddings().weight
     for module in decoder.model.modules():
@@ -201,9 +201,9 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     settings, method = config.policy, config.method
     layers = count_layers(config, policy.config)
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
-    anatomy = examine(policy)
+    structure = inspect_decoder(policy)
     if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
-        freeze_below(policy, frozen, anatomy)
+        freeze_below(policy, frozen, structure)
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
@@ -217,7 +217,7 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
         config.rollout.temperature,
         settings.gradient_checkpointing,
         config.optimizer.seed,
-        anatomy,
+        structure,
     )
     if actor.value_head is not None and method.critic != "head":
         load_value_head(actor.value_head, method.critic)

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from lmgym.distributed.ranks import sum_over_ranks
-from lmgym.models.forward.anatomy import forwards
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
+from lmgym.models.forward.structure import replaced_forwards
 from ppo.experience import Batch
 from ppo.rollouts import Rollouts
 
@@ -82,7 +82,7 @@ def logprobs_in_fp32(decoder: Decoder, batch: PackedRows, targets: torch.Tensor,
     blocks = list(decoder.blocks)
     of_layers = {id(p) for block in blocks for p in block.parameters()}
     with _widened([p for p in decoder.model.parameters() if id(p) not in of_layers]):
-        with forwards({block: _in_fp32(block) for block in blocks}):
+        with replaced_forwards({block: _in_fp32(block) for block in blocks}):
             normed = decoder.hidden(batch)
         return token_logprobs(decoder, normed, targets, temperature)
 

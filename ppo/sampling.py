@@ -39,7 +39,7 @@ class SamplingPolicy:
         self.policy = model
         causal = below_adapters(model)
         self.generator = LocalGenerator(
-            causal, tokenizer, rows, Decoder(causal, actor.decoder.anatomy), torch.bfloat16 if rounds else None
+            causal, tokenizer, rows, Decoder(causal, actor.decoder.structure), torch.bfloat16 if rounds else None
         )
         trained = dict(actor.policy.named_parameters())
         # a tied head of rounded layers is a copy of its own: by name it is the embedding

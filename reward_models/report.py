@@ -10,7 +10,7 @@ from rich.text import Text
 from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import left_out
 from lmgym.distributed.ranks import rank
-from lmgym.models.headed import TrunkWithScore
+from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
 from lmgym.models.saving import below_adapters, save_classifier
 from lmgym.runs.run import Run
@@ -83,7 +83,7 @@ def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
     save_classifier(model, state, folder, tokenizer, scorer)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    known = not isinstance(below_adapters(model), TrunkWithScore)
+    known = not isinstance(below_adapters(model), DecoderClassifier)
     card = model_card(config, task, report.metrics, trainer.before, known)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_evaluation(report, trainer.before, run)

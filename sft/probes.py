@@ -143,7 +143,7 @@ class SampleProbe:
     def _answer(self, causal) -> dict[str, float]:
         conversations = [prompt.conversation for prompt in self.prompts]
         # of a copy too: what a forward is made of is known
-        generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.anatomy))
+        generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.structure))
         replies = [group[0] for group in generator.reply(conversations, 1, self.sampling)]
         texts = [reply_text(reply.text) for reply in replies]
         scores = {name: scorer.score(conversations, texts).tolist() for name, scorer in self.scorers.items()}

@@ -19,9 +19,8 @@ from transformers.utils import logging as transformers_logging
 from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.architectures import refuse_other_than_text
+from lmgym.models.classifiers import Float32Head, classifier_class, head_name, init_head
 from lmgym.models.config_fields import most_positions, refuse_absent_fields
-from lmgym.models.headed import classifier_class
-from lmgym.models.heads import Float32Head, head_name, init_head
 from lmgym.models.parameters import gathered
 from lmgym.models.quantized import loading_arguments
 from lmgym.models.sources import no_folder, refuse_pickles, source_arguments

@@ -7,7 +7,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from lmgym.errors import InputError, listed, shown
-from lmgym.models.heads import head_modules
+from lmgym.models.classifiers import head_modules
 from lmgym.models.parameters import LINEAR
 
 ALL_LINEAR = "all-linear"

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import ModelConfig
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
+from lmgym.models.classifiers import new_classifier
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
-from lmgym.models.headed import new_classifier
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.models.quantized import bits_of

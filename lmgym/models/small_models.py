@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lmgym.models.headed import new_classifier
+from lmgym.models.classifiers import new_classifier
 from lmgym.models.loading import PAD_TOKEN
 from lmgym.text import ensure_template
 

@@ -12,9 +12,9 @@ import torch
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import round_scorer
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.heads import round_scorer
 from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.random_scorer import NumpyRandomScorer
@@ -183,8 +183,8 @@ class HFScorer:
         """Of the rows' replies, in their order; a row that is alone goes on from what was alone before it."""
         if alone and self.prefix and not self.model.training:
             [row] = rows
-            self.prefix.reach(row.prefix)
-            return self.prefix.decoder.scores(self.prefix.suffixes(row.suffixes))
+            self.prefix.extend_to(row.prefix)
+            return self.prefix.decoder.scores(self.prefix.suffix_states(row.suffixes))
         inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
         device = next(self.model.parameters()).device
         return self.model(**{name: value.to(device) for name, value in inputs.items()})

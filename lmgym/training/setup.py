@@ -16,7 +16,7 @@ from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
 from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.errors import InputError
-from lmgym.models.forward.attention import again_in_backward
+from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
@@ -30,7 +30,7 @@ from lmgym.training.preflight import checkpoint_bytes, idle_gpus, refuse_small_d
 from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
-CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
+CHECKPOINTING = {"use_reentrant": False, "context_fn": checkpoint_contexts}
 FEWEST_TOKENS = 8  # that can hold a conversation
 # what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from lmgym.errors import InputError
+from lmgym.models.classifiers import is_decoder
 from lmgym.models.forward.decoder import Decoder, decoder_of
 from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pad_right
-from lmgym.models.heads import is_decoder
 from lmgym.models.saving import below_adapters
 from lmgym.text import Replies
 

@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import Float32Head, head_name
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.heads import Float32Head, head_name
 from lmgym.models.loading import PAD_TOKEN, load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters

@@ -50,7 +50,7 @@ def differences(model, decoder: Decoder, rows: list[list[int]]) -> list[float]:
     return [
         apart(decoder.logits(decoder.hidden(batch)), wanted),
         apart(decoder.logits(decoder.hidden(pack_replies(shared(rows)))), ends),
-        apart(decoder.logits(decoder.hidden(batch, states=decoder.below(batch, 2), first=2)), wanted),
+        apart(decoder.logits(decoder.hidden(batch, states=decoder.hidden_after(batch, 2), first=2)), wanted),
     ]
 
 
@@ -77,7 +77,7 @@ def test_so_do_those_of_other_families(family: Family, family_tokenizer, record_
 def check_forward(family: Family, tokenizer, record_family, table: str) -> None:
     model = build(family, tokenizer)
     decoder = Decoder(model)
-    because = decoder.anatomy.padded_because
+    because = decoder.structure.padded_because
     assert because.startswith(family.why_padded)
     assert decoder.packed == (not family.why_padded)
     found = differences(model, decoder, rows_of(tokenizer))

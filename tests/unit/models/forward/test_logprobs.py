@@ -202,7 +202,7 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
         return torch.log_softmax(F.linear(states, weight, bias) / temperature, -1)[torch.arange(6), targets]
 
     def ours(*ignored: torch.Tensor) -> torch.Tensor:
-        return head_logprobs(states, weight, bias, targets, temperature, rows)
+        return head_logprobs(states, targets, weight, bias, temperature, rows)
 
     compare(ours, theirs, *learning, rtol=1e-5, atol=2e-6)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
 def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
     states, weight, targets = drawn(6, 64), drawn(11, 64), torch.arange(6)
     with torch.autocast("cpu", torch.bfloat16):
-        found = head_logprobs(states, weight, None, targets, 1.0, 4)
+        found = head_logprobs(states, targets, weight, None, 1.0, 4)
         expected = TargetLogprobs.apply(F.linear(states, weight), targets)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
@@ -224,6 +224,6 @@ def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
 def test_a_token_that_is_nearly_certain_keeps_its_small_gradient_in_bf16() -> None:
     weight, states = torch.eye(2, 4), torch.tensor([[9.0, 0.0, 0.0, 0.0]], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        head_logprobs(states, weight, None, torch.tensor([0]), 1.0, 1).backward()
+        head_logprobs(states, torch.tensor([0]), weight, None, 1.0, 1).backward()
     rest = 1 / (1 + math.exp(9))  # 1.2e-4, which 1 - p would lose in bf16
     torch.testing.assert_close(states.grad, torch.tensor([[rest, -rest, 0.0, 0.0]]), rtol=0.01, atol=0)

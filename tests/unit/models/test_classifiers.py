@@ -10,9 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import Float32Head, classifier_class, new_classifier
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.headed import classifier_class, new_classifier
-from lmgym.models.heads import Float32Head
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import count_weights
