@@ -12,7 +12,7 @@ from lmgym.errors import InputError
 from lmgym.models.classifiers import head_name
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.parameters import gathered
-from lmgym.models.saving import below, replaced, save_plain
+from lmgym.models.saving import replace_folder, save_plain, submodule_weights
 
 VALUE_HEAD = "value_head.safetensors"
 
@@ -90,9 +90,9 @@ def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
 
     A critic of its own is an ordinary folder of a classifier with one label.
     """
-    with replaced(folder) as partial:
+    with replace_folder(folder) as partial:
         if critic is not None:
-            save_plain(critic, below(state, "critic."), partial, tokenizer)
+            save_plain(critic, submodule_weights(state, "critic."), partial, tokenizer)
         else:
             partial.mkdir(parents=True)
-            save_file(below(state, "value_head."), partial / VALUE_HEAD)
+            save_file(submodule_weights(state, "value_head."), partial / VALUE_HEAD)

@@ -17,19 +17,19 @@ from transformers import AutoModelForCausalLM
 from lmgym.distributed.deepspeed_config import refuse_disagreement, run_values, takes_parts, zero_stage
 from lmgym.distributed.ranks import world_size
 from lmgym.environments.protocol import Task
-from lmgym.models.config_fields import layer_count, vocabulary_size, width
+from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
-from lmgym.models.loading import context_length, load_config
+from lmgym.models.loading import load_config
 from lmgym.models.memory import (
     GIB,
     MemoryEstimate,
-    bytes_in_bits,
-    cached_numbers,
+    activation_bytes,
+    cache_numbers_per_token,
     check_memory,
     count_weights,
     device_memory_gb,
-    of_states,
-    of_weights,
+    quantized_bytes,
+    weight_memory,
 )
 from lmgym.models.quantized import bits_of
 from lmgym.text import Conversation
@@ -90,23 +90,23 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
     rows = config.optimizer.micro_batch
-    states = of_states(model, rows * row, settings.precision, settings.gradient_checkpointing, layers)
+    states = activation_bytes(model, rows * row, settings.precision, settings.gradient_checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
-    demand = of_weights(whole, trained, settings.precision, deepspeed, ranks)
+    demand = weight_memory(whole, trained, settings.precision, deepspeed, ranks)
     bits = bits_of(settings)
     if bits:
-        demand = replace(demand, weights=bytes_in_bits((whole, trained), model, bits))
+        demand = replace(demand, weights=quantized_bytes((whole, trained), model, bits))
     if not is_on_trunk(method.critic):
         critic = load_config(method.critic)
-        demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
-        own = of_states(critic, rows * row, settings.precision, settings.gradient_checkpointing)
+        demand += weight_memory(*count_weights(critic), settings.precision, deepspeed, ranks)
+        own = activation_bytes(critic, rows * row, settings.precision, settings.gradient_checkpointing)
         # one after the other where the engine bears it (ppo/learner.py)
         states = max(states, own) if takes_parts(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = settings.precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
     own_rollouts = -(-rollout.num_rollouts // ranks)
-    cache = min(rollout.batch_rows, own_rollouts) * row * cached_numbers(model) * size
+    cache = min(rollout.batch_rows, own_rollouts) * row * cache_numbers_per_token(model) * size
     frozen = min(rollout.cache_gb * GIB, own_rollouts * row * width(model) * 4) if layers else 0
     weights = demand.weights + size * (reference + sampling)
     return replace(demand, weights=weights, activations=max(states, cache) + frozen)

@@ -27,7 +27,7 @@ from lmgym.models.forward.structure import DecoderStructure, find_blocks, inspec
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR, round_weights
 from lmgym.models.quantized import bits_of
-from lmgym.models.saving import below_adapters, is_adapted
+from lmgym.models.saving import has_adapters, unwrap_adapters
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
 from ppo.critics import ValueHead, is_on_trunk, load_critic, load_value_head
@@ -58,7 +58,7 @@ class ActorCritic(nn.Module):
     @property
     def causal(self):
         """The transformers model itself, below any adapter."""
-        return below_adapters(self.policy)
+        return unwrap_adapters(self.policy)
 
     @property
     def config(self):
@@ -127,7 +127,7 @@ class Reference:
     @classmethod
     def of(cls, actor: ActorCritic) -> "Reference | None":
         """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
-        if is_adapted(actor.policy):
+        if has_adapters(actor.policy):
             return None
         frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.structure)
         shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]

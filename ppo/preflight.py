@@ -10,8 +10,9 @@ from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.models.loading import context_length, load_config
+from lmgym.models.loading import load_config
 from lmgym.models.memory import count_weights
 from lmgym.text import Conversation, render_all, tokenize_texts
 from ppo.config import PPOConfig

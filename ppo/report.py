@@ -14,7 +14,7 @@ from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import world_size
 from lmgym.generation.prompt_fitting import fit_prompts
 from lmgym.models.forward.policies import save_policy
-from lmgym.models.saving import below
+from lmgym.models.saving import submodule_weights
 from lmgym.runs.run import Run
 from lmgym.training.reporting import show_rejections
 from ppo.config import PPOConfig
@@ -102,7 +102,7 @@ def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metric
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
     save_critic(actor.critic, state, run.folder / "critic", tokenizer)
-    folder = save_policy(actor.policy, below(state, "policy."), run.folder, tokenizer, merge=True)
+    folder = save_policy(actor.policy, submodule_weights(state, "policy."), run.folder, tokenizer, merge=True)
     (folder / "README.md").write_text(_card(config, metrics or _last_figures(run)), encoding="utf-8")
     return folder
 

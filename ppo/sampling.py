@@ -18,7 +18,7 @@ from lmgym.models.forward.decoder import Decoder
 from lmgym.models.memory import GIB
 from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.quantized import is_quantized
-from lmgym.models.saving import below_adapters
+from lmgym.models.saving import unwrap_adapters
 from ppo.models import ActorCritic
 
 
@@ -37,7 +37,7 @@ class SamplingPolicy:
             _refuse_no_room(model, dtype)
             model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
         self.policy = model
-        causal = below_adapters(model)
+        causal = unwrap_adapters(model)
         self.generator = LocalGenerator(
             causal, tokenizer, rows, Decoder(causal, actor.decoder.structure), torch.bfloat16 if rounds else None
         )
@@ -105,14 +105,14 @@ def copied(model, dtype: torch.dtype):
 def with_rounded_linear_layers(model):
     """A copy for sampling under autocast: linear layers in bf16, frozen; everything else is the model's own."""
     memo: dict[int, object] = {id(p): p for p in model.parameters()}
-    words = below_adapters(model).get_input_embeddings().weight
+    words = unwrap_adapters(model).get_input_embeddings().weight
     for module in model.modules():
         if isinstance(module, LINEAR):
             for parameter in module.parameters(recurse=False):
                 if parameter is not words:
                     memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
     found = copy.deepcopy(model, memo)
-    head = below_adapters(found).get_output_embeddings()
+    head = unwrap_adapters(found).get_output_embeddings()
     if head.weight is words:
         head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
     return found

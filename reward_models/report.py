@@ -12,7 +12,7 @@ from lmgym.data.truncation import left_out
 from lmgym.distributed.ranks import rank
 from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
-from lmgym.models.saving import below_adapters, save_classifier
+from lmgym.models.saving import save_classifier, unwrap_adapters
 from lmgym.runs.run import Run
 from lmgym.training.probes import join_reports
 from lmgym.training.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
@@ -83,7 +83,7 @@ def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
     save_classifier(model, state, folder, tokenizer, scorer)
     report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
-    known = not isinstance(below_adapters(model), DecoderClassifier)
+    known = not isinstance(unwrap_adapters(model), DecoderClassifier)
     card = model_card(config, task, report.metrics, trainer.before, known)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_evaluation(report, trainer.before, run)

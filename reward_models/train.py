@@ -10,7 +10,7 @@ from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
-from lmgym.models.memory import check_memory, device_memory_gb, estimate
+from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -94,7 +94,7 @@ def _read_evaluations(config: RewardConfig, task: Task, tokenizer) -> list[Evalu
 
 def _refuse_excess_memory(config: RewardConfig, deepspeed: dict | None, replies: int) -> None:
     scorer, micro_batch = config.scorer, config.optimizer.micro_batch
-    demand = estimate(
+    demand = estimate_memory(
         load_config(scorer.model, scorer.trust_remote_code),
         replies * micro_batch * config.data.max_length,
         scorer.precision,

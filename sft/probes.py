@@ -14,7 +14,7 @@ from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks, wo
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.policies import PolicyModel, plain_copy
+from lmgym.models.forward.policies import PolicyModel, merged_copy
 from lmgym.scoring.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.objectives import Objective
@@ -138,7 +138,7 @@ class SampleProbe:
         if rank() != 0:
             return None
         whole = {name.removeprefix("model."): value for name, value in weights.items()}
-        return plain_copy(self.policy.model, whole).to(device)
+        return merged_copy(self.policy.model, whole).to(device)
 
     def _answer(self, causal) -> dict[str, float]:
         conversations = [prompt.conversation for prompt in self.prompts]

@@ -11,9 +11,10 @@ from lmgym.data.task_data import TaskData
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.errors import InputError
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import PolicyModel, load_policy, refuse_no_eos, refuse_unfit_policy
-from lmgym.models.loading import context_length, load_config, load_tokenizer
-from lmgym.models.memory import check_memory, device_memory_gb, estimate
+from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -109,7 +110,7 @@ def _read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -
 
 def _refuse_excess_memory(config: SftConfig, deepspeed: dict | None) -> None:
     policy, micro_batch = config.policy, config.optimizer.micro_batch
-    demand = estimate(
+    demand = estimate_memory(
         load_config(policy.model, policy.trust_remote_code),
         micro_batch * config.data.max_length,
         policy.precision,

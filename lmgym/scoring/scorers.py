@@ -13,9 +13,10 @@ from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
 from lmgym.models.classifiers import round_scorer
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.text import Conversation, Replies, render, tokenize_texts

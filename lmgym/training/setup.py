@@ -16,8 +16,9 @@ from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
 from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.errors import InputError
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.attention import checkpoint_contexts
-from lmgym.models.loading import context_length, load_config
+from lmgym.models.loading import load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.models.quantized import refuse_unfit_quantization

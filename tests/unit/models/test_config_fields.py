@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoConfig
 
 from lmgym.errors import InputError
-from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
-from lmgym.models.loading import context_length, load_config
+from lmgym.models.config_fields import context_length, head_count, layer_count, vocabulary_size, width
+from lmgym.models.loading import load_config
 
 SIZES = {
     "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 77},

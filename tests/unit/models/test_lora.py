@@ -12,7 +12,7 @@ from lmgym.config import ModelConfig, bounds_of_stages
 from lmgym.errors import InputError, refuse_out_of_bounds
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import load_policy, plain_copy, save_policy
+from lmgym.models.forward.policies import load_policy, merged_copy, save_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import count_weights
@@ -114,7 +114,7 @@ def check_saved_forms(model, tokenizer, source: Path, tmp_path: Path) -> None:
         expected = model(IDS).logits
         assert (expected - before).abs().max() > 0.03  # three hundred times the tolerance
         for weights in (state, once):
-            torch.testing.assert_close(plain_copy(model, weights)(IDS).logits, expected, rtol=0, atol=1e-4)
+            torch.testing.assert_close(merged_copy(model, weights)(IDS).logits, expected, rtol=0, atol=1e-4)
             folder = save_policy(model, weights, tmp_path, tokenizer, merge=True)
             merged = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
             assert merged.config.tie_word_embeddings == model.config.tie_word_embeddings
@@ -226,7 +226,7 @@ def test_a_policy_samples_with_the_embeddings_that_train(tied: bool, tied_llama:
     tokenizer = load_tokenizer(str(source))
     model = add_lora(policy_of(source), 2, 4, 0.0, "q_proj", "embed_tokens,lm_head").eval()
     shake(model)
-    copied = plain_copy(model, model.state_dict())
+    copied = merged_copy(model, model.state_dict())
     sampling = Sampling(8, seed=3)
     said = [LocalGenerator(m, tokenizer).generate([[5, 6, 7]], 4, sampling) for m in (model.get_base_model(), copied)]
     assert [c.ids for c in said[0][0]] == [c.ids for c in said[1][0]]

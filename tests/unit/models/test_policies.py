@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import PolicyModel, load_policy, plain_copy, save_policy
+from lmgym.models.forward.policies import PolicyModel, load_policy, merged_copy, save_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.text import Conversation, Turn
@@ -234,7 +234,7 @@ def test_what_is_saved_says_what_the_trained_model_said(
             parameter.add_(torch.randn_like(parameter) * 0.3)
     state = {name.removeprefix("model."): value.clone() for name, value in policy.state_dict().items()}
     said = replies_of(policy.causal, tokenizer)
-    assert replies_of(plain_copy(policy.model, state), tokenizer) == said
+    assert replies_of(merged_copy(policy.model, state), tokenizer) == said
     folder = save_policy(policy.model, state, tmp_path, tokenizer, merge=True)
     assert folder == tmp_path / "model"
     assert talk(folder) == said

@@ -18,9 +18,9 @@ from lmgym.errors import InputError
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.memory import count_weights, estimate
+from lmgym.models.memory import count_weights, estimate_memory
 from lmgym.models.quantized import bits_of, loading_arguments, refuse_unfit_quantization
-from lmgym.models.saving import merged
+from lmgym.models.saving import merge_adapters
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from reward_models.config import RewardConfig
@@ -116,7 +116,7 @@ def test_merging_takes_the_bases_weights_from_its_folder(bits: int, kind: str, s
     # a layer without an adapter is quantised too, and has no base_layer
     state = stored_in(bits, {name: value.clone() for name, value in model.state_dict().items()})
     base.is_quantized = True
-    whole, weights = merged(model, state)
+    whole, weights = merge_adapters(model, state)
     with torch.no_grad():
         torch.testing.assert_close(whole.eval()(IDS).logits, expected, rtol=0, atol=1e-5)
     assert {value.dtype for value in weights.values()} == {torch.float32}
@@ -131,9 +131,9 @@ def test_the_estimate_counts_frozen_weights_in_bits(small_models) -> None:
     rest = 2 * 512 * 32  # embeddings and head
     for bits in (4, 8):
         asked = replace(settings, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
-        found = estimate(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
+        found = estimate_memory(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
         assert found.weights == 4 * (trained + rest) + (everything - trained - rest) * bits / 8
-        plain = estimate(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
+        plain = estimate_memory(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
         assert (found.gradients, found.optimizer) == (plain.gradients, plain.optimizer)
 
 
