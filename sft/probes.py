@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lmgym.data.batching import length_batches, shared_out
+from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.deepspeed_engine import whole_weights
 from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks, world_size
 from lmgym.generation.local_generation import LocalGenerator
@@ -46,7 +46,7 @@ class HeldOutProbe:
         """Perplexity, accuracy and loss, of all output tokens."""
         # a row's nats and right tokens; the loss is a batch's, kept with its first row
         sums = torch.zeros(len(self.examples), 3, dtype=torch.float64, device=device)
-        for rows, counts in shared_out(self.batches, world_size(), rank()):
+        for rows, counts in batches_of_rank(self.batches, world_size(), rank()):
             batch = self.objective.collate([(self.examples[i], True) for i in rows])
             batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
             with torch.no_grad():

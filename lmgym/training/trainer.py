@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
-from lmgym.data.batching import Slots, UpdateSampler
+from lmgym.data.batching import MicroBatches, UpdateSampler
 from lmgym.distributed.deepspeed_engine import end_fetches, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
 from lmgym.distributed.resharding import mend_sharded_load
@@ -70,7 +70,7 @@ class ObjectiveTrainer(Trainer):
     ) -> None:
         self.objective: Objective = objective
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
-        self.slots = Slots(examples, objective.collate, args.seed)
+        self.slots = MicroBatches(examples, objective.collate, args.seed)
         self._tallies: dict[str, torch.Tensor] = _zeros()
         self._total_loss, self._logged_at = 0.0, 0  # of the updates up to the last line of metrics
         self._losses: list[tuple[torch.Tensor, list[str]]] = []  # of this update's micro-batches, with their rows
@@ -331,7 +331,7 @@ def _laid(value, device: torch.device):
 
 
 def _as_is(batch: Batch) -> Batch:
-    """Slots hand out whole batches."""
+    """MicroBatches hand out whole batches."""
     return batch
 
 

@@ -94,7 +94,7 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 
 
 class PolicyModel(nn.Module):
-    """A causal model whose one forward gives logits at chosen places of a batch of rows; `packed` as in `decoder_of`."""
+    """A causal model whose one forward gives logits at chosen places of rows; `packed` as in `decoder_of`."""
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.data.batching import Slot, Slots, UpdateSampler, accumulation_steps, length_batches
+from lmgym.data.batching import MicroBatches, Slot, UpdateSampler, accumulation_steps, length_batches
 from lmgym.errors import InputError
 
 # global batch, micro batch, ranks, rows
@@ -154,7 +154,7 @@ def test_a_batch_of_nothing_is_refused(plan: tuple[int, int, int]) -> None:
 
 
 def test_slots_hand_out_rows_with_whether_they_count() -> None:
-    slots = Slots(["a", "b"], tuple)
+    slots = MicroBatches(["a", "b"], tuple)
     assert len(slots) == 2
     assert slots.__getitems__([Slot(1, False, (0, 0, 0)), Slot(0, True, (0, 0, 0))]) == (("b", False), ("a", True))
 
@@ -163,7 +163,7 @@ def test_what_is_random_in_a_micro_batch_depends_on_its_place_alone() -> None:
     def draw(items: list) -> tuple[float, float, float]:
         return random.random(), np.random.random(), torch.rand(()).item()
 
-    slots = Slots(["a", "b"], draw, seed=3)
+    slots = MicroBatches(["a", "b"], draw, seed=3)
     places = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     before = torch.get_rng_state(), random.getstate()
     first = [slots.__getitems__([Slot(0, True, place)]) for place in places]
