@@ -79,9 +79,7 @@ def _whole_texts(column: Any) -> Any:
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
         raise TypeError(column.type)
     large = pyarrow.types.is_large_string(column.type)
-    return column.cast("large_binary" if large else "binary").cast(
-        column.type
-    )  # the second cast checks that it is UTF-8
+    return column.cast("large_binary" if large else "binary").cast(column.type)  # checks UTF-8
 
 
 def _whole_ids(column: Any) -> Any:

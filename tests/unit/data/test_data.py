@@ -270,7 +270,7 @@ def test_pairs_whose_prompt_is_held_out_are_left_out_of_training_and_recorded() 
     leak = replace(pair("Prompt  3"), file="train.jsonl", line=9)
     kept, leaks = without_prompts([leak, pair("new")], many_pairs(5))
     assert kept == [pair("new")]
-    assert leaks == [Rejection("train.jsonl", 9, "prompt", "stands in the evaluation set too", HELD_OUT)]
+    assert leaks == [Rejection("train.jsonl", 9, "prompt", "is in the evaluation set too", HELD_OUT)]
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo
         (tmp_path / name).write_text("\n".join(part))
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     data = PairTask().prepare(config(small_models["gpt2"], train, eval_dataset=str(test)), tokenizer)
-    leaks = [r for r in data.rejections if r.found == "stands in the evaluation set too"]
+    leaks = [r for r in data.rejections if r.found == "is in the evaluation set too"]
     assert {r.line for r in leaks} >= set(range(51, 61))
     assert {r.file for r in leaks} == {str(train)}
     assert (len(data.train) + len(leaks), len(data.evaluation)) == (60, 40)
