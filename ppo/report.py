@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from lmgym.console import CONSOLE, say
-from lmgym.data.truncation import left_out
+from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import world_size
@@ -53,7 +53,7 @@ def show_tasks(gym: Gym, tokenizer, room: int) -> None:
     for task in gym.tasks[:3]:
         for agent, seen in gym.environment().reset(task, 0).items():
             [prompt] = fit_prompts(tokenizer, [seen.prompt], room)
-            lost = left_out(prompt.dropped_turns, prompt.shortened)
+            lost = describe_truncation(prompt.dropped_turns, prompt.shortened)
             CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
             CONSOLE.print(prompt.text, soft_wrap=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from lmgym.console import CONSOLE, say
-from lmgym.data.truncation import left_out
+from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
 from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
@@ -43,7 +43,7 @@ def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
     for example in examples:
         prefix, suffixes = example.replies.prefix, example.replies.suffixes
         CONSOLE.rule(example.origin, style="dim")
-        lost = left_out(example.replies.dropped_turns, example.replies.shortened)
+        lost = describe_truncation(example.replies.dropped_turns, example.replies.shortened)
         cut = f", {lost}" if lost else ""
         if len(suffixes) == 1:  # nothing is shared
             title = f"{task.suffixes(example)[0]}, {len(prefix) + len(suffixes[0])} tokens{cut}"

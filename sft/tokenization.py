@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmgym.data.rejections import UNFIT, Rejection
-from lmgym.data.truncation import FEW_TURNS, Fitted, from_turn, truncate
+from lmgym.data.truncation import FEW_TURNS, Truncated, start_at_turn, truncate
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
 from sft.conversations import Chat
 from sft.layout import pieces_of
@@ -130,7 +130,7 @@ def _apart(window: _Window) -> list[_Window]:
     for output in window.outputs:
         # every turn takes a token or more: of a very long chat only its end can be kept
         end, first = replace(window.conversation, turns=turns[: output + 1]), max(0, output - window.limit)
-        end, first = from_turn(end, first) if first else (end, 0)
+        end, first = start_at_turn(end, first) if first else (end, 0)
         apart = _window(window.place, end, (output - first,), window.limit)
         found.append(replace(apart, dropped_turns=first))
     return found
@@ -138,7 +138,7 @@ def _apart(window: _Window) -> list[_Window]:
 
 def _truncated(long: list[_Window], tokenizer, queue: list[_Window], reject) -> tuple[list[_Window], list[_Window]]:
     """(windows that may be rendered, what is still to be done): the long ones truncated."""
-    found: dict[int, Fitted | str] = {}
+    found: dict[int, Truncated | str] = {}
     for limit, taught in {(window.limit, not window.outputs) for window in long}:
         group = [window for window in long if (window.limit, not window.outputs) == (limit, taught)]
         contexts = [window.conversation if taught else _before_last(window.conversation) for window in group]
@@ -162,7 +162,7 @@ def _before_last(conversation: Conversation) -> Conversation:
     return replace(conversation, turns=conversation.turns[:-1])
 
 
-def _end_of(window: _Window, fitted: Fitted) -> _Window:
+def _end_of(window: _Window, fitted: Truncated) -> _Window:
     """The window with what truncation left of it: those outputs that answer a turn in it."""
     first = fitted.dropped_turns
     turns = fitted.conversation.turns + (window.conversation.turns[-1:] if window.outputs else ())

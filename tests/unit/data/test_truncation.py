@@ -15,7 +15,14 @@ from chat_texts import (
 )
 
 import lmgym.data.truncation as truncation
-from lmgym.data.truncation import Fitted, from_turn, keep_end, left_out, tokenize_replies, truncate
+from lmgym.data.truncation import (
+    Truncated,
+    describe_truncation,
+    drop_first_tokens,
+    start_at_turn,
+    tokenize_replies,
+    truncate,
+)
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 from sft.tokenization import tokenize_chats
 
@@ -112,10 +119,10 @@ def test_a_last_turn_that_alone_is_too_long_keeps_its_end_and_is_counted() -> No
     [found] = truncate(tokenizer, [chat], [["ok"]], 30)
     assert tokenizer.decode(found.ids[0]) == "P.\nUser: 890123456789\nBot: ok</s>"
     assert (found.dropped_turns, found.shortened) == (2, 18)
-    assert left_out(found.dropped_turns, found.shortened) == (
+    assert describe_truncation(found.dropped_turns, found.shortened) == (
         "without the 2 oldest turns, the last turn without its first 18 tokens"
     )
-    assert left_out(0, 0) == ""
+    assert describe_truncation(0, 0) == ""
 
 
 def test_a_reply_is_whole_or_the_reason_why_not_and_keeps_its_end_only_where_that_is_asked_for() -> None:
@@ -154,17 +161,17 @@ def test_a_row_that_the_template_refuses_does_not_take_the_others_with_it() -> N
 
 def test_keeping_the_end_of_a_text_loses_at_least_the_tokens_asked_for() -> None:
     tokenizer = character_tokenizer()
-    assert keep_end(tokenizer, "abcdef", 2) == "cdef"
-    assert keep_end(tokenizer, "a bcdef", 1) == "bcdef", "no white space at its front"
-    assert keep_end(tokenizer, "abc", 3) == keep_end(tokenizer, "abc", 99) == ""
-    assert keep_end(tokenizer, "abc", 0) == "abc"
+    assert drop_first_tokens(tokenizer, "abcdef", 2) == "cdef"
+    assert drop_first_tokens(tokenizer, "a bcdef", 1) == "bcdef", "no white space at its front"
+    assert drop_first_tokens(tokenizer, "abc", 3) == drop_first_tokens(tokenizer, "abc", 99) == ""
+    assert drop_first_tokens(tokenizer, "abc", 0) == "abc"
 
 
 def test_a_conversation_that_began_with_the_user_goes_on_beginning_with_the_user() -> None:
     chat = Conversation(tuple(Turn("bot" if i % 2 else "user", str(i)) for i in range(5)))
-    assert [from_turn(chat, first)[1] for first in range(5)] == [0, 2, 2, 4, 4]
+    assert [start_at_turn(chat, first)[1] for first in range(5)] == [0, 2, 2, 4, 4]
     greeted = Conversation((Turn("bot", "hello"), *chat.turns))
-    assert [from_turn(greeted, first)[1] for first in range(6)] == [0, 1, 2, 3, 4, 5]
+    assert [start_at_turn(greeted, first)[1] for first in range(6)] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("template", [None, CHATML, FORGETFUL])
@@ -204,7 +211,7 @@ def test_turns_are_searched_from_the_end_of_a_very_long_chat() -> None:
     chat = Conversation(tuple(Turn("bot" if i % 2 else "user", f"{i}") for i in range(401)))
     for max_length in (60, 300, 2000, 100_000):
         [found] = truncate(tokenizer, [chat], None, max_length)
-        assert isinstance(found, Fitted)
+        assert isinstance(found, Truncated)
         lengths = {
             first: len(ids_of(tokenizer, replace(chat, turns=chat.turns[first:]), None)) for first in range(0, 401, 2)
         }
