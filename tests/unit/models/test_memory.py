@@ -1,4 +1,4 @@
-"""What a model weighs and what its training needs: as by hand, and refused where it will not fit."""
+"""Counts of weights and estimates of memory, as by hand; runs that do not fit are refused."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_the_memory_of_ten_million_weights_on_two_ranks_is_as_by_hand(stage, wei
     assert demand.total == weights + gradients + optimizer + 69_632_000
 
 
-def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should() -> None:
+def test_the_estimate_accounts_for_fp32_checkpointing_offload_and_lora() -> None:
     config = ten_million()
     fp32 = estimate_memory(config, 1000, "fp32", None, 1)
     assert fp32 == MemoryEstimate(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 139_264_000)
@@ -75,7 +75,7 @@ def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should(
     assert lora.optimizer < 0.05 * 12 * WEIGHTS
 
 
-def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
+def test_a_run_that_does_not_fit_is_refused_with_figures_and_fixes() -> None:
     demand = MemoryEstimate(2.0 * GIB, 2.0 * GIB, 12.0 * GIB, 4.0 * GIB)
     with pytest.raises(InputError) as caught:
         check_memory(demand, 16.0, stage=0, micro_batch=8)
@@ -92,12 +92,12 @@ def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
     check_memory(demand, None, 0, 8)
 
 
-def test_every_config_that_a_refusal_names_exists() -> None:
+def test_every_config_named_in_an_error_exists() -> None:
     root = Path(__file__).parents[3] / "configs"
     assert all((root / f"zero{name}.json").is_file() for name in ("2", "3", "3_offload"))
 
 
-def test_a_causal_model_has_its_head_and_logits_besides() -> None:
+def test_a_causal_model_needs_memory_for_its_head_and_logits_too() -> None:
     scorer = estimate_memory(ten_million(), 1000, "fp32", None, 1)
     policy = estimate_memory(ten_million(), 1000, "fp32", None, 1, causal=True)
     # the head is vocabulary x width where the scorer's is 1 x width; logits, their softmax and gradient in fp32

@@ -1,6 +1,6 @@
-"""Weights in 4 or 8 bits: refused where they cannot be had, asked of transformers as bitsandbytes takes them, merged.
+"""Weights in 4 or 8 bits: checks, arguments for transformers, and merging.
 
-bitsandbytes itself is not run: it needs a GPU. Its weights are stood in for by integers of the shapes that it stores.
+bitsandbytes itself needs a GPU and is not run: integers of the shapes that it stores replace its weights.
 """
 
 import importlib.metadata
@@ -40,22 +40,22 @@ STAGES: dict[str, Callable[[ModelConfig, RunConfig], object]] = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("bits", [4, 8])
-def test_every_stage_refuses_them_before_anything_is_loaded(stage: str, bits: int, tmp_path: Path) -> None:
+def test_every_stage_refuses_quantised_weights_before_anything_is_loaded(stage: str, bits: int, tmp_path: Path) -> None:
     asked = ModelConfig("./nowhere", lora_rank=4, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
     run = RunConfig(str(tmp_path / "run"), tracking="none")
     with pytest.raises(InputError) as refused:
         STAGES[stage](asked, run)
-    said = str(refused.value)
-    assert said.startswith(f"--load_in_{bits}bit needs bitsandbytes and a GPU; missing here: ")
-    assert "bitsandbytes (pip install bitsandbytes)" in said
-    assert "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(f"--load_in_{bits}bit needs bitsandbytes and a GPU; missing here: ")
+    assert "bitsandbytes (pip install bitsandbytes)" in message
+    assert "\n" not in message
     with pytest.raises(InputError, match=rf"^--load_in_{bits}bit with --lora_rank 0: quantised weights cannot be tra"):
         STAGES[stage](replace(asked, lora_rank=0), run)
     with pytest.raises(InputError, match=r"^found both --load_in_4bit and --load_in_8bit"):
         STAGES[stage](replace(asked, load_in_4bit=True, load_in_8bit=True), run)
 
 
-def test_they_are_taken_where_bitsandbytes_and_a_gpu_are_but_not_under_zero_3(monkeypatch) -> None:
+def test_quantised_weights_need_bitsandbytes_and_a_gpu_and_not_zero_3(monkeypatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found("json" if name == "bitsandbytes" else name))
     asked = ModelConfig(lora_rank=4, load_in_4bit=True)
@@ -69,7 +69,7 @@ def test_they_are_taken_where_bitsandbytes_and_a_gpu_are_but_not_under_zero_3(mo
     refuse_unfit_quantization(ModelConfig(), ZERO3)
 
 
-def test_transformers_is_asked_for_nf4_in_bf16_or_for_8_bits(monkeypatch) -> None:
+def test_transformers_gets_settings_for_nf4_in_bf16_or_8_bits(monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.49.0")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     four, eight = loading_arguments(4), loading_arguments(8)
@@ -86,7 +86,7 @@ def test_transformers_is_asked_for_nf4_in_bf16_or_for_8_bits(monkeypatch) -> Non
 
 
 def stored_in(bits: int, state: Weights) -> Weights:
-    """What a state dict holds where bitsandbytes stores the adapted layers' own weights."""
+    """A state dict in which bitsandbytes stores the adapted layers' own weights."""
     stored = {}
     for name, value in state.items():
         if not name.endswith(("base_layer.weight", "_proj.weight")):

@@ -71,7 +71,7 @@ def test_logits_are_those_of_each_row_alone_and_gradients_too(family: str) -> No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_shared_prefix_runs_once_and_each_tail_sees_it_and_itself_alone(family: str) -> None:
+def test_a_shared_prefix_runs_once_and_each_suffix_sees_only_it_and_itself(family: str) -> None:
     model, (a, b, c, d) = make(family), rows()
     decoder, shared = Decoder(model), [Replies(a, [b, d]), Replies(b, [c, a[:9], d]), Replies([], [c])]
     batch = pack_replies(shared)
@@ -82,7 +82,7 @@ def test_a_shared_prefix_runs_once_and_each_tail_sees_it_and_itself_alone(family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_forward_from_the_states_of_frozen_layers_is_the_whole_one_and_runs_none_of_them(family: str) -> None:
+def test_a_forward_from_the_states_of_frozen_layers_equals_the_whole_one_and_skips_them(family: str) -> None:
     decoder, batch = Decoder(make(family)), pack_rows(rows(), READS)
     states, calls = decoder.hidden_after(batch, 2), []
     for block in decoder.blocks:
@@ -96,7 +96,7 @@ def test_a_forward_from_the_states_of_frozen_layers_is_the_whole_one_and_runs_no
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
-def test_what_is_recomputed_in_the_backward_attends_as_in_the_forward(family: str) -> None:
+def test_layers_recomputed_in_the_backward_attend_as_in_the_forward(family: str) -> None:
     model = make(family)
     decoder, batch = Decoder(model), pack_replies([Replies(rows()[0], rows()[1:])])
     found = []
@@ -110,7 +110,7 @@ def test_what_is_recomputed_in_the_backward_attends_as_in_the_forward(family: st
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
-def test_what_follows_the_last_attention_runs_only_where_states_are_read(family: str) -> None:
+def test_modules_after_the_last_attention_run_only_where_states_are_read(family: str) -> None:
     model = make(family)
     decoder, batch = Decoder(model), pack_rows(rows(), READS)
     tokens: dict[int, list[int]] = {}
@@ -133,7 +133,7 @@ def test_places_may_be_anywhere() -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
-def test_outside_our_calls_the_model_is_as_it_was() -> None:
+def test_the_model_is_unchanged_outside_our_calls() -> None:
     model = make("mistral")
     before = model.config._attn_implementation
     ids = torch.tensor([rows()[0]])
@@ -144,7 +144,7 @@ def test_outside_our_calls_the_model_is_as_it_was() -> None:
     torch.testing.assert_close(model(ids).logits, plain, atol=0, rtol=0)
 
 
-def test_a_model_whose_packed_states_are_wrong_is_padded_and_says_by_how_much() -> None:
+def test_a_model_with_wrong_packed_states_is_padded_and_the_difference_is_named() -> None:
     model = make("llama")
     layer = model.model.layers[1].self_attn.o_proj
     # what depends on how many rows there are, as an attention across rows would
@@ -152,7 +152,7 @@ def test_a_model_whose_packed_states_are_wrong_is_padded_and_says_by_how_much() 
     assert "differ from those of rows alone by" in Decoder(model).structure.padded_because
 
 
-def test_a_window_that_does_not_reach_the_attention_is_found_though_rows_are_short() -> None:
+def test_a_window_that_does_not_reach_the_attention_is_found_with_short_rows() -> None:
     config = AutoConfig.for_model("mistral", **SIZES, sliding_window=4096)
     assert lost_window(config, [4096] * 3) == ""
     assert (

@@ -55,7 +55,7 @@ def differences(model, decoder: Decoder, rows: list[list[int]]) -> list[float]:
 
 
 @pytest.mark.parametrize("family", by_speed([one for one in (*FAMILIES, *OTHERS) if one.special]))
-def test_what_is_special_to_a_family_changes_its_logits(family: Family, family_tokenizer) -> None:
+def test_special_settings_of_a_family_change_its_logits(family: Family, family_tokenizer) -> None:
     row = rows_of(family_tokenizer)[0]
     with torch.no_grad():
         wanted = alone(build(family, family_tokenizer), row)
@@ -70,7 +70,9 @@ def test_rows_run_packed_as_each_of_them_alone(family: Family, family_tokenizer,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", OTHERS, ids=lambda family: family.name)
-def test_so_do_those_of_other_families(family: Family, family_tokenizer, record_family) -> None:
+def test_rows_of_other_families_run_packed_as_each_of_them_alone(
+    family: Family, family_tokenizer, record_family
+) -> None:
     check_forward(family, family_tokenizer, record_family, FORWARD)
 
 

@@ -49,7 +49,7 @@ SUFFIXES = [ids_of(n, n) for n in (3, 30, 9, 1, 10, 8)]
 @pytest.mark.parametrize("model", FAMILIES, indirect=True)
 @pytest.mark.parametrize("shared", [0, 1, 25])
 @pytest.mark.parametrize("most", [8192, 20])
-def test_tails_behind_a_prefix_are_as_in_a_full_forward(model, shared: int, most: int, monkeypatch) -> None:
+def test_suffixes_of_a_prefix_are_as_in_a_full_forward(model, shared: int, most: int, monkeypatch) -> None:
     monkeypatch.setattr(prefixes, "TOKENS_AT_ONCE", most)
     prefix, beginning = Prefix(Decoder(model)), ids_of(shared, 100)
     prefix.extend_to(beginning)
@@ -60,7 +60,7 @@ def test_tails_behind_a_prefix_are_as_in_a_full_forward(model, shared: int, most
 
 
 @pytest.mark.parametrize("model", FAMILIES, indirect=True)
-def test_what_was_reached_goes_on_and_goes_back(model) -> None:
+def test_a_prefix_can_grow_and_shrink(model) -> None:
     prefix, ids = Prefix(Decoder(model)), ids_of(240, 1)
     other = [*ids[:40], *ids_of(20, 2)]
     wanted = [(ids[:50], 50), (ids[:230], 180), (ids[:230], 1), (ids[:20], 1), (other, 40), (ids, 200), (other[:40], 1)]
@@ -73,7 +73,7 @@ def test_what_was_reached_goes_on_and_goes_back(model) -> None:
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
-def test_changed_weights_forget_what_was_computed(model) -> None:
+def test_changed_weights_discard_a_prefix(model) -> None:
     prefix, ids = Prefix(Decoder(model)), ids_of(30, 3)
     prefix.extend_to(ids)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_changed_weights_forget_what_was_computed(model) -> None:
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
-def test_an_interrupt_on_the_way_leaves_what_was_shared(model, monkeypatch) -> None:
+def test_an_interrupt_leaves_the_shared_part(model, monkeypatch) -> None:
     prefix, ids = Prefix(Decoder(model)), ids_of(60, 4)
     prefix.extend_to(ids[:30])
 

@@ -129,7 +129,7 @@ def test_scores_in_bf16_are_close_to_those_in_fp32(family: str) -> None:
 
 
 def visible(batch: PackedRows) -> list[set[int]]:
-    """Which tokens each token may look at."""
+    """The tokens that each token sees."""
     begins = [sum(batch.lengths[:segment]) for segment in range(len(batch.lengths))]
     whole: list[list[int]] = []
     seen = []
