@@ -75,7 +75,8 @@ def refuse_unfit_critic(name: str, tokenizer):
     own, kinds = load_tokenizer(name), load_config(name).architectures or []
     if kinds and all("CausalLM" in kind or "LMHead" in kind for kind in kinds):
         raise InputError(
-            f"critic {name} is no scorer: it is a {', '.join(kinds)}; needed: a reward model's folder, or critic=head"
+            f"critic {name} is not a scorer: it is a {', '.join(kinds)}; needed: a reward model's folder, or "
+            "critic=head"
         )
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(

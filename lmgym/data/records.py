@@ -205,7 +205,7 @@ def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
     except UnicodeDecodeError as error:
         raise InputError(f"dataset {name} has a column whose name is not UTF-8; rename it") from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"dataset {name} is no Parquet file: {one_line(str(error))}") from error
+        raise InputError(f"dataset {name} is not a Parquet file: {one_line(str(error))}") from error
 
 
 def load_hub(source: str, split: str) -> Any:
@@ -217,4 +217,4 @@ def load_hub(source: str, split: str) -> Any:
     except Exception as error:  # the hub raises many kinds: each means that nothing could be read
         first = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
         found = f"dataset {one_line(source)} (split {one_line(split)})"
-        raise InputError(f"{found} is no local path and did not load from the hub: {first}") from error
+        raise InputError(f"{found} is not a local path and did not load from the hub: {first}") from error

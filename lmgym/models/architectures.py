@@ -33,7 +33,7 @@ def refuse_other_than_text(name: str, config) -> None:
         )
     if not _has_class(config, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification):
         raise InputError(
-            f"{shown_path(name)} is no model of text: transformers has neither a causal model nor an encoder of the "
+            f"{shown_path(name)} is not a model of text: transformers has neither a causal model nor an encoder of the "
             f"family {family}; needed: a decoder ({DECODERS}), or for a scorer also an encoder (bert, deberta, ...)"
         )
 
@@ -44,8 +44,8 @@ def refuse_encoder(name: str, config) -> None:
     encodes = _has_class(config, AutoModelForMaskedLM) and not getattr(config, "is_decoder", False)
     if encodes or not _has_class(config, AutoModelForCausalLM):
         raise InputError(
-            f"{shown_path(name)} is no causal model: it is an encoder ({config.model_type}), which can be a scorer and "
-            f"cannot talk; needed: a decoder ({DECODERS})"
+            f"{shown_path(name)} is not a causal model: it is an encoder ({config.model_type}), which can be a scorer "
+            f"but cannot generate text; needed: a decoder ({DECODERS})"
         )
 
 

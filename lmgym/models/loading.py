@@ -130,9 +130,9 @@ def load_classifier(
     new_keys = _head_keys(model, absent)
     head_is_new = bool(new_keys)
     if head_is_new and not fresh_head:
-        raise InputError(f"{name} is no scorer: it has no trained {head_name(model)}; train one, or name its folder")
+        raise InputError(f"{name} is not a scorer: it has no trained {head_name(model)}; train one, or name its folder")
     if lost := sorted(absent - new_keys):
-        raise InputError(f"the weights in {name} are not whole: missing {', '.join(lost[:3])} ({len(lost)} in all)")
+        raise InputError(f"the weights in {name} are incomplete: missing {', '.join(lost[:3])} ({len(lost)} in all)")
     refuse_non_finite_weights(model, name)
     fit_to_tokenizer(model, tokenizer)
     if head_is_new:

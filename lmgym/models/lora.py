@@ -52,7 +52,7 @@ def _modules_in_full(model, whole: str) -> tuple[list[str], bool]:
         if not (found := _named(modules, name)):
             existing = {full.rpartition(".")[2] for full in modules}
             there = sorted(last for last in existing if not last.isdigit())
-            raise InputError(f"--modules_to_save: {shown(name)} is no module; there are {listed(there, 30)}")
+            raise InputError(f"--modules_to_save: {shown(name)} is not a module; there are {listed(there, 30)}")
         parameters = [p for full in found for p in modules[full].parameters()]
         if not all(p.is_floating_point() for p in parameters):
             raise InputError(f"--modules_to_save: {name} is quantised and cannot be trained; needed: other modules")
@@ -79,7 +79,7 @@ def _targets(model, targets: str, in_full: Collection[str]) -> list[str]:
         try:
             pattern = re.compile(targets)
         except re.error as error:
-            raise InputError(f"--lora_target_modules: {shown(targets)} is no regular expression: {error}") from error
+            raise InputError(f"--lora_target_modules: {shown(targets)} is not a regular expression: {error}") from error
         found = {targets: [name for name in linear if pattern.fullmatch(name)]}
         names = found[targets]
     for name, layers in found.items():

@@ -35,7 +35,7 @@ def resolve_source(name: str, role: str = "model") -> str:
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
         raise InputError(
-            f"{role} {shown_path(name)} is no model folder: found {files}; needed: config.json and weights{hint}"
+            f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )
     return str(path)
 

@@ -239,13 +239,13 @@ def test_what_cannot_work_is_refused_before_step_1(
         (
             PLAIN,
             {"model": scorer_folders["gpt2"]},
-            "it is a GPT2ForSequenceClassification, a scorer, which cannot talk",
+            "it is a GPT2ForSequenceClassification, a scorer, which cannot generate text",
         ),
         (PLAIN, {"watched": "b"}, "--watched 'b': needed name=PATH"),
         (of_ones_own, {"gold": "world:0"}, "--gold world:0 would not be heeded"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
-        (PLAIN, {"critic": small_models["gpt2"]}, "is no scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
+        (PLAIN, {"critic": small_models["gpt2"]}, "is not a scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
         (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
     ]
     for prepare, changes, said in cases:

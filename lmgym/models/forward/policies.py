@@ -27,8 +27,8 @@ from lmgym.models.saving import (
 from lmgym.models.sources import refuse_pickles
 
 CANNOT_TALK = (
-    "a scorer, which cannot talk; needed: a causal model, as sft and ppo save theirs, or the one that the scorer was "
-    "trained from"
+    "a scorer, which cannot generate text; needed: a causal model, as sft and ppo save theirs, or the one that the "
+    "scorer was trained from"
 )
 
 
@@ -59,12 +59,12 @@ def read_causal(
     model, info = read_weights(AutoModelForCausalLM, "causal model", name, trust_remote_code, dtype, **settings)
     if missing := sorted(info["missing_keys"]):
         raise InputError(
-            f"{name} is no causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot talk"
+            f"{name} is not a causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot generate text"
         )
     # a tied head is never missing: a scorer is then recognised by its own head
     if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
         kind = ", ".join(config.architectures or ["no architecture"])
-        raise InputError(f"{name} is no causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
+        raise InputError(f"{name} is not a causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
     refuse_non_finite_weights(model, name)
     return model
 
@@ -83,7 +83,7 @@ def refuse_unfit_policy(name: str, config) -> None:
     refuse_encoder(name, config)
     kinds = config.architectures or []
     if kinds and all("Classification" in kind for kind in kinds):
-        raise InputError(f"{name} is no causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
+        raise InputError(f"{name} is not a causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
 
 
 def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:

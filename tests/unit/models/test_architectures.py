@@ -33,7 +33,7 @@ UNFIT = {
     "gemma3n": "found audio_config in its config",
     "fuyu": "is a multimodal model (fuyu), which no stage supports: found text_config in its config; needed: its text "
     "model (persimmon)",
-    "vit": "is no model of text: transformers has neither a causal model nor an encoder of the family vit",
+    "vit": "is not a model of text: transformers has neither a causal model nor an encoder of the family vit",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_an_encoder_is_refused_as_a_policy_and_accepted_as_a_scorer(
     folder = folder_of(family)
     ways = entrances(folder, chats_file, few_pairs, tmp_path / "run")
     for name in ("sft", "ppo", "chat", "policy"):
-        with pytest.raises(InputError, match=rf"is no causal model: it is an encoder \({family}\), which can be") as no:
+        with pytest.raises(InputError, match=rf"not a causal model: it is an encoder \({family}\), which can be") as no:
             ways[name]()
         assert "\n" not in str(no.value)
     with pytest.raises(InputError, match="no classifier loads from"):  # only the weights are missing

@@ -80,7 +80,7 @@ def test_a_decoder_gets_a_new_head_as_other_families_do(family: str, decoders) -
     assert torch.equal(model.score.weight, again.score.weight)
     stored = load_file(decoders[family] / "model.safetensors")
     assert torch.equal(model.model.layers[1].mlp.up_proj.weight, stored["model.layers.1.mlp.up_proj.weight"])
-    with pytest.raises(InputError, match="is no scorer: it has no trained score"):
+    with pytest.raises(InputError, match="is not a scorer: it has no trained score"):
         load_classifier(str(decoders[family]), tokenizer, fresh_head=False)
 
 

@@ -86,9 +86,9 @@ def test_a_name_that_matches_nothing_is_refused_with_the_existing_names(family: 
         message = str(refused.value)
         assert f"--lora_target_modules: {found!r} matches no linear layer; there are {there}" in message
         assert "\n" not in message
-    with pytest.raises(InputError, match=r"--lora_target_modules: '\(' is no regular expression: missing \)"):
+    with pytest.raises(InputError, match=r"--lora_target_modules: '\(' is not a regular expression: missing \)"):
         add_lora(policy_of(small_models[family]), 2, 4, 0.0, "(")
-    with pytest.raises(InputError, match=r"--modules_to_save: 'wrong' is no module; there are "):
+    with pytest.raises(InputError, match=r"--modules_to_save: 'wrong' is not a module; there are "):
         add_lora(policy_of(small_models[family]), 2, 4, 0.0, "all-linear", "wrong")
 
 

@@ -141,7 +141,7 @@ def test_a_trained_head_is_kept_and_a_missing_one_is_new(family: str, scorer_fol
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_without_a_trained_head_is_no_scorer(family: str, small_models) -> None:
     tokenizer = load_tokenizer(str(small_models[family]))
-    with pytest.raises(InputError, match=r"is no scorer: it has no trained (score|classifier); train one"):
+    with pytest.raises(InputError, match=r"is not a scorer: it has no trained (score|classifier); train one"):
         load_classifier(str(small_models[family]), tokenizer, num_labels=2, fresh_head=False)
 
 
@@ -187,7 +187,7 @@ def test_paths_without_a_model_are_refused_with_what_was_found(tmp_path: Path, s
     cases = {
         tmp_path / "none": "does not exist; needed: a Hugging Face folder",
         tmp_path / "file.bin": "is a file; needed",
-        tmp_path / "empty": "is no model folder: found nothing; needed: config.json",
+        tmp_path / "empty": "is not a model folder: found nothing; needed: config.json",
         tmp_path / "notes": "found a.txt",
         tmp_path / "run": f"a model lies in {tmp_path / 'run' / 'model'}",
     }
@@ -219,7 +219,7 @@ def test_weights_that_lack_a_layer_are_refused(scorer_folders, tmp_path: Path) -
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"not whole: missing model\.layers\.1\.mlp\.up_proj\.weight \(1 in all\)"):
+    with pytest.raises(InputError, match=r"incomplete: missing model\.layers\.1\.mlp\.up_proj\.weight \(1 in all\)"):
         load_classifier(str(folder), load_tokenizer(str(folder)))
 
 
@@ -228,7 +228,7 @@ def test_a_scorer_that_lost_its_pooler_is_refused(scorer_folders, tmp_path: Path
     tensors = load_file(folder / "model.safetensors")
     del tensors["bert.pooler.dense.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"not whole: missing bert\.pooler\.dense\.weight"):
+    with pytest.raises(InputError, match=r"incomplete: missing bert\.pooler\.dense\.weight"):
         load_classifier(str(folder), load_tokenizer(str(folder)), fresh_head=False)
 
 

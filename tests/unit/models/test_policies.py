@@ -186,7 +186,9 @@ def test_a_scorer_and_a_folder_of_pickles_are_no_policies(
     small_models: dict[str, Path], scorer_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
-    with pytest.raises(InputError, match=r"is no causal model: it lacks lm_head.weight .* a scorer cannot talk"):
+    with pytest.raises(
+        InputError, match=r"not a causal model: it lacks lm_head.weight .* a scorer cannot generate text"
+    ):
         load_policy(str(scorer_folders["llama"]), tokenizer)
     # whose embeddings are tied: nothing is missing
     with pytest.raises(
