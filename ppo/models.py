@@ -18,6 +18,7 @@ from torch import nn
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.errors import InputError
+from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import layer_count, width
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
@@ -25,7 +26,7 @@ from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, find_blocks, inspect_decoder
 from lmgym.models.lora import add_lora
-from lmgym.models.parameters import LINEAR, round_weights
+from lmgym.models.parameters import LINEAR
 from lmgym.models.quantized import bits_of
 from lmgym.models.saving import has_adapters, unwrap_adapters
 from lmgym.random_state import seeded

@@ -96,7 +96,7 @@ class SamplingPolicy:
 def copied(model, dtype: torch.dtype):
     """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
 
-    Buffers stay as they are: see round_weights in lmgym/models/parameters.py.
+    Buffers stay as they are: see round_weights in lmgym/models/classifiers.py.
     """
     weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
     return copy.deepcopy(model, weights)

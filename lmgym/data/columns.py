@@ -158,9 +158,8 @@ def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
 
 def _file_part(path: Path, wanted: Mapping[str, Kind]) -> _Part:
     if path.name.endswith(".parquet"):
-        names = read_parquet(path, lambda parquet: parquet.read_schema(path)).names
-        kept = [name for name in names if name in wanted]
-        return _table_part(read_parquet(path, lambda parquet: parquet.read_table(path, columns=kept)), wanted, names)
+        table, names = read_parquet(path, wanted)
+        return _table_part(table, wanted, names)
     records = list(read_file(path))
     good = [record for record in records if record.fault is None]
     names = list(dict.fromkeys(name for record in good for name in record.fields))

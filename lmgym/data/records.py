@@ -7,7 +7,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def read_file(path: Path) -> Iterator[Record]:
     """The rows of a file, in order. Raises InputError for a file that is damaged as a whole."""
     try:
         if path.name.endswith(".parquet"):
-            yield from _table_records(str(path), read_parquet(path, lambda parquet: parquet.read_table(path)))
+            yield from _table_records(str(path), read_parquet(path)[0])
         elif path.name.endswith(".csv"):
             yield from _read_csv(path)
         else:
@@ -194,14 +194,19 @@ def cell_fault(name: str, error: Exception) -> RowError:
     return RowError(name, f"cannot be read: {type(error).__name__}: {one_line(str(error))}", UNREADABLE)
 
 
-def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    """The result of `read(pyarrow.parquet)`. Raises InputError if the file is damaged or not Parquet."""
+def read_parquet(path: Path, wanted: Collection[str] | None = None) -> tuple[Any, list[str]]:
+    """(table of the wanted columns that exist, or of all, names of all columns) of a file.
+
+    Raises InputError if the file is damaged or not Parquet.
+    """
     import pyarrow.parquet
 
     name = one_line(str(path))
     try:
-        _refuse_bad_columns(path, pyarrow.parquet.read_schema(path).names)
-        return read(pyarrow.parquet)
+        names = pyarrow.parquet.read_schema(path).names
+        _refuse_bad_columns(path, names)
+        kept = None if wanted is None else [column for column in names if column in wanted]
+        return pyarrow.parquet.read_table(path, columns=kept), names
     except UnicodeDecodeError as error:
         raise InputError(f"dataset {name} has a column whose name is not UTF-8; rename it") from error
     except (pyarrow.ArrowException, OSError) as error:

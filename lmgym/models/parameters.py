@@ -19,15 +19,6 @@ def gathered(parameters: Sequence[torch.Tensor], modifier_rank: int | None = Non
     return gathered_parameters(parameters, modifier_rank)
 
 
-def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights in place, as DeepSpeed does: `model.to(dtype)` would round buffers too.
-
-    Rotary frequencies in bf16 are off by a quarter of a radian at position 150.
-    """
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-
-
 def count_parameters(model) -> tuple[int, int]:
     """(trainable, all) parameters, in whole sizes also under ZeRO-3."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]

@@ -12,7 +12,7 @@ import torch
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
-from lmgym.models.classifiers import round_scorer
+from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -114,7 +114,7 @@ class HFScorer:
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
         limit = context_length(config)
         moments = _moments(saved, path) if normalize else None
-        round_scorer(model, dtype)
+        round_weights(model, dtype)
         scorer = cls(
             ScoringModel(model.to(device)),
             tokenizer,

@@ -13,9 +13,9 @@ import ppo.experience
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.errors import InputError
+from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.parameters import round_weights
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Batch, Experience, LogprobMismatch, reward_and_advance
