@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_model, save_model
 from transformers import AutoModelForCausalLM
 
-from lmgym.config import ModelConfig, bounds_of_stages
-from lmgym.errors import InputError, refuse_out_of_bounds
+from lmgym.config import ModelConfig, check_shared_settings
+from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy, merged_copy, save_policy
@@ -19,9 +19,9 @@ from lmgym.models.memory import count_weights
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
 from lmgym.models.small_models import build_model
+from ppo.actor_critic import adapted
+from ppo.check import check_models
 from ppo.config import PPOConfig
-from ppo.models import adapted
-from ppo.preflight import check_policy
 from reward_models.config import RewardConfig
 from sft.config import SftConfig
 
@@ -204,7 +204,7 @@ def test_ppo_refuses_wrong_module_names_before_the_policy_is_loaded(small_models
     tokenizer = load_tokenizer(str(small_models["llama"]))
     settings = ModelConfig(str(small_models["llama"]), lora_rank=2, lora_target_modules="wrong", precision="fp32")
     with pytest.raises(InputError, match="--lora_target_modules: 'wrong' matches no linear layer"):
-        check_policy(PPOConfig("p", settings), tokenizer)
+        check_models(PPOConfig("p", settings), tokenizer)
     fit = ModelConfig(settings.model, lora_rank=2, lora_target_modules="q_proj", modules_to_save="norm")
     actor, _ = adapted(PPOConfig("p", fit), policy_of(small_models["llama"]))
     assert {name.rsplit(".", 1)[-1] for name in adapted_layers(actor.policy)} == {"q_proj"}
@@ -216,8 +216,8 @@ def test_ppo_refuses_wrong_module_names_before_the_policy_is_loaded(small_models
 def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict[str, str]) -> None:
     [name] = setting
     with pytest.raises(InputError, match=rf"^{name}='{setting[name]}'; needed: .*--lora_rank"):
-        refuse_out_of_bounds(bounds_of_stages(config, ModelConfig(**setting)))
-    refuse_out_of_bounds(bounds_of_stages(config, ModelConfig(lora_rank=2, **setting)))
+        check_shared_settings(config, ModelConfig(**setting))
+    check_shared_settings(config, ModelConfig(lora_rank=2, **setting))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -1,0 +1,196 @@
+"""Metrics of an iteration, over all ranks. docs/ppo.md maps the names to those of trlx."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from lmgym.console import say
+from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
+from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
+from lmgym.environments.rollout_engine import Episode
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Supervisor
+from lmgym.scoring.scorers import TextCounts
+from ppo.experience import LogprobMismatch
+from ppo.learner import Learned
+from ppo.rollouts import Rollouts
+
+Sums = dict[str, tuple[float, float]]
+"""a sum and the count that it is divided by"""
+LINE = {
+    "reward/mean": "reward",
+    "eval/reward/mean": "eval",
+    "eval/eval_scorer": "eval scorer",
+    "eval/eval_scorer_gain": "its gain",
+    "kl/reference": "KL",
+    "rollout/reply_tokens": "tokens",
+    "policy/clip_fraction": "clipped",
+    "values/explained_variance": "explained",
+    "rollout/tokens_per_second": "tokens/s",
+}
+
+
+def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """The mean of each over all ranks; NaN if the count is 0 everywhere. Collective.
+
+    A rank may lack names that others have, as one without episodes does.
+    """
+    names = sorted(set().union(*all_gather_objects(set(sums))))
+    pairs = [sums.get(name, (0.0, 0.0)) for name in names]
+    flat = sum_over_ranks(torch.tensor(pairs, dtype=torch.float64)).tolist()
+    return {name: total / count if count else math.nan for name, (total, count) in zip(names, flat, strict=True)}
+
+
+def total_reward(episode: Episode) -> float | None:
+    """Sum of an episode's rewards; None if one failed."""
+    rewards = [step.reward for step in episode.steps]
+    if any(reward is None for reward in rewards):
+        return None
+    return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
+
+
+def episode_sums(episodes: Sequence[Episode]) -> Sums:
+    """Rewards, lengths and finish reasons."""
+    rewards = [reward for episode in episodes if (reward := total_reward(episode)) is not None]
+    steps = [step for episode in episodes for step in episode.steps]
+    sums: Sums = {
+        "reward/mean": _pair(rewards),
+        "reward/squares": _pair([x * x for x in rewards]),
+        "rollout/reply_tokens": _pair([len(step.completion.ids) for step in steps]),
+        "rollout/turns": (len(steps), len(episodes)),
+        "rollout/truncated_fraction": _pair([step.completion.finish_reason == "length" for step in steps]),
+        "rollout/cut_prompts": _pair([step.dropped_turns > 0 or step.shortened > 0 for step in steps]),
+        "rollout/shortened_prompts": _pair([step.shortened > 0 for step in steps]),
+        "rollout/failed_rewards": (len(episodes) - len(rewards), len(episodes)),
+        "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
+    }
+    names = sorted({name for step in steps for name in step.scores})
+    sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}
+    names = sorted({name for episode in episodes for name in episode.info})
+    return sums | {f"episode/{n}": _pair([float(e.info[n]) for e in episodes if n in e.info]) for n in names}
+
+
+def text_sums(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -> Sums:
+    """Shares of the texts since `before` that each scorer saw without their oldest turns, and with a turn cut."""
+    sums: Sums = {}
+    for name, counts in now.items():
+        texts = counts.texts - before[name].texts
+        sums[f"scores/{name}/truncated"] = (counts.truncated - before[name].truncated, texts)
+        sums[f"scores/{name}/shortened"] = (counts.shortened - before[name].shortened, texts)
+    return sums
+
+
+def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:
+    """KL to the reference (k1 and k3), entropy, values and returns, over the tokens that have loss."""
+    mask = rollouts.loss_mask
+    x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
+    values, returns = rollouts.values[mask].double(), rollouts.returns[mask].double()
+    errors = returns - values
+    episodes = float(rollouts.has_reward.sum())
+    replies = float(rollouts.has_reward[rollouts.episode_of_row].sum())  # several per episode of several turns
+    tokens = float(mask.sum())
+
+    def per_token(numbers: torch.Tensor) -> tuple[float, float]:
+        return numbers.sum().item(), tokens
+
+    return {
+        "kl/reference": (x.sum().item(), replies),
+        "kl/reference_per_token": per_token(x),
+        "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
+        # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
+        "policy/entropy": per_token(-rollouts.sampler_logprobs[mask].double()),
+        "values/mean": per_token(values),
+        "values/squares": per_token(values**2),
+        "returns/mean": per_token(returns),
+        "returns/squares": per_token(returns**2),
+        "values/errors": per_token(errors),
+        "values/squared_errors": per_token(errors**2),
+        "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
+        "reward/total": (rewards[mask].double().sum().item(), episodes),
+        "rollout/trained_tokens": (tokens, 1.0),
+    }
+
+
+def iteration_metrics(
+    means: Mapping[str, float], learned: Learned, mismatch: LogprobMismatch, vf_coef: float
+) -> dict[str, float]:
+    """The metrics of an iteration, from reduced means."""
+    m = dict(means)
+    variance = m.pop("returns/squares") - m["returns/mean"] ** 2
+    residual = m.pop("values/squared_errors") - m.pop("values/errors") ** 2
+    m["values/explained_variance"] = 1 - residual / variance if variance > 1e-12 else math.nan
+    m["values/std"] = _std(m.pop("values/squares"), m["values/mean"])
+    m["returns/std"] = math.sqrt(max(0.0, variance))
+    m["reward/std"] = _std(m.pop("reward/squares"), m["reward/mean"])
+    m["kl/sqrt_reference"] = math.sqrt(max(0.0, m["kl/reference"]))
+    losses = learned.means
+    m |= {f"policy/{name}": losses[name] for name in ("approx_kl", "clip_fraction", "ratio")}
+    m["loss/policy"], m["loss/value"] = losses["policy_loss"], losses["value_loss"]
+    m["loss/total"] = losses["policy_loss"] + vf_coef * losses["value_loss"]
+    m["rollout/logprob_mismatch"], m["rollout/logprob_mismatch_max"] = mismatch.mean, mismatch.largest
+    m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
+    m["policy/learning_rate"] = learned.rate
+    return m
+
+
+def _pair(numbers: Sequence[float]) -> tuple[float, float]:
+    return float(np.sum(numbers)) if len(numbers) else 0.0, float(len(numbers))
+
+
+def _std(squares: float, mean: float) -> float:
+    return math.sqrt(max(0.0, squares - mean * mean))
+
+
+def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
+    """Print an iteration in one line, on the main rank."""
+    if run.is_main:
+        shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
+        say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
+
+
+@final
+class Clock:
+    """Seconds of each phase, on this rank; each is a heartbeat."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor, self.now = supervisor, ""
+        self.found: dict[str, float] = {}
+        self.since = time.perf_counter()
+
+    def phase(self, name: str) -> str:
+        """Begin a phase; returns the previous one."""
+        before, now = self.now, time.perf_counter()
+        if before:
+            self.found[before] = self.found.get(before, 0.0) + now - self.since
+        self.now, self.since = name, now
+        self.supervisor.heartbeat(name)
+        return before
+
+    def seconds(self, tokens: float) -> dict[str, float]:
+        """`time/` of each phase, and trained tokens per second."""
+        self.phase("")
+        total = sum(self.found.values()) - self.found.get("evaluate", 0.0)
+        found = {f"time/{name}": value for name, value in self.found.items()}
+        found["time/rollout"] = self.found.get("generate", 0.0) + self.found.get("score", 0.0)
+        return found | {"time/iteration": total, "rollout/tokens_per_second": tokens / max(total, 1e-9)}
+
+
+@dataclass(frozen=True)
+class TimedReward:
+    """A reward function with a phase of its own."""
+
+    inner: RewardFunction
+    clock: Clock
+
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
+        """The inner function's rewards."""
+        before = self.clock.phase("score")
+        try:
+            return self.inner.rewards(samples)
+        finally:
+            self.clock.phase(before)

@@ -1,0 +1,161 @@
+"""Weight sync: the weights that sample are the policy's own, or a copy that is updated before each rollout phase.
+
+Under ZeRO-3 each rank has a part of every weight; with a whole copy, ranks sample independently. In bf16 without
+DeepSpeed the trained weights are fp32, and autocast would round them at every token: linear layers have a rounded copy,
+and everything else is shared with the policy.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from lmgym.distributed.deepspeed_engine import own_part
+from lmgym.distributed.ranks import sum_over_ranks
+from lmgym.errors import InputError
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.copies import copied, with_rounded_linear_layers
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.fp32 import logprobs_in_fp32
+from lmgym.models.memory import GIB
+from lmgym.models.parameters import gathered
+from lmgym.models.quantized import is_quantized
+from lmgym.models.saving import unwrap_adapters
+from ppo.actor_critic import ActorCritic
+from ppo.rollouts import Rollouts, RowBatch
+
+ROWS, ROWS_AT_ONCE = 32, 4  # per rank, for the rounding: some hundred tokens
+SAMPLER_FACTOR = 1.5  # maximum distance of the sampler from fp32, as a multiple of the trainer's
+LEAST = 1e-3  # nats per token that change no update: a ratio of 1.001
+
+
+@final
+class SamplingPolicy:
+    """The generator and its weights. Create it before an engine wraps the policy."""
+
+    def __init__(self, actor: ActorCritic, tokenizer, precision: str, sharded: bool, under_deepspeed: bool, rows: int):
+        self.actor = actor
+        # quantised weights compute in bf16 as they are
+        rounds = precision == "bf16" and not under_deepspeed and not is_quantized(actor.causal)
+        self.sharded, self.copied = sharded, sharded or rounds
+        model = actor.policy
+        if self.copied:
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            _refuse_no_room(model, dtype)
+            model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
+        self.policy = model
+        causal = unwrap_adapters(model)
+        self.generator = LocalGenerator(
+            causal, tokenizer, rows, Decoder(causal, actor.decoder.structure), torch.bfloat16 if rounds else None
+        )
+        trained = dict(actor.policy.named_parameters())
+        # a tied head of rounded layers is a separate copy; its name is the embedding's
+        head = actor.causal.get_output_embeddings().weight
+        self._pairs = [(name, trained.get(name, head), own) for name, own in self.policy.named_parameters()]
+        self._synced = False
+        self.version = -1
+        """the engine's version at the last sync"""
+
+    @property
+    def whole(self) -> Decoder:
+        """The policy with whole weights: the trained one, or the copy under ZeRO-3."""
+        return self.generator.decoder if self.sharded else self.actor.decoder
+
+    @torch.no_grad()
+    def sync(self, version: int = 0) -> None:
+        """Copy the engine's weights of this version, frozen ones only once. Collective under ZeRO-3."""
+        if self.copied:
+            for _, trained, own in self._pairs:
+                if own is not trained and (trained.requires_grad or not self._synced):
+                    with gathered([trained]):
+                        own.copy_(trained)
+        self._synced, self.version = True, version
+        self.generator.renew()
+
+    @torch.no_grad()
+    def refuse_stale(self, version: int) -> None:
+        """Raises InputError if the sampler's weights are not the trainer's, which have this version.
+
+        Log-probabilities cannot show it: an update at a rate of 1e-5 changes them as much as bf16 rounding. A copy is
+        compared weight by weight, under ZeRO-3 this rank's parts.
+        """
+        names, differ = [], []
+        for name, trained, own in self._pairs:
+            if self.copied and own is not trained and trained.requires_grad:
+                part, begin = own_part(trained)
+                names.append(name)
+                differ.append((own.flatten()[begin : begin + len(part)] != part.to(own)).any())
+        # all of them before any is read: no wait for the device between
+        others = [
+            name for name, other in zip(names, torch.stack(differ).tolist() if differ else [], strict=True) if other
+        ]
+        if others or version != self.version:
+            found = f"{len(others)} of {len(names)} matrices and vectors differ, {others[0]} first" if others else ""
+            raise InputError(
+                f"the sampler's weights are not the trainer's: sampled after update {self.version} of this process, "
+                f"trained after {version}{found and '; '}{found}: the replies are of another policy; a defect of ours"
+            )
+
+
+def _refuse_no_room(model, dtype: torch.dtype) -> None:
+    """Raises InputError if the GPU's memory cannot hold a second, whole copy."""
+    if not torch.cuda.is_available():
+        return
+    needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    free, _ = torch.cuda.mem_get_info()
+    if needed > free:
+        raise InputError(
+            f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
+            "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
+        )
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Mean absolute differences of log-probabilities from the trainer's forward in fp32, nats per token, all ranks.
+
+    Sampler and trainer are measured against the same forward, over the same rows. If both compute the same function,
+    their distances are similar whatever the model: 0.97 to 1.15 of each other on SmolLM2-135M, with DeepSpeed or
+    without, where both are 0.03. A position that is off by one within a reply makes that 2.1 or more, a temperature
+    that is off by 5% 2.3 or more. "fp32" is of the weights as training has them: under DeepSpeed those rounded to 16
+    bits, so that the rounding of the computation is measured.
+    """
+
+    trainer: float
+    """of the trainer's forward in 16 bits"""
+    sampler: float
+    tokens: int
+
+    @property
+    def allowed(self) -> float:
+        """The maximum of `sampler`; larger for few tokens, whose mean is uncertain."""
+        return SAMPLER_FACTOR * _upper(self.trainer, self.tokens)
+
+
+def allowed_difference(trainer: float, tokens: int) -> float:
+    """Maximum mean difference of two computations in 16 bits, nats per token: each has a distance from fp32, one of
+    them `trainer` and the other up to SAMPLER_FACTOR times that.
+    """
+    return (1 + SAMPLER_FACTOR) * _upper(trainer, tokens)
+
+
+def _upper(mean: float, tokens: int) -> float:
+    """A mean plus two standard errors: the standard deviation of single tokens is about their mean."""
+    return max(LEAST, mean) * (1 + 2 / max(1, tokens) ** 0.5)
+
+
+@torch.no_grad()
+def measure_rounding(decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device) -> Rounding:
+    """Compare up to ROWS rows per rank with the fp32 forward of `decoder`, the policy with whole weights. Collective
+    only in its sums: under ZeRO-3 the sampler's copy is used, so that no rank waits for another.
+    """
+    chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, min(ROWS, len(rollouts.rows))).astype(np.int64))
+    sums = torch.zeros(3, dtype=torch.float64)
+    for first in range(0, len(chosen), ROWS_AT_ONCE):
+        batch = RowBatch.of(rollouts, chosen[first : first + ROWS_AT_ONCE], device)
+        exact = logprobs_in_fp32(decoder, batch.rows, batch.targets, temperature).cpu()
+        both = (rollouts.old_logprobs[batch.tokens], rollouts.sampler_logprobs[batch.tokens])
+        sums += torch.tensor([*((one - exact).abs().double().sum() for one in both), len(exact)])
+    trainer, sampler, tokens = sum_over_ranks(sums).tolist()
+    return Rounding(trainer / max(1, tokens), sampler / max(1, tokens), int(tokens))
