@@ -11,6 +11,7 @@ import torch
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks
 from lmgym.models.config_fields import width
+from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
 from ppo.config import PPOConfig
