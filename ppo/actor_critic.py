@@ -25,11 +25,11 @@ from lmgym.errors import InputError
 from lmgym.models.classifiers import head_name, round_weights
 from lmgym.models.config_fields import layer_count, width
 from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.freezing import freeze_below, frozen_modules
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
-from lmgym.models.freezing import freeze_below, frozen_modules
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR, gathered

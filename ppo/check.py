@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from lmgym.training.plan import start_ranks
 from transformers import AutoModelForCausalLM
 
 from lmgym.config import check_eval_size, check_shared_settings
@@ -19,9 +18,9 @@ from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
+from lmgym.models.forward.freezing import freeze_below
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.models.freezing import freeze_below
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import (
     GIB,
@@ -37,6 +36,7 @@ from lmgym.models.memory import (
 from lmgym.models.quantized import bits_of
 from lmgym.random_state import seed_all
 from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
+from lmgym.training.plan import start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
 from ppo.actor_critic import count_layers, is_on_trunk, refuse_unfit_critic
 from ppo.algorithms.advantages import MOST_CHANGE

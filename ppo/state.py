@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
-
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.models.forward.policies import save_policy
@@ -26,6 +24,7 @@ from lmgym.runs.checkpoints import ranks_of
 from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
 from lmgym.scoring.moments import RunningMoments
+from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic, save_critic
 from ppo.algorithms.advantages import AdaptiveKL
 from ppo.config import MethodConfig, PPOConfig

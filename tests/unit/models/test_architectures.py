@@ -16,7 +16,7 @@ from lmgym.scoring.scorers import HFScorer
 from ppo.check import check_models
 from ppo.config import PPOConfig
 from reward_models.config import DataConfig as RewardDataConfig
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import DataConfig, SamplesConfig, SftConfig
 from sft.tasks import CHAT
@@ -56,7 +56,7 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
     tokenizer = load_tokenizer(folder)
     return {
         "reward models": lambda: train_pairwise(
-            RewardConfig("r", model, RewardDataConfig(str(pairs), max_length=64), steps, run)
+            RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=64), steps, run)
         ),
         "sft": lambda: train_sft(
             SftConfig("s", model, DataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT

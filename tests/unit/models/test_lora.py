@@ -22,7 +22,7 @@ from lmgym.models.small_models import build_model
 from ppo.actor_critic import adapted
 from ppo.check import check_models
 from ppo.config import PPOConfig
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from sft.config import SftConfig
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
@@ -211,7 +211,9 @@ def test_ppo_refuses_wrong_module_names_before_the_policy_is_loaded(small_models
     assert [name for name in trainable(actor.policy) if "modules_to_save" in name]
 
 
-@pytest.mark.parametrize("config", [SftConfig("s"), RewardConfig("r"), PPOConfig("p")], ids=["sft", "reward", "ppo"])
+@pytest.mark.parametrize(
+    "config", [SftConfig("s"), RewardModelConfig("r"), PPOConfig("p")], ids=["sft", "reward", "ppo"]
+)
 @pytest.mark.parametrize("setting", [{"lora_target_modules": "q_proj"}, {"modules_to_save": "lm_head"}])
 def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict[str, str]) -> None:
     [name] = setting
