@@ -1,47 +1,56 @@
-"""The policy with its critic as one module with one forward, and the reference that it is held to.
+"""Actor and critic as one module with one forward, and the reference.
 
 Design decisions:
 - One module, one engine, one backward: under ZeRO a trunk shared by policy and values must be one forward.
-- Logits exist for the policy's own tokens only, in fp32, at the sampling temperature.
-- With `frozen_layers` the embeddings, the layers below and a tied head are frozen. Their states are the same all
-  through an iteration, so they are computed once (`trunk`), and serve policy, values, reference and every epoch.
+- Logits are computed for the sampled tokens only, in fp32, at the sampling temperature.
+- With `frozen_layers` the embeddings, the layers below and a tied head are frozen. Their states do not
+  change in an iteration, so they are computed once (`trunk`), for policy, values, reference and every epoch.
 - The reference of a policy with adapters is the policy without them.
 """
 
 import contextlib
 import copy
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.classifiers import head_name, round_weights
 from lmgym.models.config_fields import layer_count, width
+<<<<<<< HEAD
+=======
+from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
+from lmgym.models.forward.anatomy import Anatomy, examine
+>>>>>>> main
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
+<<<<<<< HEAD
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.quantized import bits_of
 from lmgym.models.saving import has_adapters, replace_folder, save_plain, submodule_weights, unwrap_adapters
+=======
+from lmgym.models.freezing import freeze_below, frozen_modules
+from lmgym.models.lora import add_lora
+from lmgym.models.parameters import LINEAR, round_weights
+from lmgym.models.quantized import bits_of
+from lmgym.models.saving import below_adapters, is_adapted
+>>>>>>> main
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
 
 
 @final
 class ActorCritic(nn.Module):
-    """A policy and its values. `critic` is a classifier with one output, or None for a head on the policy's trunk."""
+    """A policy with a critic: a classifier with one output, or None for a head on the policy's trunk."""
 
     def __init__(
         self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0,
@@ -58,7 +67,7 @@ class ActorCritic(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> "ActorCritic":
-        """Stays as it is: with dropout the policy would be another than the one that sampled."""
+        """Keeps eval mode: with dropout the policy would differ from the one that sampled."""
         return super().train(False)
 
     @property
@@ -68,12 +77,17 @@ class ActorCritic(nn.Module):
 
     @property
     def config(self):
-        """The policy's."""
+        """The policy's config."""
         return self.causal.config
 
     def trunk(self, rows: PackedRows) -> torch.Tensor:
+<<<<<<< HEAD
         """States [N, W] of all tokens below the first layer that is trained."""
         return self.decoder.hidden_after(rows, self.frozen_layers)
+=======
+        """States [N, W] of all tokens below the first trained layer."""
+        return self.decoder.below(rows, self.frozen_layers)
+>>>>>>> main
 
     def forward(
         self,
@@ -86,8 +100,8 @@ class ActorCritic(nn.Module):
     ) -> Any:
         """(log-probabilities [M] of the targets, or None; values [M], or None) at what `rows` read.
 
-        `states` are those of `trunk`; without them it runs here. With `trunk_only` it is all that runs.
-        `detach_values`: no gradient of the values reaches the policy, also not from a head on its trunk.
+        `states` are the result of `trunk`, which runs here without them; with `trunk_only` nothing else runs.
+        With `detach_values`, the values' gradient does not reach the policy through a head on its trunk.
         """
         if trunk_only:
             return self.trunk(rows)
@@ -108,7 +122,7 @@ class ActorCritic(nn.Module):
 
 @final
 class Reference:
-    """The policy as it was before step 1. Made by `of`, before the policy is wrapped."""
+    """The policy as it was before step 1. Create it with `of`, before an engine wraps the policy."""
 
     def __init__(self, decoder: Decoder, frozen_layers: int, temperature: float) -> None:
         self.decoder, self.frozen_layers, self.temperature = decoder, frozen_layers, temperature
@@ -116,8 +130,13 @@ class Reference:
 
     @classmethod
     def of(cls, actor: ActorCritic) -> "Reference | None":
+<<<<<<< HEAD
         """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
         if has_adapters(actor.policy):
+=======
+        """A frozen copy that shares the policy's frozen modules; None for a policy with adapters."""
+        if is_adapted(actor.policy):
+>>>>>>> main
             return None
         frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.structure)
         shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]
@@ -126,9 +145,9 @@ class Reference:
         return cls(Decoder(model.eval(), actor.decoder.structure), actor.frozen_layers, actor.temperature)
 
     def round(self, everything: bool) -> None:
-        """bf16 weights: of all modules as under DeepSpeed, or of linear layers, which autocast would round each time.
+        """Convert to bf16 all weights, as under DeepSpeed, or those of linear layers, which autocast rounds each time.
 
-        What the policy shares stays as it is.
+        Weights that are shared with the policy stay as they are.
         """
         if everything:
             round_weights(self.model, torch.bfloat16)
@@ -138,7 +157,7 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
-        """[M] of the targets; `states` as `ActorCritic.trunk` gives them."""
+        """Log-probabilities [M] of the targets; `states` are the result of `ActorCritic.trunk`."""
         if states is None and self.frozen_layers:
             states = self.decoder.hidden_after(rows, self.frozen_layers)
         normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
@@ -146,8 +165,13 @@ class Reference:
 
 
 def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:
+<<<<<<< HEAD
     """A reference's linear layers that are not the policy's too, but for a head that is tied to the embeddings."""
     frozen = frozen_modules(decoder.model, frozen_layers, decoder.structure) if frozen_layers else []
+=======
+    """A reference's linear layers that the policy does not share, without a head that is tied to the embeddings."""
+    frozen = frozen_modules(decoder.model, frozen_layers, decoder.anatomy) if frozen_layers else []
+>>>>>>> main
     shared = {id(module) for top in frozen for module in top.modules()}
     words = decoder.model.get_input_embeddings().weight
     for module in decoder.model.modules():
@@ -157,13 +181,13 @@ def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Modul
 
 @contextlib.contextmanager
 def without_adapters(actor: ActorCritic) -> Iterator[None]:
-    """The policy as its own reference, for the length of a `with`."""
+    """Disable the policy's adapters for the duration of a `with`: it is its own reference."""
     with actor.policy.disable_adapter():
         yield
 
 
 def count_layers(config: PPOConfig, model_config) -> int:
-    """The policy's layers. Raises InputError where more are to be trained than there are."""
+    """Number of the policy's layers. Raises InputError if more are to be trained."""
     layers = layer_count(model_config)
     if config.method.num_layers_unfrozen > layers:
         raise InputError(
@@ -173,9 +197,9 @@ def count_layers(config: PPOConfig, model_config) -> int:
 
 
 def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
-    """The policy with its critic, in fp32, and its reference. Raises InputError for models that cannot be had.
+    """The policy with its critic, in fp32, and its reference. Raises InputError for models that do not load.
 
-    Call it once the ranks are joined: under ZeRO-3 models are loaded whole, and sharded by the engine.
+    Call it after start_ranks: under ZeRO-3 models are loaded whole, and sharded by the engine.
     """
     settings, method = config.policy, config.method
     with without_sharded_load():
@@ -185,15 +209,19 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
 
 
 def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Reference | None]:
-    """A loaded policy as the settings train it, with its critic, and its reference. Raises InputError for layers that
-    there are not.
-    """
+    """A loaded policy with its frozen layers or adapters, its critic, and its reference."""
     settings, method = config.policy, config.method
     layers = count_layers(config, policy.config)
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
+<<<<<<< HEAD
     structure = inspect_decoder(policy)
     if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
         freeze_below(policy, frozen, structure)
+=======
+    anatomy = examine(policy)
+    if method.num_layers_unfrozen > 0:  # also for all layers: embeddings and a tied head are then frozen
+        freeze_below(policy, frozen, anatomy)
+>>>>>>> main
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
@@ -212,6 +240,7 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     if actor.value_head is not None and method.critic != "head":
         load_value_head(actor.value_head, method.critic)
     return actor, Reference.of(actor)
+<<<<<<< HEAD
 
 
 VALUE_HEAD = "value_head.safetensors"
@@ -296,3 +325,5 @@ def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
         else:
             partial.mkdir(parents=True)
             save_file(submodule_weights(state, "value_head."), partial / VALUE_HEAD)
+=======
+>>>>>>> main
