@@ -36,7 +36,7 @@ from shapes import random_model, read_shape
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.generation import steps
-from lmgym.models.heads import Float32Head
+from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
 from ppo.actor_critic import adapted
 from ppo.algorithms.ppo import ppo_advantages

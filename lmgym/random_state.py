@@ -1,4 +1,4 @@
-"""Random numbers that a resumed run draws as the uninterrupted one would have: per rank, and per place in the data."""
+"""Random states that make a resumed run equal to an uninterrupted one, per rank and per place in the data."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import torch
 
 
 def random_state() -> dict[str, Any]:
-    """The states of Python's, numpy's and torch's generators (every GPU's too), as `torch.load` reads them safely."""
+    """States of Python's, numpy's and torch's generators (CPU and this GPU), safe for `torch.load`."""
     kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -23,7 +23,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Sets the generators to a `random_state`. Raises KeyError where one is missing."""
+    """Set the generators to a `random_state`. Raises KeyError if one is missing."""
     kind, keys, *rest = state["numpy"]
     random.setstate(state["python"])
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
@@ -33,7 +33,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 def seed_all(*place: int) -> None:
-    """Random numbers on the CPU from here on are a function of `place`."""
+    """Seed Python's, numpy's and torch's CPU generators with `place`."""
     seeds: Sequence[int] = np.random.SeedSequence(place).generate_state(3).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[1])
@@ -42,9 +42,9 @@ def seed_all(*place: int) -> None:
 
 @contextmanager
 def seeded(*place: int) -> Iterator[None]:
-    """Within, random numbers on the CPU are a function of `place` alone; afterwards all is as before.
+    """Within a `with`, random numbers on the CPU depend only on `place`; afterwards the old states are restored.
 
-    What a data step draws then depends neither on how many processes prepare data nor on where a run was resumed.
+    So data preparation depends neither on the number of worker processes nor on where a run was resumed.
     """
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed_all(*place)

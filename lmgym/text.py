@@ -1,12 +1,12 @@
 """Chats as data, and the only place that writes "User:"/"Bot:" or applies a chat template.
 
 Design decisions:
-- One mechanism renders everything: the tokenizer's chat template. A tokenizer without one gets the flat
-  "User:/Bot:" template below, which is saved with it, so whoever loads the folder renders the same text.
-- What replies to one conversation share is found on token ids (`share_prefix`), after each full text has been
+- Everything is rendered by the tokenizer's chat template. A tokenizer without one gets the flat "User:/Bot:" template
+  below, which is saved with it, so that the folder renders the same text everywhere.
+- The common prefix of replies to a conversation is found on token ids (`share_prefix`), after each full text has been
   tokenised: sharing never changes a tokenisation.
-- Turns are stripped of white space around them where they are read, and nothing else is changed: every stage sees the
-  same line breaks, lists and code. Too long texts are cut in lmgym/data/truncation.py.
+- Turns are stripped of surrounding white space when they are read, and not changed otherwise: every stage sees the same
+  line breaks, lists and code. Texts that are too long are cut in lmgym/data/truncation.py.
 """
 
 import re
@@ -37,7 +37,7 @@ FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
 
 @dataclass(frozen=True)
 class Turn:
-    """One speaker's words; speaker is "user" or "bot"."""
+    """A message; speaker is "user" or "bot"."""
 
     speaker: str
     text: str
@@ -45,7 +45,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns in order, and what was said about the bot beforehand."""
+    """Turns in order, and a description of the bot."""
 
     turns: tuple[Turn, ...]
     persona: str = ""
@@ -53,28 +53,28 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies to one conversation as token ids: their common prefix once, and a suffix (never empty) a reply."""
+    """Replies to one conversation as token ids: their common prefix once, and a suffix (never empty) per reply."""
 
     prefix: list[int]
     suffixes: list[list[int]]
     dropped_turns: int = 0
     """oldest turns that were left out: see lmgym/data/truncation.py"""
     shortened: int = 0
-    """tokens that the last turn lost, because it alone is too long"""
+    """tokens cut from the last turn, which alone was too long"""
 
     @property
     def truncated(self) -> bool:
-        """Whether anything was left out."""
+        """True if anything was left out."""
         return bool(self.dropped_turns or self.shortened)
 
     @property
     def tokens(self) -> int:
-        """Tokens that a forward must see: the prefix once and every suffix."""
+        """Tokens of a forward: the prefix once and every suffix."""
         return len(self.prefix) + sum(map(len, self.suffixes))
 
 
 def messages(conversation: Conversation, reply: str | None = None) -> list[dict[str, str]]:
-    """The conversation, and a bot's reply to it, as a chat template takes them."""
+    """Chat messages, as a template takes them, of a conversation and a reply to it."""
     rows = [{"role": "system", "content": conversation.persona}] if conversation.persona else []
     rows += [{"role": ROLES[turn.speaker], "content": turn.text} for turn in conversation.turns]
     if reply is not None:
@@ -83,12 +83,12 @@ def messages(conversation: Conversation, reply: str | None = None) -> list[dict[
 
 
 def reply_text(text: str) -> str:
-    """A reply as every stage sees it: without white space around it, its line breaks and indentation as they are."""
+    """A reply as every stage sees it: without surrounding white space, with its line breaks and indentation."""
     return text.strip()
 
 
 def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
-    """A conversation out of chat messages, each stripped as a transcript's turns are.
+    """The conversation of chat messages, stripped like a transcript's turns.
 
     Raises ValueError for an unknown role or a message that is not text.
     """
@@ -96,8 +96,8 @@ def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise ValueError(f"message {number} is {shown(row)}; needed: an object with role and content")
-        said, content = row.get("role"), row.get("content")
-        role = ROLES.get(said.lower()) if isinstance(said, str) else None
+        name, content = row.get("role"), row.get("content")
+        role = ROLES.get(name.lower()) if isinstance(name, str) else None
         if role is None or not isinstance(content, str) or row.get("tool_calls"):
             raise ValueError(f"message {number} {_unsupported(row, role)}")
         if role == "system":
@@ -108,7 +108,7 @@ def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
 
 
 def _unsupported(row: dict, role: str | None) -> str:
-    """The part of a message that cannot be read, in words."""
+    """The reason that a message cannot be read."""
     content = row.get("content")
     if row.get("tool_calls"):
         return "calls tools, which is not supported; needed: messages of text"
@@ -122,33 +122,31 @@ def _unsupported(row: dict, role: str | None) -> str:
 
 
 def from_transcript(text: str) -> Conversation:
-    """A conversation out of an hh transcript ("\\n\\nHuman: ...") or a flat one ("User: ...\\nBot: ...").
+    """The conversation of an hh transcript ("\\n\\nHuman: ...") or a flat one ("User: ...\\nBot: ...").
 
-    Text before the first marker is the persona. A trailing empty bot turn ("\\nBot:") is left out.
-    Text without any marker is one user turn.
+    Text before the first marker is the persona. A trailing empty bot turn ("\\nBot:") is left out. Text without a
+    marker is one user turn.
     """
     marker = HH_MARKER if HH_MARKER.search(text) else FLAT_MARKER
     pieces = marker.split(text)
     if len(pieces) == 1:
         return Conversation((Turn("user", text.strip()),))
-    turns = [
-        Turn("user" if ROLES[speaker.lower()] == "user" else "bot", words.strip())
-        for speaker, words in zip(pieces[1::2], pieces[2::2], strict=True)
-    ]
+    speakers = ["user" if ROLES[marker.lower()] == "user" else "bot" for marker in pieces[1::2]]
+    turns = [Turn(speaker, text.strip()) for speaker, text in zip(speakers, pieces[2::2], strict=True)]
     if turns[-1] == Turn("bot", ""):
         turns.pop()
     return Conversation(tuple(turns), pieces[0].strip())
 
 
 def to_transcript(conversation: Conversation, reply: str | None = None) -> str:
-    """What `from_transcript` reads: the flat text, without a reply ending in "\\nBot:" where one would begin."""
+    """The flat transcript, which `from_transcript` reads; without a reply it ends in "\\nBot:"."""
     lines = [conversation.persona] if conversation.persona else []
     lines += [f"{LABELS[ROLES[turn.speaker]]}: {turn.text}" for turn in conversation.turns]
     return "\n".join([*lines, "Bot:" if reply is None else f"Bot: {reply}"])
 
 
 def ensure_template(tokenizer) -> None:
-    """Gives a tokenizer without a chat template the flat one, with a BOS where the tokenizer itself would add one."""
+    """Set the flat template on a tokenizer without one, with a BOS if the tokenizer itself adds one."""
     if tokenizer.chat_template is None:
         first = tokenizer("x").input_ids[:1]
         adds_bos = tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
@@ -156,7 +154,7 @@ def ensure_template(tokenizer) -> None:
 
 
 def flat_template_note(tokenizer) -> list[str]:
-    """A line on how chats are written, where the tokenizer has no template of its own."""
+    """A line on the format of chats if the tokenizer has no template of its own."""
     if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
         return []
     return [
@@ -172,7 +170,7 @@ def _adds_classifier_token(tokenizer) -> bool:
 def render(tokenizer, conversation: Conversation, reply: str | None = None) -> str:
     """The text that a model sees; without a reply it ends where the bot's reply begins.
 
-    Raises InputError where the tokenizer's template refuses the conversation, as some refuse a system message.
+    Raises InputError if the tokenizer's template refuses the conversation, as some refuse a system message.
     """
     rows = messages(conversation, reply)
     try:
@@ -186,7 +184,7 @@ def render(tokenizer, conversation: Conversation, reply: str | None = None) -> s
 
 
 def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str] | None = None) -> list[str]:
-    """`render` of reply i to conversation i, or of the conversations alone. Raises InputError as `render` does."""
+    """`render` of conversation i with reply i, or of the conversations alone. Raises InputError as `render` does."""
     texts = []
     for text in render_each(tokenizer, conversations, replies):
         if isinstance(text, InputError):
@@ -198,52 +196,45 @@ def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequen
 def render_each(
     tokenizer, conversations: Sequence[Conversation], replies: Sequence[str | None] | None = None
 ) -> list[str | InputError]:
-    """The same with an error in the place of each conversation that the template refuses.
+    """`render_all` with an error in the place of each conversation that the template refuses.
 
     The flat templates are written out here, ten times as fast as by jinja.
     """
-    given: Sequence[str | None] = [None] * len(conversations) if replies is None else replies
-    chats = list(zip(conversations, given, strict=True))
-    if tokenizer.chat_template not in (FLAT_TEMPLATE, BOS_TEMPLATE):
-        return [_render_or_error(tokenizer, c, r) for c, r in chats]
-    first = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
+    flat = tokenizer.chat_template in (FLAT_TEMPLATE, BOS_TEMPLATE)
+    bos = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
     eos = tokenizer.eos_token or ""
-    return [
-        # the template puts an eos behind a bot's turn that ends a prompt
-        _render_or_error(tokenizer, c)
-        if r is None and _ends_with_bot(c)
-        else first + to_transcript(c, r) + ("" if r is None else eos)
-        for c, r in chats
-    ]
 
+    def text_or_error(conversation: Conversation, reply: str | None) -> str | InputError:
+        turns = conversation.turns
+        # the template adds an eos after a bot's turn that ends a prompt
+        ends_with_bot = reply is None and turns and ROLES[turns[-1].speaker] == "assistant"
+        if flat and not ends_with_bot:
+            return bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
+        try:
+            return render(tokenizer, conversation, reply)
+        except InputError as error:
+            return error
 
-def _render_or_error(tokenizer, conversation: Conversation, reply: str | None = None) -> str | InputError:
-    try:
-        return render(tokenizer, conversation, reply)
-    except InputError as error:
-        return error
-
-
-def _ends_with_bot(conversation: Conversation) -> bool:
-    return bool(conversation.turns) and ROLES[conversation.turns[-1].speaker] == "assistant"
+    given: Sequence[str | None] = [None] * len(conversations) if replies is None else replies
+    return [text_or_error(conversation, reply) for conversation, reply in zip(conversations, given, strict=True)]
 
 
 def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
-    """Token ids of rendered texts. Only encoders get their [CLS] and [SEP]: a template writes its own specials."""
+    """Token ids of rendered texts. Only encoders get special tokens ([CLS], [SEP]): a template writes its own."""
     if not texts:
         return []
     special = _adds_classifier_token(tokenizer)
     if not tokenizer.is_fast:
         return tokenizer(texts, add_special_tokens=special, verbose=False).input_ids
     backend = tokenizer.backend_tokenizer
-    backend.no_truncation()  # a call of the tokenizer itself leaves its own settings behind
+    backend.no_truncation()  # earlier calls of the tokenizer may have set these
     backend.no_padding()
-    # ids alone: without the offsets and masks that a call makes it takes three quarters of the time
+    # only ids, without offsets and masks: three quarters of the time of a call
     return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=special)]
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many leading ids all sequences share, leaving each at least one id of its own."""
+    """The number of leading ids that all sequences share, leaving each at least one id of its own."""
     shortest = min(map(len, sequences)) - 1
     if len(sequences) == 1:
         return shortest
@@ -255,6 +246,6 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def share_prefix(sequences: Sequence[list[int]], dropped_turns: int = 0, shortened: int = 0) -> Replies:
-    """Full token sequences as one shared prefix and a suffix each."""
+    """Full token sequences as their common prefix and a suffix each."""
     shared = common_prefix(sequences)
     return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], dropped_turns, shortened)

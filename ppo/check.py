@@ -10,29 +10,33 @@ from transformers import AutoModelForCausalLM
 
 from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.console import CONSOLE, say
-from lmgym.data.truncation import left_out
+from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.deepspeed_config import takes_parts, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
+<<<<<<< HEAD
+from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
+from lmgym.models.forward.freezing import freeze_below
+=======
 from lmgym.models.config_fields import layer_count, vocabulary_size, width
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
+>>>>>>> main
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.models.freezing import freeze_below
-from lmgym.models.loading import context_length, load_config, load_tokenizer
+from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import (
     GIB,
     MemoryEstimate,
-    bytes_in_bits,
-    cached_numbers,
+    activation_bytes,
+    cache_numbers_per_token,
     check_memory,
     count_weights,
     device_memory_gb,
-    of_states,
-    of_weights,
+    quantized_bytes,
+    weight_memory,
 )
 from lmgym.models.quantized import bits_of
 from lmgym.random_state import seed_all
@@ -86,7 +90,7 @@ class Plan:
         for task in self.setup.tasks[:3] if rank() == 0 else []:
             for agent, seen in self.setup.environment().reset(task, 0).items():
                 [prompt] = fit_prompts(self.tokenizer, [seen.prompt], self.prompt_room)
-                lost = left_out(prompt.dropped_turns, prompt.shortened)
+                lost = describe_truncation(prompt.dropped_turns, prompt.shortened)
                 CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
                 CONSOLE.print(prompt.text, soft_wrap=True)
 
@@ -265,22 +269,22 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     whole, trained = _count(config, model)
     layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
-    states = of_states(model, rows * row, precision, checkpointing, layers)
+    states = activation_bytes(model, rows * row, precision, checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
-    estimate, bits = of_weights(whole, trained, precision, deepspeed, ranks), bits_of(settings)
+    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), bits_of(settings)
     if bits:
-        estimate = replace(estimate, weights=bytes_in_bits((whole, trained), model, bits))
+        estimate = replace(estimate, weights=quantized_bytes((whole, trained), model, bits))
     if not is_on_trunk(method.critic):
         critic = load_config(method.critic)
-        estimate += of_weights(*count_weights(critic), precision, deepspeed, ranks)
-        of_critic = of_states(critic, rows * row, precision, checkpointing)
+        estimate += weight_memory(*count_weights(critic), precision, deepspeed, ranks)
+        of_critic = activation_bytes(critic, rows * row, precision, checkpointing)
         # one after the other if the engine allows it (ppo/learner.py)
         states = max(states, of_critic) if takes_parts(deepspeed) else states + of_critic
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py
     rollouts = -(-rollout.num_rollouts // ranks)
-    cache = min(rollout.generation_batch_size, rollouts) * row * cached_numbers(model) * size
+    cache = min(rollout.generation_batch_size, rollouts) * row * cache_numbers_per_token(model) * size
     frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
     weights = estimate.weights + size * (reference + sampling)
     return replace(estimate, weights=weights, activations=max(states, cache) + frozen)

@@ -11,7 +11,7 @@ import torch
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks
 from lmgym.models.config_fields import width
-from lmgym.models.forward.packed_rows import pack_rows
+from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
 from ppo.config import PPOConfig
@@ -74,7 +74,7 @@ class Experience:
         """[E] values of truncated episodes' next prompts."""
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
         for chosen in similar_batches([len(row) for row in rows], self.batch_size):
-            packed = pack_rows([rows[i] for i in chosen] or [rollouts.rows[0]], [1] * max(1, len(chosen)), skip=0)
+            packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values = self.engine(packed.to(self.device))
             if len(chosen):
                 found[torch.from_numpy(rollouts.final_episodes[chosen])] = values.cpu()

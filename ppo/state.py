@@ -18,7 +18,7 @@ from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.models.critics import save_critic
 from lmgym.models.forward.policies import save_policy
-from lmgym.models.saving import below
+from lmgym.models.saving import submodule_weights
 from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
@@ -148,7 +148,7 @@ def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metric
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
     save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
-    folder = save_policy(actor.policy, below(weights, "policy."), run.folder, tokenizer, merge=True)
+    folder = save_policy(actor.policy, submodule_weights(weights, "policy."), run.folder, tokenizer, merge=True)
     reward = config.reward.scorers or "a reward of its own"
     description = (
         f"A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against `{reward}`. {CHAT_USAGE}"

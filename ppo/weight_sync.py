@@ -20,7 +20,7 @@ from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.memory import _refuse_no_room
 from lmgym.models.parameters import copied, gathered, with_rounded_linear_layers
 from lmgym.models.quantized import is_quantized
-from lmgym.models.saving import below_adapters
+from lmgym.models.saving import unwrap_adapters
 from ppo.actor_critic import ActorCritic
 from ppo.rollouts import Rollouts, RowBatch
 
@@ -44,9 +44,9 @@ class SamplingPolicy:
             _refuse_no_room(model, dtype)
             model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
         self.policy = model
-        causal = below_adapters(model)
+        causal = unwrap_adapters(model)
         self.generator = LocalGenerator(
-            causal, tokenizer, rows, Decoder(causal, actor.decoder.anatomy), torch.bfloat16 if rounds else None
+            causal, tokenizer, rows, Decoder(causal, actor.decoder.structure), torch.bfloat16 if rounds else None
         )
         trained = dict(actor.policy.named_parameters())
         # a tied head of rounded layers is a separate copy; its name is the embedding's

@@ -10,7 +10,7 @@ import torch
 
 from lmgym.data.column_kinds import ID, NUMBER
 from lmgym.data.columns import read_columns, require_columns
-from lmgym.data.task_data import TaskData, at_most, check_sides
+from lmgym.data.task_data import TaskData, check_sides, sample_rows
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, one_line
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -75,7 +75,7 @@ class BehaviourTask:
                     "learned of these users; drop --eval_dataset to split by user"
                 )
             kept = limit_users(log, settings, seed)
-            train_rows = kept[at_most(len(kept), settings.train_size, seed)]
+            train_rows = kept[sample_rows(len(kept), settings.train_size, seed)]
             eval_rows = np.arange(len(held_out.usable))
             unused = len(log.usable) - len(train_rows)
         else:

@@ -16,7 +16,7 @@ from lmgym.data.column_kinds import ID, TEXT
 from lmgym.data.columns import Columns, read_columns, require_columns
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
 from lmgym.data.sampling import limit_per_group, split_by_group
-from lmgym.data.task_data import at_most
+from lmgym.data.task_data import sample_rows
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError, one_line
 from lmgym.text import Replies, from_transcript, reply_text
@@ -194,7 +194,7 @@ def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np
         train, evaluation = split_by_group(log.users[kept], len(kept) - wanted, wanted, seed)
     except ValueError as error:
         raise InputError(f"the rows cannot be split by user: {error}") from error
-    train = train[at_most(len(train), settings.train_size, seed)]
+    train = train[sample_rows(len(train), settings.train_size, seed)]
     return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lmgym.data.batching import length_batches, shared_out
+from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce, reduce_logits
@@ -43,7 +43,7 @@ class Forwards:
     def logits(self, model: torch.nn.Module, device: torch.device) -> torch.Tensor:
         """[replies, labels] in float64 on the CPU, in the rows' order, on every rank. Collective."""
         logits: torch.Tensor | None = None
-        for batch, counts in shared_out(self.batches, world_size(), rank()):
+        for batch, counts in batches_of_rank(self.batches, world_size(), rank()):
             inputs = self.scoring.collate([self.rows[i] for i in batch], self.pad_id)
             with torch.no_grad():
                 found = model(**{name: value.to(device) for name, value in inputs.items()}).double()

@@ -7,11 +7,11 @@ from typing import Any
 from rich.text import Text
 
 from lmgym.console import CONSOLE, say
-from lmgym.data.truncation import left_out
+from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
-from lmgym.models.headed import TrunkWithScore
+from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
-from lmgym.models.saving import below_adapters, save_classifier
+from lmgym.models.saving import save_classifier, unwrap_adapters
 from lmgym.runs.run import Run
 from lmgym.training.model_card import figures_table, model_card
 from lmgym.training.reporting import overfitting, show_notes, show_table, write_evaluation
@@ -36,7 +36,7 @@ def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
     for example in examples:
         prefix, suffixes = example.replies.prefix, example.replies.suffixes
         CONSOLE.rule(example.origin, style="dim")
-        lost = left_out(example.replies.dropped_turns, example.replies.shortened)
+        lost = describe_truncation(example.replies.dropped_turns, example.replies.shortened)
         cut = f", {lost}" if lost else ""
         if len(suffixes) == 1:  # nothing is shared
             title = f"{task.suffixes(example)[0]}, {len(prefix) + len(suffixes[0])} tokens{cut}"
@@ -74,7 +74,7 @@ def save_results(config: RewardModelConfig, task: Task, trainer, tokenizer, run:
     }
     folder, model = run.folder / "model", trainer.module.model
     save_classifier(model, state, folder, tokenizer, scorer)
-    known = not isinstance(below_adapters(model), TrunkWithScore)
+    known = not isinstance(unwrap_adapters(model), DecoderClassifier)
     card = scorer_card(config, task, figures_table(trainer.report().metrics, trainer.before), known)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_evaluation(trainer.report(), trainer.before, run)

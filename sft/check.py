@@ -10,8 +10,9 @@ from lmgym.data.rejections import tally
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.models.loading import context_length, load_config, load_tokenizer
+from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.scorers import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts

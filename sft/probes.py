@@ -8,13 +8,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lmgym.data.batching import length_batches, shared_out
+from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.deepspeed_engine import whole_weights
 from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks, world_size
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.policies import PolicyModel, plain_copy
+from lmgym.models.forward.policies import PolicyModel, merged_copy
 from lmgym.scoring.scorers import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.objectives import Objective
@@ -46,7 +46,7 @@ class HeldOutProbe:
         """Perplexity, accuracy and loss, of all output tokens."""
         # columns: nats and right tokens of a row; the loss of a batch, in its first row
         sums = torch.zeros(len(self.examples), 3, dtype=torch.float64, device=device)
-        for rows, counts in shared_out(self.batches, world_size(), rank()):
+        for rows, counts in batches_of_rank(self.batches, world_size(), rank()):
             batch = self.objective.collate([(self.examples[i], True) for i in rows])
             batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
             with torch.no_grad():
@@ -138,12 +138,12 @@ class SampleProbe:
         if rank() != 0:
             return None
         whole = {name.removeprefix("model."): value for name, value in weights.items()}
-        return plain_copy(self.policy.model, whole).to(device)
+        return merged_copy(self.policy.model, whole).to(device)
 
     def _answer(self, causal) -> dict[str, float]:
         conversations = [prompt.conversation for prompt in self.prompts]
-        # the anatomy of the model is also that of a copy
-        generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.anatomy))
+        # of a copy too: what a forward is made of is known
+        generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.structure))
         replies = [group[0] for group in generator.reply(conversations, 1, self.sampling)]
         texts = [reply_text(reply.text) for reply in replies]
         scores = {name: scorer.score(conversations, texts).tolist() for name, scorer in self.scorers.items()}

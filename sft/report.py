@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from lmgym.console import CONSOLE, say
 from lmgym.data.task_data import TaskData
-from lmgym.data.truncation import left_out
+from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
 from lmgym.models.forward.policies import save_policy
 from lmgym.runs.run import Run
@@ -24,7 +24,7 @@ def show_rows(examples: list[Example], tokenizer) -> None:
     """Prints rows as the model will see them, with targets in brackets."""
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
-        lost = left_out(example.replies.dropped_turns, example.replies.shortened)
+        lost = describe_truncation(example.replies.dropped_turns, example.replies.shortened)
         title = f"{len(example.ids)} tokens, {len(example.targets)} of them to predict{lost and f', {lost}'}:"
         CONSOLE.print(Text(title, "bold"))
         CONSOLE.print(marked(example, tokenizer), soft_wrap=True)

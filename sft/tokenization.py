@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmgym.data.rejections import UNFIT, Rejection
-from lmgym.data.truncation import FEW_TURNS, Fitted, from_turn, truncate
+from lmgym.data.truncation import FEW_TURNS, Truncated, start_at_turn, truncate
 from lmgym.text import Conversation, Replies, render_each, tokenize_texts
 from sft.conversations import TrainingChat
 from sft.layout import pieces_of
@@ -111,9 +111,9 @@ class _Tokenization:
                 self.queue.append(_window(window.place, window.conversation, window.outputs[:-1], window.limit))
         return ready
 
-    def _fit(self, windows: list[_Window]) -> dict[int, Fitted | str]:
+    def _fit(self, windows: list[_Window]) -> dict[int, Truncated | str]:
         """The truncated text of each window by id, or the reason why it cannot be truncated."""
-        found: dict[int, Fitted | str] = {}
+        found: dict[int, Truncated | str] = {}
         for limit, taught in {(window.limit, not window.outputs) for window in windows}:
             group = [window for window in windows if (window.limit, not window.outputs) == (limit, taught)]
             chats = [window.conversation for window in group]
@@ -177,13 +177,13 @@ def _apart(window: _Window) -> list[_Window]:
     for output in window.outputs:
         # every turn takes a token or more: of a very long chat only its end can be kept
         end, first = replace(window.conversation, turns=turns[: output + 1]), max(0, output - window.limit)
-        end, first = from_turn(end, first) if first else (end, 0)
+        end, first = start_at_turn(end, first) if first else (end, 0)
         apart = _window(window.place, end, (output - first,), window.limit)
         found.append(replace(apart, dropped_turns=first))
     return found
 
 
-def _end_of(window: _Window, fitted: Fitted) -> _Window:
+def _end_of(window: _Window, fitted: Truncated) -> _Window:
     """The window with what truncation left of it: those outputs that answer a turn in it."""
     first = fitted.dropped_turns
     turns = fitted.conversation.turns + (window.conversation.turns[-1:] if window.outputs else ())

@@ -1,13 +1,13 @@
-"""Which rows an optimizer step sees, and how they are cut into micro-batches.
+"""The rows of each optimizer step, cut into micro-batches.
 
 Design decisions:
-- The rows of an update are a random draw and their number is constant: lengths shape only the micro-batches within
-  it, so sorting biases no gradient.
-- Every rank computes the same plan from (seed, epoch) and takes its own part; the loader is not handed to
-  accelerate, which would shard or duplicate it again.
-- What is random in preparing a micro-batch is a function of its place alone (seed, epoch, number, rank).
-- Each rank has the same number of micro-batches in every update. Where rows run out, a micro-batch holds one filler:
-  a row that runs through the model, so that collectives meet, and counts for nothing.
+- The rows of an update are a random sample of constant size. Only its micro-batches are formed by length, so sorting
+  does not bias the gradient.
+- Every rank computes the same plan from (seed, epoch) and takes its own part; the loader is not given to accelerate,
+  which would shard or duplicate it again.
+- Randomness in preparing a micro-batch depends only on its place (seed, epoch, number, rank).
+- Each rank has the same number of micro-batches in every update. When rows run out, a micro-batch holds one filler: a
+  row that runs through the model, so that collectives match, and has no weight in the loss.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +21,17 @@ from lmgym.random_state import seeded
 
 
 class Slot(NamedTuple):
-    """A place in a micro-batch: a row, whether it counts, and of which micro-batch (epoch, number, rank)."""
+    """A row of a micro-batch."""
 
     row: int
     counts: bool
+    """False for a filler"""
     place: tuple[int, ...] = ()
+    """(epoch, number, rank) of the micro-batch"""
 
 
-class Slots(Dataset):
-    """Micro-batches addressed by their slots: `collate` of `(row, counts)` items."""
+class MicroBatches(Dataset):
+    """Micro-batches by their slots: `collate` gets a list of (row, counts)."""
 
     def __init__(self, rows: Sequence, collate: Callable[[list[tuple[Any, bool]]], Any], seed: int = 0) -> None:
         self.rows, self.collate, self.seed = rows, collate, seed
@@ -41,13 +43,13 @@ class Slots(Dataset):
         return self.__getitems__([slot])
 
     def __getitems__(self, slots: Sequence[Slot]) -> Any:
-        """What a loader asks for: a whole micro-batch at once."""
+        """A whole micro-batch, as the loader requests it."""
         with seeded(self.seed, *slots[0].place):
             return self.collate([(self.rows[slot.row], slot.counts) for slot in slots])
 
 
 def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
-    """Micro-batches a rank and update. Raises InputError where they do not divide."""
+    """Micro-batches per rank and update. Raises InputError if the batch does not divide evenly."""
     if min(global_batch, micro_batch) < 1:
         raise InputError(f"found global_batch={global_batch} and micro_batch={micro_batch}; both need at least 1")
     together = micro_batch * ranks
@@ -64,7 +66,7 @@ def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
 class UpdateSampler(Sampler):
     """Micro-batches of slots for one rank, update after update of an epoch.
 
-    `lengths` is the cost of each row (tokens); `accumulation` the micro-batches a rank and update.
+    `lengths` is the cost of each row (tokens); `accumulation` the number of micro-batches per rank and update.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class UpdateSampler(Sampler):
         self.micro_batch = global_batch // (accumulation * ranks)
 
     def set_epoch(self, epoch: int) -> None:
-        """Another epoch, another order."""
+        """Set the epoch, which determines the order of the rows."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -93,9 +95,9 @@ class UpdateSampler(Sampler):
         return -(-rows // (self.micro_batch * self.ranks))
 
     def updates(self) -> list[np.ndarray]:
-        """The rows of each update of this epoch, all ranks together.
+        """Rows of each update of this epoch, for all ranks together.
 
-        The first update of the first epoch holds the longest row: what does not fit in memory fails at once.
+        The first update of the first epoch holds the longest row, so that a lack of memory shows at once.
         """
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.lengths))
         if not len(order):
@@ -109,34 +111,33 @@ class UpdateSampler(Sampler):
     def __iter__(self) -> Iterator[list[Slot]]:
         number = 0
         for rows in self.updates():
-            # longest first: what does not fit in memory fails at once, and buffers are never outgrown
+            # longest first: a lack of memory shows at once, and buffers never have to grow
             rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
-            for chunk in np.array_split(rows, self._micro_batches(len(rows))):
-                mine = chunk[self.rank :: self.ranks]
+            for together in np.array_split(rows, self._micro_batches(len(rows))):
+                of_rank = together[self.rank :: self.ranks]
                 place = (self.epoch, number, self.rank)
                 number += 1
-                yield [Slot(int(row), True, place) for row in mine] or [Slot(int(chunk[-1]), False, place)]
+                yield [Slot(int(row), True, place) for row in of_rank] or [Slot(int(together[-1]), False, place)]
 
 
-def shared_out(batches: Sequence[list[int]], ranks: int, rank: int) -> Iterator[tuple[list[int], bool]]:
-    """This rank's batches, as many as every other's: under ZeRO-3 a forward is collective.
+def batches_of_rank(batches: Sequence[list[int]], ranks: int, rank: int) -> Iterator[tuple[list[int], bool]]:
+    """(batch, counts) for this rank, equally many on all ranks, since a forward under ZeRO-3 is collective.
 
-    Of each, whether it counts: a rank whose turn is empty runs along on another's.
+    A rank without a batch of its own repeats the last batch, which does not count.
     """
-    for turn in range(-(-len(batches) // ranks)):
-        mine = turn * ranks + rank
-        yield batches[min(mine, len(batches) - 1)], mine < len(batches)
+    for first in range(0, len(batches), ranks):
+        index = first + rank
+        yield batches[min(index, len(batches) - 1)], index < len(batches)
 
 
 def length_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Rows sorted by length and cut into batches of at most `tokens` tokens (a longer row stands alone)."""
-    order = np.argsort(-np.asarray(lengths), kind="stable")
+    """Rows sorted by length, longest first, in batches of at most `tokens` tokens; a longer row is a batch alone."""
     batches: list[list[int]] = []
     filled = 0
-    for row in order:
+    for row in np.argsort(-np.asarray(lengths), kind="stable").tolist():
         if not batches or filled + lengths[row] > tokens:
             batches.append([])
             filled = 0
-        batches[-1].append(int(row))
+        batches[-1].append(row)
         filled += int(lengths[row])
     return batches

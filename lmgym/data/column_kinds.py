@@ -1,4 +1,4 @@
-"""The kinds of columns, and the conversion of a column to its kind: as a whole, or value by value where one is bad."""
+"""Kinds of columns, and the conversion of a column to its kind: as a whole, or value by value if a value is bad."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that a column may hold besides null: text, ids (integers or text), or finite numbers."""
+    """The values that a column may hold, apart from null: text, ids (integers or text), or finite numbers."""
 
     type: Literal["text", "id", "number"]
     needed: str
     """in words"""
     holds: Callable[[Floats], NDArray[np.bool_]] = np.isfinite
-    """of numbers: whether each is possible"""
+    """True for numbers that are in range"""
 
     def refuses(self, values: Floats) -> NDArray[np.bool_]:
-        """Where values are neither NaN, which is null, nor possible."""
+        """True for values that are neither NaN, which is null, nor in range."""
         with np.errstate(invalid="ignore"):
             return ~np.isnan(values) & ~(np.isfinite(values) & self.holds(values))
 
@@ -35,26 +35,26 @@ ID = Kind("id", "integers or text")
 NUMBER = Kind("number", "finite numbers")
 
 
-def of_values(values: list[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
-    """(a column of a kind with null for what it does not take, the faults of these by row) out of Python's values."""
+def convert_values(values: list[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    """(column of a kind, faults by row) from Python values; a value that its kind does not allow is null."""
     import pyarrow
 
     try:
         column = pyarrow.array(values)
     except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError, RecursionError):
-        return _one_by_one(values, kind, name)
-    return of_column(column, kind, name)
+        return _convert_each(values, kind, name)
+    return convert_column(column, kind, name)
 
 
-def of_column(column: Any, kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
-    """The same out of a pyarrow column: as a whole where that works, else value by value."""
+def convert_column(column: Any, kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
+    """`convert_values` of a pyarrow column: as a whole if that works, otherwise value by value."""
     import pyarrow
 
     convert = {"text": _whole_texts, "id": _whole_ids, "number": _whole_numbers}[kind.type]
     try:
         whole = convert(column)
     except (pyarrow.ArrowException, UnicodeError, TypeError, ValueError):
-        return _one_by_one(_values(column, name), kind, name)
+        return _convert_each(_python_values(column, name), kind, name)
     return (whole, {}) if kind.type != "number" else _in_range(whole, column, kind, name)
 
 
@@ -69,7 +69,7 @@ def _in_range(values: Floats, column: Any, kind: Kind, name: str) -> tuple[Any, 
 
 
 def _whole_texts(column: Any) -> Any:
-    """Raises ArrowException or TypeError where a value is no text, or no UTF-8."""
+    """Raises ArrowException or TypeError for a value that is not text, or not UTF-8."""
     import pyarrow.types
 
     if pyarrow.types.is_null(column.type):
@@ -79,15 +79,14 @@ def _whole_texts(column: Any) -> Any:
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
         raise TypeError(column.type)
     large = pyarrow.types.is_large_string(column.type)
-    return column.cast("large_binary" if large else "binary").cast(column.type)  # which checks that it is UTF-8
+    return column.cast("large_binary" if large else "binary").cast(column.type)  # checks UTF-8
 
 
 def _whole_ids(column: Any) -> Any:
     import pyarrow.types
 
-    if pyarrow.types.is_floating(column.type):
-        return column.cast("int64")  # a null elsewhere in the column made floats of integers
-    if pyarrow.types.is_integer(column.type):
+    # floats: a null elsewhere in the column may have turned integers into floats
+    if pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type):
         return column.cast("int64")
     return _whole_texts(column)
 
@@ -100,16 +99,11 @@ def _whole_numbers(column: Any) -> Floats:
         return np.full(len(column), np.nan)
     if pyarrow.types.is_boolean(column.type):
         column = pyarrow.compute.cast(column, "int8")
-    numbers = pyarrow.compute.cast(column, "float64", safe=False)
-    return (
-        numbers.to_numpy(zero_copy_only=False).astype(np.float64)
-        if isinstance(numbers, pyarrow.Array)
-        else (numbers.to_numpy().astype(np.float64))
-    )
+    return pyarrow.compute.cast(column, "float64", safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
 
 
-def _values(column: Any, name: str) -> Iterator[Any]:
-    """Python's values of a column; a RowError in place of one that cannot be read."""
+def _python_values(column: Any, name: str) -> Iterator[Any]:
+    """Python values of a column, with a RowError for each that cannot be read."""
     for value in column:
         try:
             yield value.as_py()
@@ -117,8 +111,7 @@ def _values(column: Any, name: str) -> Iterator[Any]:
             yield cell_fault(name, error)
 
 
-def _one_by_one(values: Iterable[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
-    """The column with null for each value that its kind does not take, and those by row."""
+def _convert_each(values: Iterable[Any], kind: Kind, name: str) -> tuple[Any, dict[int, RowError]]:
     import pyarrow
 
     kept: list[Any] = []
@@ -129,22 +122,23 @@ def _one_by_one(values: Iterable[Any], kind: Kind, name: str) -> tuple[Any, dict
             if isinstance(value, RowError):
                 raise value
             kept.append(None if value is None or value != value else read(value))
-        except RowError as error:
-            bad[row] = error
+        except (RowError, ValueError, TypeError, OverflowError) as error:
             kept.append(None)
-        except UnicodeError as error:
-            bad[row] = cell_fault(name, error)
-            kept.append(None)
-        except (ValueError, TypeError, OverflowError):
-            is_number = kind.type == "number" and isinstance(value, int | float)
-            reason = OUT_OF_RANGE if is_number else WRONG_TYPE
-            bad[row] = RowError(name, f"{shown(value)}; needed: {kind.needed}", reason)
-            kept.append(None)
+            bad[row] = _fault(error, value, kind, name)
     if kind.type == "number":
         return pyarrow.array(kept, "float64"), bad
     if kind.type == "id" and not all(isinstance(value, int | None) for value in kept):
         return pyarrow.array([None if value is None else str(value) for value in kept], "string"), bad
     return pyarrow.array(kept, "int64" if kind.type == "id" else "string"), bad
+
+
+def _fault(error: Exception, value: Any, kind: Kind, name: str) -> RowError:
+    if isinstance(error, RowError):
+        return error
+    if isinstance(error, UnicodeError):
+        return cell_fault(name, error)
+    is_number = kind.type == "number" and isinstance(value, int | float)
+    return RowError(name, f"{shown(value)}; needed: {kind.needed}", OUT_OF_RANGE if is_number else WRONG_TYPE)
 
 
 def _text(value: Any) -> str:
@@ -165,7 +159,7 @@ def _id(value: Any) -> int | str:
 
 
 def _number(value: Any, kind: Kind) -> float | None:
-    if isinstance(value, str) and "_" in value:  # Python's own notation
+    if isinstance(value, str) and "_" in value:  # 1_000 is Python's notation
         raise ValueError(value)
     number = float(value)
     if kind.refuses(np.array([number])).any():

@@ -1,10 +1,10 @@
-"""Columns of datasets, for rows by the million: each of one kind, and a bad value fails its row, never the file.
+"""Columns of datasets with millions of rows: each has one kind, and a bad value fails its row, never the file.
 
-Nothing here loops over rows unless a column holds a value that its kind does not take.
+Nothing here loops over rows unless a column holds a value that its kind does not allow.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmgym.data.column_kinds import Floats, Kind, of_column, of_values
+from lmgym.data.column_kinds import Floats, Kind, convert_column, convert_values
 from lmgym.data.records import find_files, load_hub, read_file, read_parquet
 from lmgym.data.rejections import Rejection, RowError
 from lmgym.errors import InputError, listed, one_line
@@ -20,28 +20,28 @@ from lmgym.errors import InputError, listed, one_line
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows of a dataset as columns of one table, with where each came from.
-
-    `table` holds those of the wanted columns that exist: text, numbers as float64, ids as int64 or text. `names` are
-    all that the dataset has; `file` indexes `files` and `line` is as in Record. `bad` [rows] is true where a value is
-    of another kind than its column; it is null in the table. `rejections` has a row for each of those, and for each
-    that could not be read and is not in the table.
-    """
+    """Rows of a dataset as columns of one table, with the source of each row."""
 
     table: Any
+    """the wanted columns that exist: text, numbers as float64, ids as int64 or text"""
     names: tuple[str, ...]
+    """all columns of the dataset"""
     files: tuple[str, ...]
     file: np.ndarray
+    """[rows]: index into `files`"""
     line: np.ndarray
+    """[rows], as in Record"""
     bad: np.ndarray
+    """[rows]: true if a value is of another kind than its column; it is null in the table"""
     rejections: tuple[Rejection, ...] = ()
+    """of the bad rows, and of those that could not be read and are not in the table"""
 
     def numbers(self, name: str) -> Floats:
         """A column of numbers, null as NaN."""
         return self.table[name].to_numpy().astype(np.float64)
 
     def is_null(self, name: str) -> NDArray[np.bool_]:
-        """[rows]: where a column has no value."""
+        """[rows]: true where a column has no value."""
         return self.table[name].is_null(nan_is_null=True).to_numpy()
 
     def place(self, row: int | np.integer) -> tuple[str, int]:
@@ -51,7 +51,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a file gives."""
+    """The rows of one file."""
 
     names: tuple[str, ...]
     columns: dict[str, Any]
@@ -59,13 +59,14 @@ class _Part:
     bad: dict[int, RowError]
     """by row"""
     faults: list[Rejection]
+    """of rows that could not be read"""
 
 
 def read_columns(source: str, wanted: Mapping[str, Kind], split: str = "train", max_rows: int | None = None) -> Columns:
-    """The wanted columns of a file, a folder of files or a hub id, as far as they exist; `max_rows` are the first ones.
+    """The wanted columns that a file, a folder of files or a hub id has, of the first `max_rows` rows.
 
-    Parquet is read without a Python object a row. Raises InputError where there is nothing to read, and for a column
-    of which no value can be used.
+    Parquet is read without a Python object per row. Raises InputError if there is nothing to read, and for a column
+    without a usable value.
     """
     files = find_files(source, split)
     if files is None:
@@ -94,7 +95,7 @@ def _join(parts: Mapping[str, _Part], wanted: Mapping[str, Kind]) -> Columns:
     for start, (file, part) in zip(starts, parts.items(), strict=False):
         bad[[start + row for row in part.bad]] = True
         of_rows = [fault.at(file, int(part.lines[row])) for row, fault in part.bad.items()]
-        rejections += sorted([*part.faults, *of_rows], key=lambda one: one.line)
+        rejections += sorted([*part.faults, *of_rows], key=lambda rejection: rejection.line)
     lines = np.concatenate([part.lines for part in parts.values()])
     return Columns(
         pyarrow.table(columns), names, tuple(parts), np.repeat(np.arange(len(parts)), sizes), lines, bad,
@@ -103,25 +104,22 @@ def _join(parts: Mapping[str, _Part], wanted: Mapping[str, Kind]) -> Columns:
 
 
 def _one_type(arrays: Sequence[Any], kind: Kind) -> Any:
-    """The column of several files; ids that are integers in one and text in another are text."""
+    """A column of several files; ids that are integers in one file and text in another are text."""
     import pyarrow
 
     types = {array.type for array in arrays if not pyarrow.types.is_null(array.type)}
     target = next(iter(types)) if len(types) == 1 else pyarrow.large_string()
     if not types:
         target = pyarrow.float64() if kind.type == "number" else pyarrow.string()
-    return pyarrow.chunked_array([chunk for array in arrays for chunk in _chunks(array.cast(target))], type=target)
-
-
-def _chunks(array: Any) -> list[Any]:
-    return array.chunks if hasattr(array, "chunks") else [array]
+    cast = [array.cast(target) for array in arrays]
+    return pyarrow.chunked_array([chunk for array in cast for chunk in getattr(array, "chunks", [array])], type=target)
 
 
 def _first(columns: Columns, rows: int) -> Columns:
-    """The first rows, and the rejections up to the last of them."""
+    """The first rows, fewer than there are, and the rejections before the next row."""
     order = {file: i for i, file in enumerate(columns.files)}
-    end = (int(columns.file[rows]), int(columns.line[rows])) if rows < len(columns.line) else (len(order), 0)
-    kept = tuple(one for one in columns.rejections if (order[one.file], one.line) < end)
+    end = (columns.file[rows], columns.line[rows])
+    kept = tuple(r for r in columns.rejections if (order[r.file], r.line) < end)
     return replace(
         columns,
         table=columns.table.slice(0, rows),
@@ -133,9 +131,9 @@ def _first(columns: Columns, rows: int) -> Columns:
 
 
 def _refuse_useless_columns(columns: Columns, wanted: Mapping[str, Kind]) -> None:
-    """Raises InputError for a column that has values of which none can be used."""
+    """Raises InputError for a column that has values, none of them usable."""
     for name in columns.table.column_names:
-        first = next((one for one in columns.rejections if one.field == name), None)
+        first = next((rejection for rejection in columns.rejections if rejection.field == name), None)
         if first is not None and columns.is_null(name).all():
             found = f"line {first.line} holds {first.found.partition(';')[0]}"
             raise InputError(
@@ -145,7 +143,7 @@ def _refuse_useless_columns(columns: Columns, wanted: Mapping[str, Kind]) -> Non
 
 
 def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
-    """Raises InputError for a needed column that is absent; one may go by several names. Names the near ones."""
+    """Raises InputError, with similar names, if a needed column is absent; each may have several names."""
     absent = [names for names in needed if not set(names) & set(columns.names)]
     if not absent:
         return
@@ -160,26 +158,32 @@ def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
 
 def _file_part(path: Path, wanted: Mapping[str, Kind]) -> _Part:
     if path.name.endswith(".parquet"):
-        names = read_parquet(path, lambda parquet: parquet.read_schema(path)).names
-        kept = [name for name in names if name in wanted]
-        return _table_part(read_parquet(path, lambda parquet: parquet.read_table(path, columns=kept)), wanted, names)
+        table, names = read_parquet(path, wanted)
+        return _table_part(table, wanted, names)
     records = list(read_file(path))
     good = [record for record in records if record.fault is None]
     names = list(dict.fromkeys(name for record in good for name in record.fields))
-    columns: dict[str, Any] = {}
-    bad: dict[int, RowError] = {}
-    for name in (name for name in names if name in wanted):
-        columns[name], faults = of_values([record.fields.get(name) for record in good], wanted[name], name)
-        bad |= faults | bad  # the first fault of a row is the one that is told
+    columns, bad = _convert(
+        names, wanted, lambda name, kind: convert_values([record.fields.get(name) for record in good], kind, name)
+    )
     lines = np.array([record.line for record in good], dtype=np.int64)
-    faults_of_rows = [record.fault.at(record.file, record.line) for record in records if record.fault]
-    return _Part(tuple(names), columns, lines, bad, faults_of_rows)
+    faults = [record.fault.at(record.file, record.line) for record in records if record.fault]
+    return _Part(tuple(names), columns, lines, bad, faults)
 
 
 def _table_part(table: Any, wanted: Mapping[str, Kind], names: Iterable[str] | None = None) -> _Part:
+    columns, bad = _convert(table.column_names, wanted, lambda name, kind: convert_column(table[name], kind, name))
+    return _Part(tuple(names or table.column_names), columns, np.arange(1, table.num_rows + 1), bad, [])
+
+
+def _convert(
+    names: Iterable[str], wanted: Mapping[str, Kind], convert: Callable[[str, Kind], tuple[Any, dict[int, RowError]]]
+) -> tuple[dict[str, Any], dict[int, RowError]]:
+    """(the wanted columns, the first fault of each bad row)."""
     columns: dict[str, Any] = {}
     bad: dict[int, RowError] = {}
-    for name in (name for name in table.column_names if name in wanted):
-        columns[name], faults = of_column(table[name], wanted[name], name)
-        bad |= faults | bad
-    return _Part(tuple(names or table.column_names), columns, np.arange(1, table.num_rows + 1), bad, [])
+    for name in names:
+        if name in wanted:
+            columns[name], faults = convert(name, wanted[name])
+            bad |= faults | bad
+    return columns, bad

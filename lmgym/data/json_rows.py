@@ -1,4 +1,4 @@
-"""JSON out of files: one row at a time, so that a broken row says what is wrong with it and the others are read."""
+"""JSON from files, row by row: a broken row has an error of its own, and the others are read."""
 
 import json
 import re
@@ -14,7 +14,7 @@ TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 
 
 def parse_json(text: str, field: str = "(row)") -> Any:
-    """The value of a JSON text. Raises RowError for what is none, and for a key that occurs twice in an object."""
+    """The value of a JSON text. Raises RowError for invalid JSON, and for a key that occurs twice in an object."""
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -23,7 +23,7 @@ def parse_json(text: str, field: str = "(row)") -> Any:
         raise RowError(field, f"the key {shown(error.args[0])} occurs twice in one object", UNREADABLE) from None
     except json.JSONDecodeError as error:
         raise RowError(field, f"not JSON: {one_line(error.msg)} at character {error.pos + 1:,}", NOT_JSON) from None
-    except ValueError:  # Python's limit of digits
+    except ValueError:  # Python's limit on digits
         raise RowError(field, "a number of more than 4,300 digits", OUT_OF_RANGE) from None
 
 
@@ -35,8 +35,8 @@ def refuse_unusable(values: dict[str, Any]) -> None:
 
 
 def refuse_unusable_value(value: Any, field: str) -> None:
-    """The same of one value. A loop over levels, as recursion is what a deep value exhausts."""
-    if isinstance(value, str):  # most values are
+    """`refuse_unusable` of one value. A loop over levels: recursion would overflow on a deep value."""
+    if isinstance(value, str):  # the usual case
         _refuse_surrogates(value, field)
         return
     level, depth = [value], 0
@@ -44,21 +44,20 @@ def refuse_unusable_value(value: Any, field: str) -> None:
         if depth > MOST_NESTED:
             raise RowError(field, f"more than {MOST_NESTED} levels of lists and objects", NESTED)
         below: list[Any] = []
-        for one in level:
-            if isinstance(one, str):
-                _refuse_surrogates(one, field)
-            elif isinstance(one, dict):
-                below += one.keys()
-                below += one.values()
-            elif isinstance(one, list | tuple):
-                below += one
+        for item in level:
+            if isinstance(item, str):
+                _refuse_surrogates(item, field)
+            elif isinstance(item, dict):
+                below += [*item.keys(), *item.values()]
+            elif isinstance(item, list | tuple):
+                below += item
         level, depth = below, depth + 1
 
 
 def list_items(text: str) -> Iterator[str]:
-    """The texts of the items of a JSON list. Raises ValueError where the list ends too early or goes on after its end.
+    """The texts of the items of a JSON list. Raises ValueError for a list without an end, or text after its end.
 
-    Found by brackets and strings alone: an item that is no JSON does not keep the others from being read.
+    Only brackets and strings are parsed: an item that is not JSON does not prevent reading the others.
     """
     depth, start = 0, 0
     for token in TOKENS.finditer(text):
@@ -82,11 +81,11 @@ def list_items(text: str) -> Iterator[str]:
 
 
 class _DuplicateKey(Exception):
-    """The key."""
+    """A key that occurs twice in an object."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises where a key occurs twice: which of the values is meant is not known."""
+    """Raises _DuplicateKey if a key occurs twice: it is unknown which value is meant."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise _DuplicateKey(Counter(key for key, _ in pairs).most_common(1)[0][0])

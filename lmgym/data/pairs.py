@@ -1,8 +1,8 @@
-"""People's choices between two replies, as rows hold them.
+"""Preference pairs from rows.
 
 Accepted rows: `prompt/chosen/rejected` and `chosen/rejected`, as strings or as messages (TRL's standard and
 conversational types), with an optional number `margin`; hh transcripts ("\\n\\nHuman:"/"\\n\\nAssistant:") and flat
-ones ("User:"/"Bot:"). Without a prompt column the prompt is what both sides begin with.
+ones ("User:"/"Bot:"). Without a prompt column, the prompt is the common beginning of both sides.
 """
 
 import math
@@ -32,7 +32,7 @@ MOST_MARGIN = 10_000  # the difference of two scores: no reward model's head rea
 
 @dataclass(frozen=True)
 class Pair:
-    """Two replies to one conversation, of which a person chose the first."""
+    """Two replies to one conversation, the preferred one and the other."""
 
     conversation: Conversation
     chosen: str
@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def prompt_key(self) -> str:
-        """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
+        """Equal for prompts that differ only in case and white space, so that a split keeps them together."""
         return prompt_key(self.conversation)
 
     @property
@@ -53,7 +53,7 @@ class Pair:
 
 
 def validate(records: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
-    """Every record as a pair or as a rejection. Raises InputError where no row has the columns that are needed."""
+    """(pairs, rejections) of all records. Raises InputError if no row has the needed columns."""
     needed = "chosen and rejected, and optionally prompt and margin (rename yours to these)"
     require_some_columns(records, COLUMNS, "pairs", needed)
     seen: dict[tuple, int] = {}
@@ -67,7 +67,7 @@ def validate(records: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
 
 
 def read_pair(record: Record) -> Pair:
-    """One row. Raises RowError for one that cannot be used."""
+    """The pair of a row. Raises RowError for a row that cannot be used."""
     chosen, rejected = (read_conversation(require_value(record, name, NO_REPLY), name) for name in COLUMNS)
     if record.fields.get("prompt") is None:
         conversation, replies = _split_prompt(chosen, rejected)
@@ -88,7 +88,7 @@ def read_pair(record: Record) -> Pair:
 
 
 def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
-    """The reply of a row that has a prompt column: plain text, one message, or the prompt's messages and one more."""
+    """The reply of a row with a prompt column: plain text, one message, or the prompt's messages and one more."""
     if isinstance(value, str):
         return value.strip()
     if not side.turns:
@@ -103,14 +103,11 @@ def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str)
 
 
 def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Conversation, tuple[str, str]]:
-    """What both sides share, and the last bot turn of each."""
-    shared = 0
-    for a, b in zip(chosen.turns, rejected.turns, strict=False):
-        if a != b:
-            break
-        shared += 1
+    """(common beginning of both sides, the last bot turn of each)."""
     if chosen == rejected:
         raise RowError("rejected", "identical to chosen", IDENTICAL)
+    both = zip(chosen.turns, rejected.turns, strict=False)
+    shared = next((i for i, (a, b) in enumerate(both) if a != b), min(len(chosen.turns), len(rejected.turns)))
     for name, side in zip(COLUMNS, (chosen, rejected), strict=True):
         rest = side.turns[shared:]
         if not rest:
@@ -128,7 +125,7 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
 def _margin(value: Any) -> float:
     if value is None:
         return 0.0
-    try:  # a CSV's numbers come as text
+    try:  # a CSV's numbers are text
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan

@@ -1,14 +1,13 @@
-"""Rows of a dataset with where each came from: hub ids, and local JSONL(.gz), JSON lists, Parquet and CSV.
+"""Rows of a dataset with their sources: hub ids, and local JSONL(.gz), JSON lists, Parquet and CSV.
 
-A row that cannot be read keeps its place, with what is wrong with it: only a file that is damaged as a whole is
-refused.
+A row that cannot be read becomes a record with its fault; only a file that is damaged as a whole is an error.
 """
 
 import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,18 @@ BATCH = 1000
 
 @dataclass(frozen=True)
 class Record:
-    """One row as it was found. `line` counts from 1, headers included; `fault` is why it could not be read, if so."""
+    """A row as it was found."""
 
     file: str
     line: int
+    """from 1, headers included"""
     fields: dict[str, Any]
     fault: RowError | None = None
+    """the reason that the row could not be read, if so"""
 
 
 def read_records(source: str, split: str = "train") -> list[Record]:
-    """All rows of a file, a folder of files or a hub id. Raises InputError where there is nothing to read."""
+    """All rows of a file, a folder of files or a hub id. Raises InputError if there is nothing to read."""
     files = find_files(source, split)
     if files is None:
         return list(_table_records(f"{source}:{split}", load_hub(source, split).with_format("arrow")[:]))
@@ -43,7 +44,7 @@ def read_records(source: str, split: str = "train") -> list[Record]:
 
 
 def find_files(source: str, split: str) -> list[Path] | None:
-    """The files that a source names, None for a hub id."""
+    """The files of a source; None for a hub id."""
     path, name = Path(source).expanduser(), one_line(source)
     if _exists(path) and path.is_dir():
         try:
@@ -67,7 +68,7 @@ def find_files(source: str, split: str) -> list[Path] | None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is something; nothing can be at a path that is too long or holds a NUL."""
+    """True if the path exists; False also for one that is too long or holds a NUL."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -75,10 +76,10 @@ def _exists(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Iterator[Record]:
-    """The rows of a file in their order. Raises InputError for a file that is damaged as a whole."""
+    """The rows of a file, in order. Raises InputError for a file that is damaged as a whole."""
     try:
         if path.name.endswith(".parquet"):
-            yield from _table_records(str(path), read_parquet(path, lambda parquet: parquet.read_table(path)))
+            yield from _table_records(str(path), read_parquet(path)[0])
         elif path.name.endswith(".csv"):
             yield from _read_csv(path)
         else:
@@ -91,7 +92,7 @@ def read_file(path: Path) -> Iterator[Record]:
 
 
 def _open(path: Path, **settings: Any) -> Any:
-    # bytes that are not UTF-8 become lone surrogates, so that they fail the one row which holds them
+    # bytes that are not UTF-8 become lone surrogates, so that only their row fails
     opened = gzip.open if path.suffix == ".gz" else open
     return opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", **settings)
 
@@ -117,7 +118,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
                 surplus = row.pop(None, None)
                 found = f"more cells than the header names: {len(row)} columns, {len(surplus or ())} cells more"
                 fault = RowError("(row)", found, NOT_CSV) if surplus else None
-                # an absent cell is None, an empty one is missing too: CSV has no null
+                # CSV has no null: an empty cell counts as missing, like an absent one
                 yield Record(str(path), reader.line_num, {k: v or None for k, v in row.items()}, fault)
     finally:
         csv.field_size_limit(limit)
@@ -163,16 +164,15 @@ def _json_record(path: Path, number: int, text: str) -> Record:
 
 
 def _table_records(file: str, table: Any) -> Iterator[Record]:
-    """The rows of a pyarrow table; where a batch cannot be converted, each row of it by itself."""
+    """The rows of a pyarrow table; if a batch cannot be converted, each of its rows separately."""
     number = 0
     for batch in table.to_batches(max_chunksize=BATCH):
+        lines = range(number + 1, number + 1 + batch.num_rows)
         try:
-            rows = batch.to_pylist()
-        except Exception:  # pyarrow's own errors are many: which row it is, and why, is found below
-            rows = None
-        for i in range(batch.num_rows):
-            number += 1
-            yield Record(file, number, rows[i]) if rows is not None else _table_record(file, number, batch, i)
+            yield from [Record(file, line, row) for line, row in zip(lines, batch.to_pylist(), strict=True)]
+        except Exception:  # pyarrow raises many kinds: row by row shows which row, and why
+            yield from [_table_record(file, line, batch, i) for i, line in enumerate(lines)]
+        number += batch.num_rows
 
 
 def _table_record(file: str, number: int, batch: Any, row: int) -> Record:
@@ -186,7 +186,7 @@ def _table_record(file: str, number: int, batch: Any, row: int) -> Record:
 
 
 def cell_fault(name: str, error: Exception) -> RowError:
-    """Why a value of a column could not be read."""
+    """The fault of a row with a value that could not be read."""
     if isinstance(error, UnicodeError):
         return RowError(name, "text that is not UTF-8", NOT_UTF8)
     if isinstance(error, RecursionError):
@@ -194,27 +194,32 @@ def cell_fault(name: str, error: Exception) -> RowError:
     return RowError(name, f"cannot be read: {type(error).__name__}: {one_line(str(error))}", UNREADABLE)
 
 
-def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    """What `read` makes of a file with pyarrow.parquet. Raises InputError where it is none, or damaged."""
+def read_parquet(path: Path, wanted: Collection[str] | None = None) -> tuple[Any, list[str]]:
+    """(table of the wanted columns that exist, or of all, names of all columns) of a file.
+
+    Raises InputError if the file is damaged or not Parquet.
+    """
     import pyarrow.parquet
 
     name = one_line(str(path))
     try:
-        _refuse_bad_columns(path, pyarrow.parquet.read_schema(path).names)
-        return read(pyarrow.parquet)
+        names = pyarrow.parquet.read_schema(path).names
+        _refuse_bad_columns(path, names)
+        kept = None if wanted is None else [column for column in names if column in wanted]
+        return pyarrow.parquet.read_table(path, columns=kept), names
     except UnicodeDecodeError as error:
         raise InputError(f"dataset {name} has a column whose name is not UTF-8; rename it") from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"dataset {name} is no Parquet file: {one_line(str(error))}") from error
+        raise InputError(f"dataset {name} is not a Parquet file: {one_line(str(error))}") from error
 
 
 def load_hub(source: str, split: str) -> Any:
-    """A split of a dataset on the hub. Raises InputError where it does not load."""
+    """A split of a dataset on the hub. Raises InputError if it does not load."""
     import datasets
 
     try:
         return datasets.load_dataset(source, split=split, token=hub_token())
-    except Exception as error:  # the hub's own errors are many: each means that nothing could be read
+    except Exception as error:  # the hub raises many kinds: each means that nothing could be read
         first = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
         found = f"dataset {one_line(source)} (split {one_line(split)})"
-        raise InputError(f"{found} is no local path and did not load from the hub: {first}") from error
+        raise InputError(f"{found} is not a local path and did not load from the hub: {first}") from error

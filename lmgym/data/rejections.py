@@ -1,4 +1,4 @@
-"""Rows that cannot be used: where each one is, why, and how many there are of each reason."""
+"""Rejected rows, with their places and reasons, and counts by reason."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lmgym.errors import one_line
 
-# why a row is rejected, in words that follow a number of rows
+# reasons of rejection, worded to follow a number of rows
 NOT_JSON, NOT_CSV, NOT_UTF8 = "not JSON", "not CSV", "not UTF-8"
 NOT_AN_OBJECT, NESTED, UNREADABLE = "not an object", "nested too deeply", "unreadable"
 NO_VALUE, NO_REPLY, NO_PROMPT = "without a value", "without a reply", "without a prompt"
@@ -25,16 +25,16 @@ PLURALS = {
     DUPLICATE_REPLY: "duplicate replies",
 }
 NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT))
-"""reasons that say nothing bad about a row: it is not needed, and no sign of bad data"""
+"""reasons that are no sign of bad data: the row is not needed"""
 OF_THE_ROW = frozenset((*PLURALS, HELD_OUT))
-"""reasons beside which a field says nothing"""
-MOST_REJECTED = 0.05  # of the rows: above it people are warned
+"""reasons that concern the whole row rather than a field"""
+MOST_REJECTED = 0.05  # of the rows, without a warning
 SHOWN_REASONS = 6
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that is not used: where it is, which field, what was found, and the reason, one of a few."""
+    """A row that is not used: its place, the field, what was found, and the reason, one of a few."""
 
     file: str
     line: int
@@ -54,29 +54,34 @@ class RowError(Exception):
         self.field, self.found, self.reason = field, found, reason
 
     def at(self, file: str, line: int) -> Rejection:
-        """The rejection of the row there."""
+        """The rejection of the row at this place."""
         return Rejection(file, line, self.field, self.found, self.reason)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many of `rows` rows were rejected, and how many are not needed, by reason, the most frequent first."""
+    """Counts of rejected rows and of rows that are not needed, by reason, the most frequent first."""
 
     rows: int
     rejected: dict[str, int]
     not_needed: dict[str, int]
     first: Rejection | None
-    """of those rejected"""
+    """the first rejected row"""
 
     @property
     def is_alarming(self) -> bool:
-        """Whether people should look at the data before they train on it."""
-        return sum(self.rejected.values()) > MOST_REJECTED * self.rows
+        """True if so many rows are rejected that the data should be checked before training."""
+        return self.total > MOST_REJECTED * self.rows
+
+    @property
+    def total(self) -> int:
+        """Number of rejected rows."""
+        return sum(self.rejected.values())
 
     @property
     def counts(self) -> dict[str, int | dict[str, int]]:
-        """What is recorded."""
-        counts: dict[str, int | dict[str, int]] = {"rejected_rows": sum(self.rejected.values())}
+        """Counts for run.json."""
+        counts: dict[str, int | dict[str, int]] = {"rejected_rows": self.total}
         if self.rejected:
             counts["rejected_by_reason"] = self.rejected
         if self.not_needed:
@@ -85,23 +90,22 @@ class Tally:
 
     @property
     def reasons(self) -> str:
-        """Why rows are rejected, with how many are for each reason."""
+        """The reasons of rejected rows, with their counts, in words."""
         return _in_words(self.rejected)
 
     @property
     def line(self) -> str:
         """`121 of 201 rows rejected: 98 duplicates, 20 without a reply (field chosen), 3 not JSON`."""
-        said = f"{sum(self.rejected.values()):,} of {self.rows:,} rows rejected"
-        if self.rejected:
-            said += f": {self.reasons}"
-        return f"{said}; not needed: {_in_words(self.not_needed)}" if self.not_needed else said
+        reasons = f": {self.reasons}" if self.rejected else ""
+        not_needed = f"; not needed: {_in_words(self.not_needed)}" if self.not_needed else ""
+        return f"{self.total:,} of {self.rows:,} rows rejected{reasons}{not_needed}"
 
     @property
     def warning(self) -> str:
-        """One line where too many rows were rejected, else empty."""
+        """One line if too many rows are rejected, otherwise empty."""
         if not self.is_alarming:
             return ""
-        share = sum(self.rejected.values()) / max(1, self.rows)
+        share = self.total / max(1, self.rows)
         return (
             f"warning: {share:.1%} of the rows are rejected; the first: {self.first}; check the data (rejected.jsonl "
             "in a run's folder lists every row)"
@@ -109,23 +113,22 @@ class Tally:
 
 
 def tally(rejections: Iterable[Rejection], rows: int) -> Tally:
-    """Rejections by reason; a row that is rejected more than once counts once, with its first reason."""
+    """Counts of rejections by reason; a row that is rejected twice counts once, for its first reason."""
     first: dict[tuple[str, int], Rejection] = {}
     for rejection in rejections:
         first.setdefault((rejection.file, rejection.line), rejection)
-    bad = [one for one in first.values() if one.reason not in NOT_NEEDED]
-    others = [one for one in first.values() if one.reason in NOT_NEEDED]
+    bad = [rejection for rejection in first.values() if rejection.reason not in NOT_NEEDED]
+    others = [rejection for rejection in first.values() if rejection.reason in NOT_NEEDED]
     return Tally(max(rows, len(first)), _by_reason(bad), _by_reason(others), bad[0] if bad else None)
 
 
 def _by_reason(rejections: Sequence[Rejection]) -> dict[str, int]:
-    named = Counter(
-        one.reason
-        if one.reason in OF_THE_ROW or one.field == "(row)"
-        else f"{one.reason} (field {one_line(one.field, 60)})"
-        for one in rejections
-    )
-    return dict(named.most_common())
+    def name(rejection: Rejection) -> str:
+        if rejection.reason in OF_THE_ROW or rejection.field == "(row)":
+            return rejection.reason
+        return f"{rejection.reason} (field {one_line(rejection.field, 60)})"
+
+    return dict(Counter(map(name, rejections)).most_common())
 
 
 def _in_words(counts: dict[str, int]) -> str:
@@ -137,7 +140,6 @@ def _in_words(counts: dict[str, int]) -> str:
 
 
 def write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
-    """One JSON object a row that was not used."""
-    # a name or a field out of the data may hold what UTF-8 cannot: it is written escaped
+    """Write one JSON object per rejection. Text that UTF-8 cannot hold is escaped."""
     lines = "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rejections)
     path.write_text(lines, encoding="utf-8", errors="backslashreplace")

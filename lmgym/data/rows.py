@@ -1,13 +1,10 @@
-"""Rows of a dataset, checked, split by prompt and told apart. What is left out is recorded, never dropped."""
+"""Rows of a dataset: checked, deduplicated and split by prompt. Rows left out are recorded, never silently dropped."""
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lmgym.data.json_rows import refuse_unusable
 from lmgym.data.records import Record, cell_fault
@@ -17,7 +14,7 @@ from lmgym.text import Conversation, from_messages, from_transcript
 
 
 def prompt_key(conversation: Conversation) -> str:
-    """A conversation's text without case and white space."""
+    """A conversation's text, the same for conversations that differ only in case and white space."""
     turns = [conversation.persona, *(f"{t.speaker} {t.text}" for t in conversation.turns)]
     return " ".join(" ".join(turns).lower().split())
 
@@ -27,22 +24,22 @@ class Prompted(Protocol):
 
     @property
     def file(self) -> str:
-        """Where it was found."""
+        """Its file."""
         ...
 
     @property
     def line(self) -> int:
-        """On which line."""
+        """Its line, from 1."""
         ...
 
     @property
     def prompt_key(self) -> str:
-        """Equal for prompts that belong on one side of a split."""
+        """Equal for prompts that must be on one side of a split."""
         ...
 
     @property
     def answers(self) -> tuple:
-        """The replies and what was said of them, as JSON can hold it."""
+        """The replies and their labels, serialisable as JSON."""
         ...
 
 
@@ -51,7 +48,7 @@ T = TypeVar("T")
 
 
 def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
-    """Raises InputError for no rows, and where no row has all columns."""
+    """Raises InputError if there are no rows, or no row has all columns."""
     if not records:
         raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
     if not any(set(columns) <= set(record.fields) for record in records):
@@ -64,15 +61,15 @@ def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun
 
 
 def unreadable(records: Sequence[Record]) -> str:
-    """How many records could not be read and why, to add to a message; empty where all could."""
+    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
     found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
     return f"; {found.line}" if found.rejected else ""
 
 
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
-    """What `read` makes of each record, and a rejection for each that it fails on, by whatever exception.
+    """(`read` of each record, a rejection for each record that it raises an exception for).
 
-    An InputError goes through: it is about more than one row.
+    An InputError is not caught: it concerns more than one row.
     """
     rows, rejections = [], []
     for record in records:
@@ -85,7 +82,7 @@ def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[l
             rejections.append(error.at(record.file, record.line))
         except (InputError, MemoryError):
             raise
-        except Exception as error:  # a row may hold anything, and one row does not stop the others
+        except Exception as error:  # a row may hold anything, and must not stop the others
             rejections.append(cell_fault("(row)", error).at(record.file, record.line))
     return rows, rejections
 
@@ -103,7 +100,7 @@ def read_conversation(value: Any, name: str) -> Conversation:
 
 
 def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
-    """A field of a row. Raises RowError where it is missing, null or empty."""
+    """A field of a row. Raises RowError if it is missing, null or empty."""
     value = record.fields.get(name)
     if value is None:
         raise RowError(name, "null" if name in record.fields else "missing", reason)
@@ -113,7 +110,7 @@ def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
 
 
 def whole_number(value: Any) -> int | None:
-    """An integer, also as the float that a Parquet column of mixed numbers makes of it; None for all else."""
+    """An integer, also as a float (from a Parquet column of mixed numbers); None for anything else."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -122,8 +119,8 @@ def whole_number(value: Any) -> int | None:
 def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
     """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
 
-    Prompts are drawn by their seeded hash, so a row's side does not hang on the order of rows. Raises InputError
-    where either side would be empty.
+    Prompts are sampled by a seeded hash, so a row's side does not depend on the order of rows. Raises InputError if
+    either side would be empty.
     """
     if not 0 <= eval_size < math.inf:
         raise InputError(f"--eval_size {eval_size:g}; needed: a share below 1, or a number of {noun}, of {len(pairs)}")
@@ -151,31 +148,19 @@ def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str =
 
 
 def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
-    """The pairs whose prompt does not occur in `held_out`, and the others as rejections."""
+    """(pairs whose prompt does not occur in `held_out`, rejections of the others)."""
     keys = {pair.prompt_key for pair in held_out}
     kept = [pair for pair in pairs if pair.prompt_key not in keys]
-    found = "stands in the evaluation set too"
+    found = "is in the evaluation set too"
     leaks = [Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p in pairs if p.prompt_key in keys]
     return kept, leaks
 
 
 def fingerprint(*sides: Sequence[Prompted]) -> str:
-    """sha256 over the rows in their order: what a run was trained and judged on."""
+    """sha256 over the rows of training and evaluation, in order."""
     digest = hashlib.sha256()
     for side in sides:
         for row in side:
             digest.update(json.dumps([row.prompt_key, *row.answers]).encode())
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:
-    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
-
-    Raises ValueError for a negative number of samples and for more samples than rows.
-    """
-    if not 0 <= n_samples <= n_rows:
-        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
-    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
-    sample.sort()
-    return sample

@@ -1,13 +1,11 @@
-"""Which rows to keep of tables where one user or conversation fills many: limits, splits by group, ordered samples.
+"""Samples of row indices for tables with many rows per user or conversation: limits and splits by group.
 
 Design decisions:
-- Row indices go in and come out, never rows: what a row is stays the caller's business.
-- Rows are grouped by one sort of 64-bit words that hold (group, row): numpy sorts such words in place, with vector
-  instructions where there are any, ten times quicker than it argsorts. What does not fit takes two sorts (a radix sort
-  whose digits are as wide as the room beside a row number).
-- Random order within groups is random bits between group and row; rows that draw the same bits draw again.
-- Strings become integers through a dict; a numpy sort of strings would cost more time, and every string the width of
-  the longest.
+- Functions take ids and return row indices, never rows.
+- Rows are grouped by one sort of 64-bit words that hold (group, row): numpy sorts words in place, vectorised, ten times
+  faster than argsort. Ids that do not fit take two sorts (a radix sort with digits as wide as a row number leaves).
+- Random order within groups is random bits between group and row; rows with equal bits get new ones.
+- Strings become integers through a dict: a numpy sort of strings takes more time, and pads each to the longest.
 """
 
 from collections import Counter, defaultdict
@@ -19,15 +17,23 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmgym.data.rows import ordered_sample
-
-__all__ = ["limit_per_group", "ordered_sample", "split_by_group"]
-
 Mode = Literal["unchanged", "reverse", "random"]
 Rows = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 STRING_BLOCK = 65_536  # array entries held as Python objects at once
+
+
+def ordered_sample(n_rows: int, n_samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """`n_samples` distinct indices below `n_rows`, increasing, every such set as likely as any other.
+
+    Raises ValueError for a negative number of samples and for more samples than rows.
+    """
+    if not 0 <= n_samples <= n_rows:
+        raise ValueError(f"n_samples={n_samples} of n_rows={n_rows}; needed: between 0 and the number of rows")
+    sample = np.random.default_rng(seed).choice(n_rows, n_samples, replace=False, shuffle=False)
+    sample.sort()
+    return sample
 
 
 def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", seed: int = 0) -> Rows:
@@ -46,7 +52,7 @@ def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", 
     if not limit or not len(ids):
         return np.empty(0, dtype=np.int64)
     rows, groups = _rows_by_group(ids, np.random.default_rng(seed) if mode == "random" else None)
-    # a row has `limit` rows of its group before (after) it just where the row that far off is of the group
+    # a row has `limit` rows of its group before (after) it exactly if the row that far away is in the group
     other = groups[limit:] != groups[:-limit]
     del groups  # 8 bytes a row
     keep = np.ones(len(rows), dtype=bool)
@@ -57,14 +63,13 @@ def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", 
 
 
 def split_by_group(group_ids: ArrayLike, train_size: int, eval_size: int, seed: int = 0) -> tuple[Rows, Rows]:
-    """Indices of training and of evaluation rows, each increasing, without a group on both sides.
+    """(training, evaluation) row indices, each increasing, without a group on both sides.
 
     `group_ids`: [rows], integers or strings; sizes are in rows. Whole groups are drawn in random order, first for
-    training and then for evaluation, so a side has its size to within the rows of the largest group, and at least one
-    group. What is left over is on neither side; sizes that add up to all rows leave nothing over.
-    Which groups are drawn depends on the seed, the sizes and how many rows each id has, not on the order of the rows.
-    Raises ValueError for sizes below 1 or above the rows there are, a single group, and ids that `limit_per_group`
-    refuses.
+    training and then for evaluation, so each side has its size to within the rows of the largest group, and at least
+    one group. Remaining groups are on neither side; sizes that add up to all rows leave none. The result depends on
+    the seed, the sizes and the number of rows of each id, not on the order of the rows. Raises ValueError for sizes
+    below 1 or above the number of rows, a single group, and ids that `limit_per_group` refuses.
     """
     ids = _integer_ids(group_ids, by_value=True)
     if train_size < 1 or eval_size < 1:
@@ -91,10 +96,10 @@ def split_by_group(group_ids: ArrayLike, train_size: int, eval_size: int, seed: 
 
 
 def _cuts(ends: Rows, train_size: int, eval_size: int) -> tuple[int, int]:
-    """How many groups of those that end at `ends` are for training, and how many for training and evaluation.
+    """(groups for training, groups for training and evaluation) of those that end at `ends`.
 
-    Each cut is at the end nearest to where it belongs. Evaluation starts at the first cut rather than at `train_size`;
-    where training fell short it still ends no earlier than at the sum, which all rows must reach.
+    Each cut is at the group end nearest to its size. Evaluation starts at the first cut rather than at `train_size`; if
+    training is too small, evaluation still ends no earlier than at the sum, so that sizes of all rows use all rows.
     """
     train_groups = min(max(_nearest(ends, train_size), 1), len(ends) - 1)
     evaluation_end = max(int(ends[train_groups - 1]), train_size) + eval_size
@@ -102,7 +107,7 @@ def _cuts(ends: Rows, train_size: int, eval_size: int) -> tuple[int, int]:
 
 
 def _nearest(ends: Rows, size: int) -> int:
-    """How many groups have together nearest to `size` rows, 0 included; the fewer of two that are as near."""
+    """The number of groups, perhaps 0, whose total is nearest to `size` rows; the smaller of two equally near."""
     around = int(np.searchsorted(ends, size))
     if around == len(ends):
         return around
@@ -111,11 +116,11 @@ def _nearest(ends: Rows, size: int) -> int:
 
 
 def _integer_ids(group_ids: ArrayLike, by_value: bool = False) -> NDArray[np.integer]:
-    """Integers[rows] that are equal where the ids are; `by_value` numbers strings in their order, not as they appear.
+    """Integers[rows] that are equal exactly where the ids are; `by_value` numbers strings in sorted order.
 
-    Raises ValueError for more than one dimension, for missing ids and where they are not all integers or all strings.
+    Raises ValueError for more than one dimension, for missing ids, and unless all are integers or all are strings.
     """
-    # a list of strings stays one of pointers: numpy would give every string the width of the longest
+    # object dtype for strings: numpy would pad every string to the longest
     ids = np.asarray(group_ids, dtype=None if hasattr(group_ids, "dtype") else object)
     if ids.ndim != 1:
         raise ValueError(f"group_ids of shape {ids.shape}; needed: one id a row, in one dimension")
@@ -138,7 +143,7 @@ def _blocks(ids: NDArray) -> Iterator[list]:
 
 
 def _kind_of_objects(ids: NDArray) -> type:
-    """`int` or `str`, whichever all ids are; raises ValueError otherwise."""
+    """`int` or `str`, the type of all ids. Raises ValueError if there is no such type."""
     types = set(map(type, chain.from_iterable(_blocks(ids))))
     for kind in (int, str):
         wanted = (int, np.integer) if kind is int else kind
@@ -153,9 +158,9 @@ def _kind_of_objects(ids: NDArray) -> type:
 
 
 def _numbered(ids: NDArray, by_value: bool) -> NDArray[np.int64]:
-    """Numbers[rows] of the distinct ids, from 0."""
+    """[rows]: the number of each distinct id, from 0."""
     numbers: defaultdict = defaultdict()
-    numbers.default_factory = numbers.__len__  # a new id takes the next number, without a line of Python a row
+    numbers.default_factory = numbers.__len__  # a new id takes the next number, without Python code per row
     found = np.fromiter(map(numbers.__getitem__, chain.from_iterable(_blocks(ids))), np.int64, len(ids))
     if not by_value:
         return found
@@ -165,12 +170,12 @@ def _numbered(ids: NDArray, by_value: bool) -> NDArray[np.int64]:
 
 
 def _rows_by_group(ids: NDArray[np.integer], rng: np.random.Generator | None = None) -> tuple[NDArray, Words]:
-    """Row indices sorted by id, and a number[rows] that tells their groups apart and never falls.
+    """(row indices sorted by id, non-decreasing numbers [rows] that are equal exactly within groups).
 
-    Rows of a group come in their order, or in a random one where there is an `rng`.
+    Rows of a group are in their order, or with an `rng` in a random one.
     """
     lowest, highest = int(ids.min()), int(ids.max())
-    # modulo 2^64, so that negative ids come out right; no name here, which would hold 8 bytes a row until the end
+    # modulo 2^64, so that negative ids are right; not named, as a name would hold 8 bytes a row until the end
     return _sorted_words(ids.astype(np.uint64) - np.uint64(lowest % 2**64), (highest - lowest).bit_length(), rng)
 
 
@@ -193,14 +198,14 @@ def _sorted_words(words: Words, width: int, rng: np.random.Generator | None) -> 
 
 
 def _run_numbers(values: Words) -> Words:
-    """From 0, one more wherever a value differs from the one before it."""
+    """Numbers of runs of equal values, from 0."""
     numbers = np.zeros(len(values), dtype=np.uint64)
     np.cumsum(values[1:] != values[:-1], dtype=np.uint64, out=numbers[1:])
     return numbers
 
 
 def _sorted_digits(words: Words, width: int, rng: np.random.Generator | None) -> tuple[NDArray, Words]:
-    """`_sorted_words` where a word and a row number fit into 64 bits."""
+    """`_sorted_words` for words that fit into 64 bits together with a row number."""
     row_bits = len(words).bit_length()
     spare = 64 - row_bits - width if rng else 0
     if rng:
@@ -219,7 +224,7 @@ def _sorted_digits(words: Words, width: int, rng: np.random.Generator | None) ->
 
 
 def _draw_again(words: Words, rows: NDArray, rng: np.random.Generator) -> None:
-    """Puts those `rows` in a random order, in place, whose `words` are equal: they were sorted by row."""
+    """Shuffles, in place, `rows` whose `words` are equal, which were sorted by row."""
     equal = words[1:] == words[:-1]
     tied = np.zeros(len(words), dtype=bool)
     tied[1:] |= equal

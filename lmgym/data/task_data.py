@@ -1,4 +1,4 @@
-"""What a stage's task makes of a dataset, in one object, with every row accounted for."""
+"""Training and evaluation examples of a task, with every row of the dataset accounted for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,32 +9,34 @@ import numpy as np
 from lmgym.config import RowSettings
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import Rejection, Tally, tally
-from lmgym.data.rows import P, fingerprint, ordered_sample, split_by_prompt, without_prompts
+from lmgym.data.rows import P, fingerprint, split_by_prompt, without_prompts
+from lmgym.data.sampling import ordered_sample
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, one_line
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """Everything that a dataset became. `noun` is what one counts: pairs, rows, groups."""
+    """Examples made from a dataset."""
 
     noun: str
+    """the examples in words: pairs, rows, groups"""
     train: Sequence[Any]
     evaluation: Sequence[Any]
     lengths: np.ndarray
     """tokens of each training example"""
     replies: int
-    """most replies of an example"""
+    """most replies in an example"""
     truncated: int
     """examples without their oldest turns, or shortened"""
     shortened: int
-    """examples of which the last turn before the reply had to be cut: see lmgym/data/truncation.py"""
+    """examples whose last turn before the reply was cut: see lmgym/data/truncation.py"""
     rejections: Sequence[Rejection]
     fingerprint: str
     left_out: dict[str, int] = field(default_factory=dict)
-    """usable rows that a limit left out"""
+    """usable rows beyond a limit"""
     rows: int = 0
-    """that were read, for training and evaluation"""
+    """read for training and evaluation"""
 
     @property
     def tally(self) -> Tally:
@@ -43,7 +45,7 @@ class TaskData:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What is printed and recorded: nothing goes missing silently."""
+        """Counts that are printed and recorded, so that no row disappears silently."""
         return {
             f"train_{self.noun}": len(self.train),
             f"eval_{self.noun}": len(self.evaluation),
@@ -55,15 +57,15 @@ class TaskData:
 
 
 def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
-    """The data, where both sides have examples and every rank has some. Raises InputError otherwise."""
+    """The data unchanged. Raises InputError if a side is empty, or there are fewer training examples than ranks."""
+    noun = data.noun.removesuffix("s")
     for name, side in (("training", data.train), ("evaluation", data.evaluation)):
         if not len(side):
             raise InputError(
-                f"no {data.noun.removesuffix('s')} is left for {name} of {rows} rows: {data.tally.line}; check those "
+                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}; check those "
                 "rows, --max_length and --eval_size"
             )
     if len(data.train) < ranks:
-        noun = data.noun.removesuffix("s")
         raise InputError(
             f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"
         )
@@ -79,7 +81,7 @@ def prepare_prompted(
     validate: Callable[[Sequence[Record]], tuple[list[P], list[Rejection]]],
     tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
 ) -> TaskData:
-    """Rows read, validated, split by prompt and tokenised; `usable` is what an error says that no row is."""
+    """Rows read, validated, split by prompt and tokenised; `usable` describes a valid row in an error message."""
     records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
     rows, rejections = validate(records)
     if not rows:
@@ -95,7 +97,7 @@ def prepare_prompted(
         rejections = [*rejections, *faults, *leaks]
     else:
         rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
-    kept = [rows[i] for i in at_most(len(rows), settings.train_size, seed)]
+    kept = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
     (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (kept, held_out))
     data = TaskData(
         noun=noun,
@@ -113,8 +115,8 @@ def prepare_prompted(
     return check_sides(data, len(records), world_size())
 
 
-def at_most(rows: int, size: int | None, seed: int) -> np.ndarray:
-    """Indices of all rows, or of a random sample of `size` in their order. Raises InputError for a size below 1."""
+def sample_rows(rows: int, size: int | None, seed: int) -> np.ndarray:
+    """Indices of all rows, or an increasing random sample of `size`. Raises InputError for a size below 1."""
     if size is not None and size < 1:
         raise InputError(f"--train_size {size} leaves nothing to train on; needed: 1 or more, or None for all")
     return np.arange(rows) if size is None or rows <= size else ordered_sample(rows, size, seed)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.data.truncation import from_turn, truncate
+from lmgym.data.truncation import start_at_turn, truncate
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation
@@ -68,4 +68,4 @@ def reply_within(
             left = len(conversation.turns) - dropped
             if left < 2:
                 raise
-            fitting, dropped = from_turn(conversation, dropped + max(1, left // 4))
+            fitting, dropped = start_at_turn(conversation, dropped + max(1, left // 4))

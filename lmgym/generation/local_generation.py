@@ -20,11 +20,12 @@ from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Ge
 from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.generation.token_sampling import choose, penalise, row_seeds, uniforms
 from lmgym.models.architectures import refuse_encoder
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.policies import read_causal
 from lmgym.models.forward.prefixes import Prefix
-from lmgym.models.loading import context_length, load_config, load_tokenizer
-from lmgym.models.memory import GIB, cached_numbers
+from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.models.memory import GIB, cache_numbers_per_token
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 LOOK_EVERY = 8  # tokens between two looks at which rows have ended: a GPU waits for each look, a CPU for none
@@ -141,7 +142,7 @@ class LocalGenerator:
         size = max(1, self.generation_batch_size // n)
         if self.decoder.device.type != "cpu":
             return size
-        bytes_a_token = max(1, 4 * cached_numbers(self.model.config))  # attention is in fp32 on a CPU
+        bytes_a_token = max(1, 4 * cache_numbers_per_token(self.model.config))  # attention is in fp32 on a CPU
         return max(1, min(size, int(CACHE_GIB * GIB) // (bytes_a_token * (longest + n * room))))
 
     def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:

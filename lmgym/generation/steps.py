@@ -17,7 +17,7 @@ from lmgym.errors import InputError
 from lmgym.generation.cache import Cache, StepAttention, fill
 from lmgym.models.forward.attention import KeyValues, RowAttention
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.packed_rows import pack_rows
+from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.forward.prefixes import Prefix
 
 KEEP_SHARE = 0.75
@@ -88,13 +88,11 @@ def start_packed(
     With `prefix` there is one prompt, of which what the prefix does not hold yet is computed.
     """
     if prefix is None:
-        rows, record = pack_rows(prompts, [1] * len(prompts), skip=0).to(decoder.device), KeyValues()
+        rows, record = pack_last_tokens(prompts).to(decoder.device), KeyValues()
         states = decoder.hidden(rows, RowAttention(rows, record=record))
     else:
-        reached = prefix.reach(prompts[0], last=True)
-        assert reached is not None
-        states = reached
-        record = prefix.kept()
+        states = prefix.last_state(prompts[0])
+        record = prefix.key_values()
     cache = fill(record, [len(prompt) for prompt in prompts], n, room)
     return decoder.logits(states), PackedSteps(decoder, cache, room)
 

@@ -1,4 +1,4 @@
-"""Numbers of a model's config, whatever its family calls them: one accessor a number."""
+"""Sizes in a model's config, whatever its family calls them."""
 
 from collections.abc import Collection
 
@@ -12,41 +12,39 @@ CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "ma
 
 
 def layer_count(config) -> int:
-    """Layers of the trunk. Raises InputError where the config does not say, as the other accessors do."""
+    """Number of layers. Raises InputError if the config does not give it, as the other functions do."""
     return _number(config, LAYERS)
 
 
 def width(config) -> int:
-    """Numbers of a token's state."""
+    """Size of a token's hidden state."""
     return _number(config, WIDTH)
 
 
 def head_count(config) -> int | None:
-    """Heads of attention, those of queries; None of a model without attention."""
+    """Number of (query) heads; None for a model without attention."""
     return _first(config, HEADS)
 
 
 def vocabulary_size(config) -> int:
-    """Rows of the embeddings."""
+    """Number of embeddings."""
     return _number(config, VOCABULARY)
 
 
-def most_positions(config) -> int | None:
-    """Most tokens that a model of this config reads; None where it names no limit."""
-    return _first(config, CONTEXT)
+def context_length(config) -> int:
+    """Most tokens that a model of this config reads; 2^30 if it gives no limit."""
+    return _first(config, CONTEXT) or 1 << 30
 
 
 def refuse_absent_fields(name: str, config, stated: Collection[str]) -> None:
-    """Raises InputError where config.json, whose fields are `stated`, does not give a model's size.
+    """Raises InputError if config.json, whose fields are `stated`, does not give a model's layers and width.
 
-    transformers would take its own default for the family, and a model of another size would be loaded, or asked for.
+    transformers would use the family's default, and load a model of another size.
     """
     for names in (LAYERS, WIDTH):
-        own = (config.attribute_map or {}).get(names[0], names[0])
-        if {*names, own}.isdisjoint(stated):
-            raise InputError(
-                f"the config of {shown_path(name)} ({config.model_type}) has no {own}; needed: a number above 0"
-            )
+        family_name = (config.attribute_map or {}).get(names[0], names[0])
+        if {*names, family_name}.isdisjoint(stated):
+            raise _no_number(name, config, f"has no {family_name}")
         _number(config, names)
 
 
@@ -54,12 +52,13 @@ def _number(config, names: tuple[str, ...]) -> int:
     found = _first(config, names)
     if found is None:
         value = getattr(config, names[0], None)
-        says = "has no" if value is None else f"says {shown(value)} for"
-        source = config.name_or_path or f"this {config.model_type}"
-        raise InputError(
-            f"the config of {shown_path(source)} ({config.model_type}) {says} {names[0]}; needed: a number above 0"
-        )
+        fault = "has no" if value is None else f"says {shown(value)} for"
+        raise _no_number(config.name_or_path or f"this {config.model_type}", config, f"{fault} {names[0]}")
     return found
+
+
+def _no_number(source: str, config, fault: str) -> InputError:
+    return InputError(f"the config of {shown_path(source)} ({config.model_type}) {fault}; needed: a number above 0")
 
 
 def _first(config, names: tuple[str, ...]) -> int | None:

@@ -1,10 +1,10 @@
 """Base models in 4 or 8 bits under adapters, by bitsandbytes, which needs a GPU.
 
-Never run: no GPU with bitsandbytes was at hand. What is tested is what is refused, what is asked of transformers, and
-that merging takes the base's weights from its folder rather than out of 4 bits.
+Never run: no GPU with bitsandbytes was available. Tests cover the checks, the arguments for transformers, and that
+merging takes the base's weights from its folder rather than from 4 bits.
 
-What peft's prepare_model_for_kbit_training does besides is done elsewhere: weights that are not quantised load in fp32,
-adapters freeze what they stand on, and layers are recomputed without reentrance, which needs no gradient of inputs.
+The rest of peft's prepare_model_for_kbit_training is done elsewhere: weights that are not quantised load in fp32, the
+base under adapters is frozen, and checkpointing without reentrance needs no gradient of inputs.
 """
 
 import importlib.util
@@ -18,12 +18,12 @@ from lmgym.errors import InputError
 
 
 def bits_of(settings: ModelConfig) -> int:
-    """Of the frozen weights: 4, 8, or 0 where they are not quantised."""
+    """Bits of the frozen weights: 4, 8, or 0 if they are not quantised."""
     return 4 if settings.load_in_4bit else 8 if settings.load_in_8bit else 0
 
 
 def refuse_unfit_quantization(settings: ModelConfig, deepspeed: dict[str, Any] | None) -> None:
-    """Raises InputError, before anything is loaded, where quantised weights were asked for and cannot be had."""
+    """Raises InputError, before anything is loaded, if quantised weights are requested and not possible."""
     bits = bits_of(settings)
     if not bits:
         return
@@ -36,25 +36,24 @@ def refuse_unfit_quantization(settings: ModelConfig, deepspeed: dict[str, Any] |
         raise InputError(
             f"{flag} under ZeRO-3, which cannot shard quantised weights; needed: --deepspeed configs/zero2.json or none"
         )
-    missing = [
-        *([] if importlib.util.find_spec("bitsandbytes") else ["bitsandbytes (pip install bitsandbytes)"]),
-        *([] if torch.cuda.is_available() else ["a GPU"]),
-    ]
-    if missing:
+    available = {
+        "bitsandbytes (pip install bitsandbytes)": importlib.util.find_spec("bitsandbytes") is not None,
+        "a GPU": torch.cuda.is_available(),
+    }
+    if missing := [name for name, here in available.items() if not here]:
         raise InputError(f"{flag} needs bitsandbytes and a GPU; missing here: {' and '.join(missing)}; or leave it out")
 
 
 def loading_arguments(bits: int) -> dict[str, Any]:
-    """Arguments of from_pretrained for weights of so many bits; none for 0. The head stays as it is."""
+    """Arguments of from_pretrained for weights in `bits`, except the head; none for 0."""
     if not bits:
         return {}
     from transformers import BitsAndBytesConfig
 
-    in_4 = {
-        "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": torch.bfloat16,
+    nf4 = {
+        "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16,
     }  # fmt: skip
-    settings = BitsAndBytesConfig(**(in_4 if bits == 4 else {"load_in_8bit": True}))
+    settings = BitsAndBytesConfig(load_in_4bit=True, **nf4) if bits == 4 else BitsAndBytesConfig(load_in_8bit=True)
     return {"quantization_config": settings, "device_map": {"": torch.cuda.current_device()}}
 
 

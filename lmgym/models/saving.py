@@ -1,4 +1,4 @@
-"""Trained models as ordinary Hugging Face folders: whole weights by name, adapters beside them or merged in."""
+"""Trained models saved as ordinary Hugging Face folders, with adapters separate or merged in."""
 
 import contextlib
 import json
@@ -18,99 +18,95 @@ from lmgym.models.quantized import is_quantized
 def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, scorer: dict[str, Any]) -> None:
     """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, and `scorer.json`.
 
-    `state_dict` holds the whole weights. Of a model with LoRA the adapters are merged in; they and the head also
-    lie in `adapter/`. A folder of that name is replaced once the new one is whole. Called on the main rank only.
+    `state_dict` holds the whole weights. LoRA adapters are merged in; they and the head are also saved in `adapter/`.
+    An existing folder is replaced once the new one is complete. Called on the main rank only.
     """
-    with replaced(folder) as partial:
-        if is_adapted(model):
+    with replace_folder(folder) as partial:
+        if has_adapters(model):
             save_adapter(model, state_dict, partial / "adapter")
-            model, state_dict = merged(model, state_dict)
+            model, state_dict = merge_adapters(model, state_dict)
         save_plain(model, state_dict, partial, tokenizer)
         (partial / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
 
 
 @contextlib.contextmanager
-def replaced(folder: str | Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `folder` once it is whole; what is not goes."""
+def replace_folder(folder: str | Path) -> Iterator[Path]:
+    """A folder to write to, which replaces `folder` at the end of a `with`, and is deleted after an exception."""
     target, partial = Path(folder), Path(f"{folder}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         yield partial
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # half a model on a full disk leaves no room for the next attempt
+        shutil.rmtree(partial, ignore_errors=True)  # on a full disk, make room for the next attempt
         raise
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
 
 
-def is_adapted(model) -> bool:
-    """Whether it has LoRA adapters."""
+def has_adapters(model) -> bool:
+    """True for a model of peft."""
     return hasattr(model, "get_base_model")
 
 
-def below_adapters(model):
-    """The transformers model itself: a model without adapters, or what they adapt."""
-    return model.get_base_model() if is_adapted(model) else model
+def unwrap_adapters(model):
+    """The transformers model itself, below any adapters."""
+    return model.get_base_model() if has_adapters(model) else model
 
 
 def save_adapter(model, state_dict: Weights, folder: Path) -> None:
-    """The adapters alone, as peft writes them, with what trained in full beside them."""
+    """Save only the adapters and the modules trained in full, as peft writes them."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     names = {id(parameters[name]): name for name in state_dict if name in parameters}
-    # of tied weights one name is enough elsewhere; peft asks for each
+    # a state dict has tied weights under one name; peft needs each name
     tied = {name: state_dict[names[id(p)]] for name, p in parameters.items() if id(p) in names}
     model.save_pretrained(folder, state_dict=state_dict | tied)
-    (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty form
+    (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty template
 
 
 def save_plain(model, state_dict: Weights, folder: Path, tokenizer) -> None:
-    """Weights, config and tokenizer."""
+    """Save weights, config and tokenizer; the folder is emptied first."""
     dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
-    model.save_pretrained(folder, state_dict=state_dict)  # which empties it
-    _name_dtype(folder / "config.json", dtypes)
-    tokenizer.save_pretrained(folder)
-
-
-def _name_dtype(path: Path, dtypes: set[torch.dtype]) -> None:
-    """The config names the type of the weights beside it: from_pretrained would round fp32 masters to the model's."""
+    model.save_pretrained(folder, state_dict=state_dict)
+    # the dtype of these weights: with the model's own, from_pretrained would round fp32 masters
+    path = folder / "config.json"
     config = json.loads(path.read_text())
     config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    tokenizer.save_pretrained(folder)
 
 
-def merged(model, state_dict: Weights):
-    """(plain model, its whole weights) with the adapters merged, in fp32, beside the live and maybe sharded one.
+def merge_adapters(model, state_dict: Weights):
+    """(plain model in fp32, its whole weights) with the adapters merged; the live model, perhaps sharded, is unchanged.
 
-    Of a quantised base the weights that are quantised are read from its folder again.
+    Quantised weights of the base are read from its folder again.
     """
     from peft import get_peft_model
 
     base = model.get_base_model()
     quantized = is_quantized(base)
-    plain = _base_in_fp32(base) if quantized else empty_copy(base)
+    plain = _reload_in_fp32(base) if quantized else new_like(base)
     with without_sharded_load():
         copy = get_peft_model(plain, deepcopy(model.peft_config["default"]))
+    layers: set[str] = set()
     if quantized:
         shapes = {name: value.shape for name, value in copy.state_dict().items()}
-        # else 4 bits with what they are read by
-        whole = {n: v for n, v in state_dict.items() if v.is_floating_point() and shapes.get(n) == v.shape}
         layers = {name for name, value in state_dict.items() if not value.is_floating_point()}
-    else:
-        whole, layers = state_dict, set()
-    loaded = copy.load_state_dict({name: value.float() for name, value in whole.items()}, strict=False)
-    lost = set(loaded.missing_keys) & untied(copy).keys() - layers  # of tied weights one name is enough
-    assert not lost | set(loaded.unexpected_keys), (lost, loaded.unexpected_keys)
-    whole = copy.merge_and_unload()
-    return whole, untied(whole)
+        # 4-bit layers also have floating-point entries of their own, such as absmax
+        state_dict = {n: v for n, v in state_dict.items() if v.is_floating_point() and shapes.get(n) == v.shape}
+    loaded = copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
+    missing = set(loaded.missing_keys) & untied(copy).keys() - layers  # tied weights are listed under one name
+    assert not missing | set(loaded.unexpected_keys), (missing, loaded.unexpected_keys)
+    merged = copy.merge_and_unload()
+    return merged, untied(merged)
 
 
-def below(state_dict: Weights, prefix: str) -> Weights:
-    """The weights of the module whose names start with `prefix`, by its own names."""
+def submodule_weights(state_dict: Weights, prefix: str) -> Weights:
+    """The weights whose names start with `prefix`, which is removed."""
     return {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
 
 
-def _base_in_fp32(base):
-    """The model that was loaded in fewer bits, from where it was, with as many embeddings as it has by now."""
+def _reload_in_fp32(base):
+    """A quantised model loaded again from its source, with its present number of embeddings."""
     config = base.config
     fresh = type(base).from_pretrained(
         config.name_or_path, revision=getattr(config, "_commit_hash", None) or "main", num_labels=config.num_labels,
@@ -123,7 +119,7 @@ def _base_in_fp32(base):
     return fresh
 
 
-def empty_copy(model):
-    """A model of the same class and config, in fp32, with other weights, whole and this rank's own."""
+def new_like(model):
+    """A model of the same class and config with random fp32 weights, not sharded."""
     with without_sharded_load():
         return type(model)._from_config(model.config, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Small random models and tokenizers from scratch: for the demo, tests and benchmarks, where no hub is at hand."""
+"""Small random models and tokenizers from scratch, for the demo, tests and benchmarks, which use no hub."""
 
 import math
 from collections import Counter
@@ -7,20 +7,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from lmgym.models.headed import new_classifier
+from lmgym.models.classifiers import new_classifier
 from lmgym.models.loading import PAD_TOKEN
 from lmgym.text import ensure_template
 
 EOS_TOKEN = "<|eos|>"
-RAREST = 5  # of a word that is a token
-LAYERS_AND_WIDTH = {
+MIN_COUNT = 5  # of a word that becomes a token
+SIZE_FIELDS = {
     "gpt2": ("n_layer", "n_embd", "n_head", "n_positions"),
     "llama": ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings"),
 }
@@ -28,13 +23,13 @@ NO_DROPOUT = {
     "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), 0.0),
     "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
 }
-HEADS = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
+AUTO_CLASSES = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
 
 
 def train_tokenizer(
     texts: Iterable[str], vocab_size: int, max_length: int = 1024, encoder: bool = False
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocab_size` entries with pad and eos apart; an encoder gets [CLS] and [SEP]."""
+    """A byte-level BPE of at most `vocab_size` tokens with different pad and eos; an encoder gets [CLS] and [SEP]."""
     specials = [PAD_TOKEN, *(("[CLS]", "[SEP]") if encoder else (EOS_TOKEN,))]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -62,18 +57,18 @@ def train_tokenizer(
 
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int = 1024) -> PreTrainedTokenizerFast:
-    """Words, with the space in front of them, as whole tokens, the most frequent first; bytes for all other text.
+    """Whole words, each with the space before it, as tokens, the most frequent first; bytes for all other text.
 
-    Where a language has few words, no token is left that is never seen, as are the pieces that BPE merges words from.
+    In a language of few words every token occurs, unlike the fragments that BPE merges words from.
     """
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
     specials, letters = [PAD_TOKEN, EOS_TOKEN], sorted(split.alphabet())
-    frequent = [word for word, count in counts.most_common() if count >= RAREST and word not in letters]
+    frequent = [word for word, count in counts.most_common() if count >= MIN_COUNT and word not in letters]
     words = frequent[: max(0, vocab_size - len(specials) - len(letters))]
-    # the likeliest way through a text: as few tokens as there can be, and letters last
-    odds = [*((token, 0.0) for token in specials), *((c, -50.0) for c in letters), *((word, -1.0) for word in words)]
-    unigram = Tokenizer(models.Unigram(odds, unk_id=0))
+    # scores that prefer as few tokens as possible, and letters last
+    scores = [*((token, 0.0) for token in specials), *((c, -50.0) for c in letters), *((word, -1.0) for word in words)]
+    unigram = Tokenizer(models.Unigram(scores, unk_id=0))
     unigram.pre_tokenizer, unigram.decoder = split, decoders.ByteLevel()
     unigram.add_special_tokens(specials)
     tokenizer = PreTrainedTokenizerFast(
@@ -85,9 +80,9 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int 
 
 
 def build_model(family: str, tokenizer, head: str = "classifier", seed: int = 0, **settings):
-    """A seeded fp32 model without dropout; `settings` are the fields of the family's config.
+    """A seeded fp32 model without dropout; `settings` are fields of the family's config.
 
-    `head` is classifier (one output), causal or masked.
+    `head` is "classifier" (one output), "causal" or "masked".
     """
     config = AutoConfig.for_model(
         family,
@@ -98,15 +93,17 @@ def build_model(family: str, tokenizer, head: str = "classifier", seed: int = 0,
         bos_token_id=None,
     )
     torch.manual_seed(seed)
-    model = new_classifier(config) if head == "classifier" else HEADS[head].from_config(config, dtype=torch.float32)
+    model = (
+        new_classifier(config) if head == "classifier" else AUTO_CLASSES[head].from_config(config, dtype=torch.float32)
+    )
     if hasattr(model, "score"):
         torch.nn.init.normal_(model.score.weight, std=1 / math.sqrt(config.hidden_size + 1))
     return model
 
 
 def size_settings(family: str, layers: int, width: int, heads: int, max_length: int) -> dict[str, int]:
-    """A size in the words of a family's config; Llama and Qwen3 get half as many key and value heads."""
-    names = LAYERS_AND_WIDTH["gpt2" if family == "gpt2" else "llama"]
+    """Config fields of a family for a size; Llama and Qwen3 get half as many key and value heads."""
+    names = SIZE_FIELDS["gpt2" if family == "gpt2" else "llama"]
     settings = dict(zip(names, (layers, width, heads, max_length), strict=True))
     if family != "gpt2":
         settings["intermediate_size"] = 3 * width

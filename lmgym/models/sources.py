@@ -1,4 +1,4 @@
-"""Where models come from: folders and hub ids, of which nothing is executed unless a pinned commit is trusted.
+"""Model sources: folders and hub ids. Nothing in them is executed unless a pinned commit is trusted.
 
 A hub id may name a commit, branch or tag: `owner/name@REVISION`.
 """
@@ -20,7 +20,7 @@ PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def resolve_source(name: str, role: str = "model") -> str:
-    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is no model folder."""
+    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is not a model folder."""
     name = str(name)
     looks_local = os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not looks_local:
@@ -35,7 +35,7 @@ def resolve_source(name: str, role: str = "model") -> str:
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
         raise InputError(
-            f"{role} {shown_path(name)} is no model folder: found {files}; needed: config.json and weights{hint}"
+            f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )
     return str(path)
 
@@ -43,7 +43,7 @@ def resolve_source(name: str, role: str = "model") -> str:
 def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """Arguments of from_pretrained for a folder or `owner/name[@revision]`.
 
-    Raises InputError where code is to be trusted that is not pinned: of a folder, or of a hub id without a commit.
+    Raises InputError for `trust_remote_code` with a folder, or with a hub id without a commit: their code can change.
     """
     source = resolve_source(name)
     local = os.path.exists(source)
@@ -57,21 +57,19 @@ def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, An
     pinned: dict[str, Any] = {"revision": revision} if revision else {}
     if not local and not hub_has_address():
         pinned["local_files_only"] = True
-    # False, said aloud: left out, transformers would ask at the terminal
+    # an explicit False: without it, transformers would ask at the terminal
     return {"pretrained_model_name_or_path": source, "trust_remote_code": trust_remote_code, **pinned}
 
 
-def no_folder(name: str) -> str:
-    """What to add to a hub's refusal of a name that may have been meant for a folder; nothing for one that is there."""
-    if os.path.exists(name):
-        return ""
-    return f"; and no folder {shown_path(Path(name).absolute())} is here"
+def no_folder_hint(name: str) -> str:
+    """An addition to the hub's error for a name that may have been meant as a folder; empty if it exists."""
+    return "" if os.path.exists(name) else f"; and no folder {shown_path(Path(name).absolute())} is here"
 
 
 def hub_has_address() -> bool:
-    """Whether the hub's name leads anywhere from here; behind a proxy that is the proxy's business.
+    """True if the hub's host name resolves, or a proxy does that.
 
-    Without a network huggingface_hub 2.4 asks again and again, 23 seconds a file, also for what its cache holds.
+    Without a network, huggingface_hub 2.4 retries for 23 seconds a file, also for files in its cache.
     """
     if getproxies():
         return True
@@ -83,13 +81,13 @@ def hub_has_address() -> bool:
 
 
 def refuse_pickles(name: str) -> None:
-    """Raises InputError for a folder whose weights are pickles alone: loading a pickle executes it."""
+    """Raises InputError for a folder whose weights are only pickles: loading a pickle executes it."""
     folder = Path(name)
     if not os.path.isdir(folder) or any(folder.glob("*.safetensors")):
         return
     found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if found:
         raise InputError(
-            f"{shown_path(name)} has its weights as {found[0]} only, a pickle, and loading that executes what it says; "
-            "needed: model.safetensors; where you trust it, write one with model.save_pretrained of transformers"
+            f"{shown_path(name)} has its weights as {found[0]} only, a pickle, and loading that executes its code; "
+            "needed: model.safetensors; if you trust it, write one with model.save_pretrained of transformers"
         )

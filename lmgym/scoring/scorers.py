@@ -12,10 +12,11 @@ import torch
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import round_weights
+from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.heads import round_scorer
-from lmgym.models.loading import context_length, load_classifier, load_config, load_tokenizer
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.text import Conversation, Replies, render, tokenize_texts
@@ -113,7 +114,7 @@ class HFScorer:
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
         limit = context_length(config)
         moments = _moments(saved, path) if normalize else None
-        round_scorer(model, dtype)
+        round_weights(model, dtype)
         scorer = cls(
             ScoringModel(model.to(device)),
             tokenizer,
@@ -183,8 +184,8 @@ class HFScorer:
         """Of the rows' replies, in their order; a row that is alone goes on from what was alone before it."""
         if alone and self.prefix and not self.model.training:
             [row] = rows
-            self.prefix.reach(row.prefix)
-            return self.prefix.decoder.scores(self.prefix.suffixes(row.suffixes))
+            self.prefix.extend_to(row.prefix)
+            return self.prefix.decoder.scores(self.prefix.suffix_states(row.suffixes))
         inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
         device = next(self.model.parameters()).device
         return self.model(**{name: value.to(device) for name, value in inputs.items()})

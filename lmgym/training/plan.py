@@ -12,8 +12,9 @@ from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement,
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import rank, start_distributed, world_size
 from lmgym.errors import FEWEST_TOKENS, InputError
-from lmgym.models.loading import context_length, load_config
-from lmgym.models.memory import check_memory, device_memory_gb, estimate
+from lmgym.models.config_fields import context_length
+from lmgym.models.loading import load_config
+from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.training.reporting import show_notes, show_rejections
 
@@ -108,7 +109,7 @@ def check_training_memory(
 ) -> None:
     """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory."""
     micro_batch = config.optimizer.micro_batch
-    demand = estimate(
+    demand = estimate_memory(
         load_config(model.model, model.trust_remote_code),
         micro_batch * row_tokens,
         model.precision,

@@ -14,7 +14,7 @@ from lmgym.data.rejections import Rejection, write_rejections
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.distributed.resharding import fit_to_ranks
-from lmgym.models.forward.attention import again_in_backward
+from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.random_state import seeded
@@ -27,8 +27,8 @@ from lmgym.training.preflight import checkpoint_bytes, idle_gpus, refuse_small_d
 from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
-CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
-# may differ between a run and its resumption: the training does not depend on them
+CHECKPOINTING = {"use_reentrant": False, "context_fn": checkpoint_contexts}
+# what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
     *("save_total_limit", "resume", "reshard", "stall_timeout"),

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
-from lmgym.data.batching import Slots, UpdateSampler
+from lmgym.data.batching import MicroBatches, UpdateSampler
 from lmgym.distributed.deepspeed_engine import end_fetches, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
 from lmgym.distributed.resharding import mend_sharded_load
@@ -68,7 +68,7 @@ class ObjectiveTrainer(Trainer):
     ) -> None:
         self.objective: Objective = objective
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
-        self.slots = Slots(examples, objective.collate, args.seed)
+        self.slots = MicroBatches(examples, objective.collate, args.seed)
         self.metrics = TrainingMetrics()
         self._losses: list[tuple[torch.Tensor, list[str]]] = []  # of this update's micro-batches, with their rows
         self._micro_batches = 0  # of this update
@@ -289,7 +289,7 @@ def _to_device(value, device: torch.device):
 
 
 def _as_is(batch: Batch) -> Batch:
-    """Slots return whole batches."""
+    """MicroBatches hand out whole batches."""
     return batch
 
 

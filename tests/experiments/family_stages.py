@@ -84,7 +84,7 @@ def train_sft(config: SftConfig) -> Ran:
 
 def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
     """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
-    from lmgym.models.forward import anatomy
+    from lmgym.models.forward import structure
 
     built: list[Any] = []
     from ppo import setup
@@ -102,7 +102,7 @@ def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) ->
         patch.setattr(setup, "build", lambda *args: _kept(build(*args), built))
         patch.setattr(setup, "make_engine", partial(setup.make_engine, adam_epsilon=EPSILON))
         if padded:
-            patch.setattr(anatomy, "_why_padded", lambda *_: "a test wants it")
+            patch.setattr(structure, "_why_padded", lambda *_: "a test wants it")
         found = _run(output, go)
     found.built = built
     return found
@@ -118,9 +118,9 @@ def _run(folder: Path, go: Callable[[], None]) -> Ran:
     from lmgym.models.forward import decoder
 
     padded: list[Any] = []
-    of, said = decoder._Padded.of, io.StringIO()
+    of, said = decoder._PaddedBatch.of, io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        patch.setattr(decoder._Padded, "of", staticmethod(lambda rows: padded.append(rows) or of(rows)))
+        patch.setattr(decoder._PaddedBatch, "of", staticmethod(lambda rows: padded.append(rows) or of(rows)))
         patch.setattr(*trainer_with_large_epsilon())
         with torch.enable_grad():  # a test may be without
             go()

@@ -178,7 +178,7 @@ def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: Rewar
 
     (tmp_path / "empty" / "notes.txt").parent.mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
-    with pytest.raises(InputError, match=r"is no model folder: found notes.txt; needed: config.json and weights"):
+    with pytest.raises(InputError, match=r"is not a model folder: found notes.txt; needed: config.json and weights"):
         train_pairwise(change(config, model=str(tmp_path / "empty")))
 
 

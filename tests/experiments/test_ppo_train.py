@@ -245,13 +245,13 @@ def test_what_cannot_work_is_refused_before_step_1(
         (
             PLAIN,
             {"model": scorer_folders["gpt2"]},
-            "it is a GPT2ForSequenceClassification, a scorer, which cannot talk",
+            "it is a GPT2ForSequenceClassification, a scorer, which cannot generate text",
         ),
         (PLAIN, {"monitor_scorers": "b"}, "--monitor_scorers 'b': needed name=PATH"),
         (of_ones_own, {"eval_scorer": "world:0"}, "--eval_scorer world:0 would not be used"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
-        (PLAIN, {"critic": small_models["gpt2"]}, "is no scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
+        (PLAIN, {"critic": small_models["gpt2"]}, "is not a scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
         (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
     ]
     for prepare, changes, said in cases:

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.generation.steps import start_packed
+from lmgym.models.classifiers import round_weights
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.parameters import round_weights
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 

@@ -25,7 +25,7 @@ def saved_state(folder: Path) -> dict:
     return torch.load(folder / "state.pt", weights_only=True)
 
 
-def test_a_saved_state_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_restored_state_continues_exactly(tmp_path: Path) -> None:
     draw()
     random.gauss(0, 1)  # of Python too, one is cached
     assert np.random.get_state(legacy=True)[3] == 1  # the cached gaussian
@@ -48,7 +48,7 @@ def test_a_state_that_lacks_a_generator_is_refused(name: str) -> None:
         restore_random_state(state)
 
 
-def test_what_is_drawn_at_a_place_is_a_function_of_the_place_alone() -> None:
+def test_random_numbers_at_a_place_depend_only_on_the_place() -> None:
     def at(*place: int) -> tuple:
         with seeded(*place):
             return draw()
@@ -65,7 +65,7 @@ def test_what_is_drawn_at_a_place_is_a_function_of_the_place_alone() -> None:
     assert len({str(other) for other in others}) == 5
 
 
-def test_a_place_says_what_each_generator_draws() -> None:
+def test_a_place_seeds_every_generator() -> None:
     """Numpy's own derivation of seeds, spelt out."""
     seeds = np.random.SeedSequence((3, 0, 7)).generate_state(3).tolist()
     expected = (
@@ -78,7 +78,7 @@ def test_a_place_says_what_each_generator_draws() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_drawing_at_a_place_leaves_all_generators_as_they_were(fails: bool) -> None:
+def test_seeding_at_a_place_restores_all_generators(fails: bool) -> None:
     draw()
     state = random_state()
     expected = draw()
@@ -94,7 +94,7 @@ def test_drawing_at_a_place_leaves_all_generators_as_they_were(fails: bool) -> N
     assert draw() == expected
 
 
-def test_places_may_lie_within_places() -> None:
+def test_places_can_be_nested() -> None:
     with seeded(1):
         expected = draw(), draw()
     with seeded(1):

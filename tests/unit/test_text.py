@@ -78,7 +78,7 @@ def test_line_breaks_and_marker_words_within_a_turn_stay_in_it() -> None:
         ("hello" * 1000, r"is 'hello.*…' \(5,000 characters\); needed: an object with role and content"),
     ],
 )
-def test_a_message_that_is_none_is_named_with_its_place(row: object, found: str) -> None:
+def test_an_invalid_message_is_named_with_its_place(row: object, found: str) -> None:
     with pytest.raises(ValueError, match=found) as caught:
         from_messages([{"role": "user", "content": "x"}, row])
     assert str(caught.value).startswith("message 2 ")
@@ -92,7 +92,7 @@ def test_conversations_survive_a_round_trip_through_messages() -> None:
         assert from_messages(messages(conversation)) == conversation
 
 
-def test_the_flat_template_is_user_and_bot_with_an_end_and_a_place_to_begin(tokenizers) -> None:
+def test_the_flat_template_writes_user_and_bot_with_eos_and_a_generation_prompt(tokenizers) -> None:
     gpt2 = tokenizers["gpt2"]
     assert render(gpt2, CHAT) == "User: hello\nBot: hi there\nUser: how are you?\nBot:"
     assert render(gpt2, CHAT, "fine") == "User: hello\nBot: hi there\nUser: how are you?\nBot: fine" + gpt2.eos_token
@@ -200,7 +200,7 @@ def test_a_transcript_may_begin_with_its_first_marker():
     assert from_transcript("Human: hi\n\nAssistant: hello") == from_transcript("\n\nHuman: hi\n\nAssistant: hello")
 
 
-def test_a_template_that_refuses_a_role_is_the_users_to_mend(small_models: dict[str, Path]) -> None:
+def test_a_template_that_refuses_a_role_is_an_input_error(small_models: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(str(small_models["gpt2"]))
     tokenizer.chat_template = (
         "{%- if messages[0].role == 'system' -%}{{ raise_exception('no system') }}{%- endif -%}"

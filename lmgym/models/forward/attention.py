@@ -1,19 +1,18 @@
 """Attention of packed rows: one function, registered with transformers, that any decoder calls in every layer.
 
 Design decisions:
-- What the rows are is passed in a ContextVar: some families drop the keyword arguments that they do not know.
-- The attention of a forward is an object that is called once a layer, in order: it knows which tokens see which, and
-  whether keys and values are kept (generation) or taken from what was kept (a shared beginning).
-- On a CPU each segment is one call of torch's fused attention, in fp32: its backward in bf16 takes twice as long. On a
-  GPU the whole batch is one call of torch's flash attention for rows of different lengths; no mask of all tokens by all
-  tokens exists anywhere.
+- The rows are passed in a ContextVar: some families drop keyword arguments that they do not know.
+- The attention of a forward is an object that is called once a layer, in order. It holds which tokens see which, and
+  the keys and values that are kept (generation) or were kept (a shared prefix).
+- On a CPU each run of equal segments is one call of torch's fused attention, in fp32: its backward in bf16 takes twice
+  as long. On a GPU the whole batch is one call of torch's variable-length flash attention. No [N, N] mask exists.
 """
 
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -28,15 +27,15 @@ NAME = "lmgym_packed"
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """A layer's way of attending, beyond what is causal."""
+    """Attention settings of a layer, beyond causality."""
 
     scaling: float
     window: int | None = None
-    """a token sees itself and the window - 1 before it; None: all before it"""
+    """a token sees itself and the window - 1 tokens before it; None: all before it"""
     softcap: float | None = None
     """scores s become softcap * tanh(s / softcap) (Gemma 2)"""
     sinks: torch.Tensor | None = None
-    """[heads]: a score more in each softmax, which no value belongs to (GPT-OSS)"""
+    """[heads]: an additional score in each softmax, without a value (GPT-OSS)"""
     dropout: float = 0.0
 
 
@@ -51,22 +50,23 @@ class Attention(Protocol):
 
 
 _current: ContextVar[tuple[object, Attention] | None] = ContextVar("attention", default=None)
+_recorded: ContextVar[list | None] = ContextVar("recorded", default=None)
 
 
 @contextlib.contextmanager
-def attending(config, attention: Attention) -> Iterator[None]:
-    """A forward of the model with this config runs packed for the length of a `with`; otherwise it is as it was."""
+def use_attention(config, attention: Attention) -> Iterator[None]:
+    """Within a `with`, the model with this config runs packed rows through `attention`."""
     token = _current.set((config, attention))
     try:
-        with implementation(config, NAME):
+        with attn_implementation(config, NAME):
             yield
     finally:
         _current.reset(token)
 
 
 @contextlib.contextmanager
-def implementation(config, name: str) -> Iterator[None]:
-    """Another attention implementation of transformers for the model with this config, for the length of a `with`."""
+def attn_implementation(config, name: str) -> Iterator[None]:
+    """Within a `with`, the model with this config uses another attention implementation of transformers."""
     before = config._attn_implementation
     config._attn_implementation = name
     try:
@@ -75,46 +75,43 @@ def implementation(config, name: str) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def again_in_backward() -> tuple[contextlib.AbstractContextManager, contextlib.AbstractContextManager]:
-    """For `context_fn` of torch's checkpoint: what is computed again in the backward attends as in the forward."""
+def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager, contextlib.AbstractContextManager]:
+    """For `context_fn` of torch's checkpoint: layers recomputed in the backward attend as in the forward."""
     current = _current.get()
-    return contextlib.nullcontext(), contextlib.nullcontext() if current is None else attending(*current)
-
-
-def _of_transformers(
-    module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None, s_aux=None,
-    **_,
-) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """transformers' interface: [1, heads, N, D] to [1, N, heads, D]."""
-    current = _current.get()
-    if current is None:
-        raise ValueError(f"attention {NAME!r} is for packed rows alone; else set_attn_implementation('sdpa')")
-    how = LayerAttention(
-        query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux, dropout
-    )
-    note = _noting.get()
-    if note is not None:
-        note.append((module, how))
-    # under autocast a rotation or a norm makes fp32 of queries and keys: the values tell the working type
-    query, key, value = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
-    return current[1](query, key, value, how)[None], None
-
-
-_noting: ContextVar[list | None] = ContextVar("noting", default=None)
+    return contextlib.nullcontext(), contextlib.nullcontext() if current is None else use_attention(*current)
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[list[tuple[torch.nn.Module, LayerAttention]]]:
-    """The modules that attend through us, and how, for the length of a `with`."""
-    found: list[tuple[torch.nn.Module, LayerAttention]] = []
-    token = _noting.set(found)
+def record_attention_calls() -> Iterator[list[tuple[torch.nn.Module, LayerAttention]]]:
+    """The modules that call our attention within a `with`, and their settings."""
+    calls: list[tuple[torch.nn.Module, LayerAttention]] = []
+    token = _recorded.set(calls)
     try:
-        yield found
+        yield calls
     finally:
-        _noting.reset(token)
+        _recorded.reset(token)
 
 
-AttentionInterface.register(NAME, _of_transformers)
+def _transformers_interface(
+    module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None, s_aux=None,
+    **_,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """[1, N, heads, D] of queries, keys and values [1, heads, N, D]; the signature is that of AttentionInterface."""
+    current = _current.get()
+    if current is None:
+        raise ValueError(f"attention {NAME!r} is for packed rows alone; else set_attn_implementation('sdpa')")
+    layer = LayerAttention(
+        query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux, dropout
+    )
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded.append((module, layer))
+    # under autocast, rotary embeddings and norms turn queries and keys into fp32: values keep the working dtype
+    query, key, value = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
+    return current[1](query, key, value, layer)[None], None
+
+
+AttentionInterface.register(NAME, _transformers_interface)
 
 
 @dataclass
@@ -128,15 +125,15 @@ class KeyValues:
 class RowAttention:
     """Attention within packed rows.
 
-    `kept` are keys and values of tokens before all rows, which every segment sees first; positions must go on from
-    them. With `record` the keys and values of the rows are added to it. The last of so many `layers`, where it is said
-    how many there are, attends from the places that are read alone, and gives 0 at the others.
+    `cached` are keys and values of tokens that precede every segment; the rows' positions continue theirs. The rows'
+    own keys and values are appended to `record`. With `num_layers`, the last layer computes attention only for the
+    tokens that are read, and gives 0 at the others.
     """
 
     def __init__(
-        self, rows: PackedRows, kept: KeyValues | None = None, record: KeyValues | None = None, layers: int = 0
+        self, rows: PackedRows, cached: KeyValues | None = None, record: KeyValues | None = None, num_layers: int = 0
     ) -> None:
-        self.rows, self.kept, self.record, self.layers = rows, kept, record, layers
+        self.rows, self.cached, self.record, self.num_layers = rows, cached, record, num_layers
         self._runs = _runs(rows.lengths, rows.prefixes)
         self._layer = 0
 
@@ -147,106 +144,101 @@ class RowAttention:
         if self.record is not None:
             self.record.keys.append(key)
             self.record.values.append(value)
-        before = None
-        if self.kept is not None:
-            before = (self.kept.keys[self._layer], self.kept.values[self._layer])
+        cached = None if self.cached is None else (self.cached.keys[self._layer], self.cached.values[self._layer])
         self._layer += 1
-        varlen = self.rows.varlen
-        by_kernel = query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and layer.dropout == 0
-        if varlen and by_kernel and before is None and layer.softcap is None and layer.sinks is None:
-            return _by_varlen(query, key, value, layer, varlen)
-        if self._layer == self.layers and self.rows.reads is not None and len(self.rows.places):
-            asking = query.index_select(0, self.rows.places)
-            found = self._by_segments(asking, key, value, layer, before, self.rows.reads)
-            return found.new_zeros(len(query), *found.shape[1:]).index_copy(0, self.rows.places, found)
-        return self._by_segments(query, key, value, layer, before, None)
+        if cached is None and self.rows.varlen is not None and _flash_supports(query, layer):
+            return _flash_attention(query, key, value, layer, self.rows.varlen)
+        places, reads = self.rows.places, self.rows.reads
+        if self._layer != self.num_layers or reads is None or not len(places):
+            return self._by_runs(query, key, value, layer, cached, self.rows.lengths)
+        found = self._by_runs(query.index_select(0, places), key, value, layer, cached, reads)
+        return found.new_zeros(len(query), *found.shape[1:]).index_copy(0, places, found)
 
-    def _by_segments(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention, before, reads
-    ) -> torch.Tensor:
+    def _by_runs(self, query, key, value, layer: LayerAttention, cached, query_counts: Sequence[int]) -> torch.Tensor:
+        """Attention run by run. `query_counts` [S] are the queries of each segment, those of its last tokens."""
         dtype = query.dtype
         if query.device.type == "cpu" and dtype == torch.bfloat16:
             query, key, value = query.float(), key.float(), value.float()
         tokens = [run.count * run.length for run in self._runs]
-        asking = tokens if reads is None else [sum(reads[r.first : r.first + r.count]) for r in self._runs]
+        counts = [query_counts[run.first : run.first + run.count] for run in self._runs]
         # one split a tensor: its backward is one concatenation, that of a slice fills a whole tensor with zeros
-        parts = list(zip(query.split(asking), key.split(tokens), value.split(tokens), strict=True))
-        keys_of: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of segments that others continue
-        found = []
-        for run, (q, k, v) in zip(self._runs, parts, strict=True):
+        parts = zip(query.split([sum(n) for n in counts]), key.split(tokens), value.split(tokens), strict=True)
+        seen_before = {-1: cached}  # keys and values of the segments that others continue
+        outputs = []
+        for run, run_counts, (q, k, v) in zip(self._runs, counts, parts, strict=True):
             k, v = (states.unflatten(0, (run.count, run.length)) for states in (k, v))
-            front = keys_of[run.prefix] if run.prefix >= 0 else before
-            if front is not None:
+            if (before := seen_before[run.prefix]) is not None:
                 k, v = (
-                    torch.cat((own.to(new).expand(run.count, *own.shape), new), 1)
-                    for own, new in zip(front, (k, v), strict=True)
+                    torch.cat((old.to(new).expand(run.count, *old.shape), new), 1)
+                    for old, new in zip(before, (k, v), strict=True)
                 )
             if run.continued:
-                keys_of[run.first] = (k[0], v[0])
-            counts = [run.length] * run.count if reads is None else reads[run.first : run.first + run.count]
-            found += _ask(q, k, v, layer, counts)
-        return torch.cat(found).to(dtype)
+                seen_before[run.first] = (k[0], v[0])
+            outputs += _attend_run(q, k, v, layer, run_counts)
+        return torch.cat(outputs).to(dtype)
 
 
-def _ask(q, k, v, layer: LayerAttention, counts: Sequence[int]) -> list[torch.Tensor]:
-    """[n, heads, D] of a run's queries; `counts` are those of each of its segments, whose keys are k [B, T, ...]."""
+def _attend_run(q, k, v, layer: LayerAttention, counts: Sequence[int]) -> list[torch.Tensor]:
+    """[n, heads, D] of a run's n queries, `counts` a segment, with keys and values [segments, T, key heads, D]."""
     if len(set(counts)) == 1:
         return [attend(q.unflatten(0, (len(counts), -1)), k, v, layer).flatten(0, 1)] if len(q) else []
-    own = zip(q.split(counts), k.split(1), v.split(1), strict=True)
-    return [attend(one[None], keys, values, layer)[0] for one, keys, values in own if len(one)]
+    segments = zip(q.split(counts), k.split(1), v.split(1), strict=True)
+    return [attend(queries[None], keys, values, layer)[0] for queries, keys, values in segments if len(queries)]
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring segments of one length which continue the same one, or none: one call."""
+    """Neighbouring segments of equal length that continue the same segment (-1: none), computed in one call."""
 
     first: int
     count: int
     length: int
     prefix: int
     continued: bool
+    """another segment continues this one; such a run has one segment"""
 
 
 def _runs(lengths: Sequence[int], prefixes: Sequence[int]) -> list[_Run]:
     continued = set(prefixes)
-    found: list[_Run] = []
+    runs: list[_Run] = []
     for segment, (length, prefix) in enumerate(zip(lengths, prefixes, strict=True)):
-        last = found[-1] if found else None
-        whole = segment in continued
-        if last and (last.length, last.prefix) == (length, prefix) and not whole and not last.continued:
-            found[-1] = _Run(last.first, last.count + 1, length, prefix, False)
+        new = _Run(segment, 1, length, prefix, segment in continued)
+        last = runs[-1] if runs else None
+        if last and replace(last, first=segment, count=1) == new and not new.continued:
+            runs[-1] = replace(last, count=last.count + 1)
         else:
-            found.append(_Run(segment, 1, length, prefix, whole))
-    return found
+            runs.append(new)
+    return runs
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention) -> torch.Tensor:
     """[B, Q, heads, D] of queries, which are the last Q of the T tokens whose keys are [B, T, key heads, D]."""
     q, k, v = (states.transpose(1, 2) for states in (query, key, value))
-    asking, tokens = q.shape[2], k.shape[2]
+    queries, tokens = q.shape[2], k.shape[2]
     window = layer.window if layer.window is not None and layer.window < tokens else None
     with torch.autocast(q.device.type, enabled=False):  # it would round what is fp32
         if layer.softcap is not None or layer.sinks is not None:
-            return _attend_step_by_step(q, k, v, layer, causal_mask(asking, tokens, window, q.device)).transpose(1, 2)
-        square = asking == tokens and window is None
-        mask = None if square or (asking == 1 and window is None) else causal_mask(asking, tokens, window, q.device)
+            return _eager_attention(q, k, v, layer, causal_mask(queries, tokens, window, q.device)).transpose(1, 2)
+        square = queries == tokens and window is None
+        no_mask = square or (queries == 1 and window is None)
+        mask = None if no_mask else causal_mask(queries, tokens, window, q.device)
         found = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=square and asking > 1, dropout_p=layer.dropout, scale=layer.scaling,
+            q, k, v, attn_mask=mask, is_causal=square and queries > 1, dropout_p=layer.dropout, scale=layer.scaling,
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
     return found.transpose(1, 2)
 
 
 @functools.lru_cache(maxsize=256)
-def causal_mask(asking: int, tokens: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """[asking, tokens] bool: what each of the last `asking` tokens sees of a row of `tokens`."""
-    with torch.inference_mode(False):  # training reads it too
-        mask = torch.ones(asking, tokens, dtype=torch.bool, device=device).tril_(tokens - asking)
-        return mask if window is None else mask.triu_(tokens - asking - window + 1)
+def causal_mask(queries: int, tokens: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """[queries, tokens] bool: the tokens of a row that each of its last `queries` tokens sees."""
+    with torch.inference_mode(False):  # training uses the cached mask too
+        mask = torch.ones(queries, tokens, dtype=torch.bool, device=device).tril_(tokens - queries)
+        return mask if window is None else mask.triu_(tokens - queries - window + 1)
 
 
-def _attend_step_by_step(q, k, v, layer: LayerAttention, mask: torch.Tensor) -> torch.Tensor:
-    """[B, heads, Q, D] with what the fused kernels do not know: a soft cap and sinks."""
+def _eager_attention(q, k, v, layer: LayerAttention, mask: torch.Tensor) -> torch.Tensor:
+    """[B, heads, Q, D] with a soft cap and sinks, which the fused kernels do not support."""
     k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
     weights = capped(torch.matmul(q * layer.scaling, k.transpose(2, 3)), layer.softcap)
     sinks = None if layer.sinks is None else layer.sinks[:, None, None]
@@ -255,20 +247,25 @@ def _attend_step_by_step(q, k, v, layer: LayerAttention, mask: torch.Tensor) -> 
 
 
 def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
-    """Scores within plus and minus `softcap`."""
+    """Scores bounded by plus and minus `softcap`."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def softmax_with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the last axis of scores [..., T]; sinks [..., 1], or what broadcasts to that, are in its sum."""
+    """Softmax over the last axis of scores [..., T] with sinks, broadcast to [..., 1], in its denominator."""
     if sinks is None:
         return scores.softmax(-1)
-    aside = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
-    return torch.cat((scores, aside), -1).softmax(-1)[..., :-1]
+    sinks = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
 
 
-def _by_varlen(query, key, value, layer: LayerAttention, varlen: Varlen) -> torch.Tensor:
-    """All segments in one call of flash attention; queries are aligned with the last of their keys."""
+def _flash_supports(query: torch.Tensor, layer: LayerAttention) -> bool:
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    return query.is_cuda and half and layer.dropout == 0 and layer.softcap is None and layer.sinks is None
+
+
+def _flash_attention(query, key, value, layer: LayerAttention, varlen: Varlen) -> torch.Tensor:
+    """All segments in one call; each segment's queries are aligned with the last of its keys."""
     if varlen.keys is not None:
         key, value = key.index_select(0, varlen.keys), value.index_select(0, varlen.keys)
     back = -1 if layer.window is None else layer.window - 1
@@ -277,5 +274,5 @@ def _by_varlen(query, key, value, layer: LayerAttention, varlen: Varlen) -> torc
         varlen.longest_query, varlen.longest_key, scale=layer.scaling, window_size=(back, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
-    assert isinstance(found, torch.Tensor)  # with `return_aux` more comes back
+    assert isinstance(found, torch.Tensor)  # a tuple only with return_aux
     return found

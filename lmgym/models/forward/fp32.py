@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from lmgym.models.forward.anatomy import forwards
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
+from lmgym.models.forward.structure import replaced_forwards
 
 
 def logprobs_in_fp32(decoder: Decoder, batch: PackedRows, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probabilities [M] of targets [M] at what the batch reads, computed in fp32 whatever type the weights have."""
+    """Log-probabilities [M] of targets [M] where the batch is read, computed in fp32 whatever the weights' dtype."""
     blocks = list(decoder.blocks)
     of_layers = {id(p) for block in blocks for p in block.parameters()}
     with _widened([p for p in decoder.model.parameters() if id(p) not in of_layers]):
-        with forwards({block: _in_fp32(block) for block in blocks}):
+        with replaced_forwards({block: _in_fp32(block) for block in blocks}):
             normed = decoder.hidden(batch)
         return token_logprobs(decoder, normed, targets, temperature)
 
@@ -33,7 +33,7 @@ def _in_fp32(block: torch.nn.Module) -> Callable:
 
 @contextlib.contextmanager
 def _widened(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """These in fp32 for the length of a `with`; behind it they are the very tensors that they were."""
+    """Within a `with`, the parameters are fp32; afterwards they are the original tensors."""
     kept = [(parameter, parameter.data) for parameter in parameters]
     try:
         for parameter, data in kept:

@@ -1,9 +1,11 @@
-"""Log-probabilities of given tokens, from states behind the last norm, without all logits in memory at once.
+"""Log-probabilities of given tokens, from states after the last norm, without all logits in memory at once.
 
-The functions whose gradients are written here go over logits fewer times than torch's own; each stands beside torch's
-own way in tests/unit/models/forward/test_logprobs.py. First derivatives only: a backward through a backward raises.
+The autograd functions here read and write logits fewer times than torch's own operations; each is compared with torch's
+in tests/unit/models/forward/test_logprobs.py. First derivatives only: a second backward raises.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,19 +19,19 @@ from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.parameters import is_sharded
 
-CHUNK_LOGITS = 1 << 26  # logits of so many numbers at once
-CACHED_LOGITS = 1 << 21  # 8 MiB of them stay in a processor's cache
-FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product by a large weight, and of one whose gradient it adds to
+CHUNK_LOGITS = 1 << 26  # most logits that are held at once
+CACHED_LOGITS = 1 << 21  # 8 MiB, which stay in a processor's cache
+FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product with a frozen head, and with one whose gradient it adds to
 
 
 def token_logprobs(
     decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
-    """Log-probabilities [M] in fp32 of targets [M] from states [M, W] behind the last norm, at a temperature.
+    """Log-probabilities [M] in fp32 of targets [M] from states [M, W] after the last norm, at a temperature.
 
-    In chunks: logits of a large vocabulary are held for few tokens at a time. For a head that learns they are kept
-    until the backward, or computed again in it; for a frozen one what the backward needs of them is. Collective where
-    the head is sharded: a chunk is a call of its module, for which all ranks gather it, so all make as many.
+    Computed in chunks, so that the logits of a large vocabulary are held for few tokens at a time. For a trained head
+    the logits are kept until the backward or recomputed in it; for a frozen one only the gradient of the states is
+    kept. Collective if the head is sharded: all ranks gather it once a chunk, so all compute equally many chunks.
     """
     vocabulary, head = vocabulary_size(decoder.model.config), decoder.model.get_output_embeddings()
     most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
@@ -37,38 +39,32 @@ def token_logprobs(
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
     on_cpu = normed.device.type == "cpu"
-    if decoder.anatomy.plain_head and type(head) is nn.Linear and not sharded and (on_cpu or not learns):
+    if decoder.structure.plain_head and type(head) is nn.Linear and not sharded and (on_cpu or not learns):
         in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary)
         rows = min(most, in_cache) if on_cpu else most
-        kept = most if learns else len(targets)
-
-        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return head_logprobs(states, head.weight, head.bias, wanted, temperature, rows)
+        compute: Any = partial(head_logprobs, weight=head.weight, bias=head.bias, temperature=temperature, rows=rows)
+        size = most if learns else len(targets)
     else:
-        kept = most
-
-        def read(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return _logprobs(decoder, states, wanted, temperature)
-
-    number = max(1, -(-len(targets) // kept))
+        compute, size = partial(_model_logprobs, decoder, temperature=temperature), most
+    chunks = max(1, -(-len(targets) // size))
     if sharded:
-        number = int(max_over_ranks(torch.tensor(number)))
-    if number == 1:
-        return read(normed, targets)
-    pieces, again = [], torch.is_grad_enabled()
-    for chunk, wanted in zip(_parts(normed, kept, number), _parts(targets, kept, number), strict=True):
-        pieces.append(checkpoint(read, chunk, wanted, use_reentrant=False) if again else read(chunk, wanted))
-    return torch.cat(pieces)
+        chunks = int(max_over_ranks(torch.tensor(chunks)))
+    if chunks == 1:
+        return compute(normed, targets)
+    if torch.is_grad_enabled():
+        compute = partial(checkpoint, compute, use_reentrant=False)
+    pieces = zip(_split(normed, size, chunks), _split(targets, size, chunks), strict=True)
+    return torch.cat([compute(states, wanted) for states, wanted in pieces])
 
 
-def _parts(states: torch.Tensor, size: int, number: int) -> list[torch.Tensor]:
-    """So many of a size, the last ones empty where there are no more."""
-    found = list(states.split(size))
-    return found + [states[:0]] * (number - len(found))
+def _split(tensor: torch.Tensor, size: int, number: int) -> list[torch.Tensor]:
+    """`number` chunks of a size, the last ones empty if there are no more rows."""
+    found = list(tensor.split(size))
+    return found + [tensor[:0]] * (number - len(found))
 
 
-def _logprobs(decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    logits = decoder.logits(normed)
+def _model_logprobs(decoder: Decoder, states: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = decoder.logits(states)
     if temperature not in (0, 1):
         logits = logits.float() / temperature
     return TargetLogprobs.apply(logits, targets)
@@ -77,133 +73,51 @@ def _logprobs(decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, tem
 class TargetLogprobs(torch.autograd.Function):
     """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary], which it overwrites.
 
-    One tensor of that size serves as logits, probabilities and gradient. It is the largest that training has, and new
-    memory is zeroed by the kernel page by page: in bf16 that took four times as long as the softmax. So there is one
-    backward: a second raises.
+    One tensor serves as logits, probabilities and gradient: it is the largest in training, and a new one is zeroed by
+    the kernel page by page, which took four times as long as the softmax in bf16. So a second backward raises.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Keeps the probabilities, less 1 at the target, in the type of the logits."""
+        """Keeps the probabilities, minus 1 at the target, in the dtype of the logits."""
         found = logits.new_empty(len(targets), dtype=torch.float32)
-        for part in _chunks(logits):
-            every = logits[part].float()
-            found[part] = _logprobs_of(every, targets[part])
-            if every.dtype != logits.dtype:
-                logits[part] = every
+        for part in _cache_sized(logits):
+            probabilities = logits[part].float()
+            found[part] = _softmax_in_place(probabilities, targets[part])
+            if probabilities.dtype != logits.dtype:
+                logits[part] = probabilities
         ctx.save_for_backward(logits.detach())
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """d log p(target) / d logits is 1 at the target, less the probabilities."""
-        [every] = ctx.saved_tensors
-        for part in _chunks(every):
+        """d log p(target) / d logits is 1 at the target, minus the probabilities."""
+        [probabilities] = ctx.saved_tensors
+        for part in _cache_sized(probabilities):
             scale = -gradient[part, None]
-            if every.dtype == torch.float32:
-                every[part].mul_(scale)
-            else:  # of two types torch would make a third
-                every[part] = every[part].float().mul_(scale)
-        return every, None
+            if probabilities.dtype == torch.float32:
+                probabilities[part].mul_(scale)
+            else:  # a product of two dtypes would allocate a third tensor
+                probabilities[part] = probabilities[part].float().mul_(scale)
+        return probabilities, None
 
 
-def head_logprobs(
-    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, temperature: float,
-    rows: int,
-) -> torch.Tensor:  # fmt: skip
-    """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
-
-    Logits are there for `rows` tokens at a time.
-    """
-    # a function is told of weights that learn, but not whether gradients are wanted
-    keeps = torch.is_grad_enabled()
-    return HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, keeps)
+def _cache_sized(logits: torch.Tensor) -> list[slice]:
+    """Slices of the rows of [M, vocabulary] that fit a CPU's cache; one slice on a GPU."""
+    rows = max(1, CACHED_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
+    return _slices(len(logits), rows)
 
 
-class HeadLogprobs(torch.autograd.Function):
-    """`head_logprobs`.
-
-    d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
-    states need no logits in the backward (the order of work is that of Liger's cross entropy, Hsu et al. 2024, which
-    needs to know the loss). A head that learns keeps the probabilities: what comes in scales the states, which are
-    narrower.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
-        temperature: float, rows: int, keeps: bool,
-    ) -> torch.Tensor:  # fmt: skip
-        """Keeps [M, W], the derivative with the sign turned, and the probabilities, less 1 at the target."""
-        kind = states.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        found = states.new_empty(len(targets), dtype=torch.float32)
-        slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        learns = keeps and any(ctx.needs_input_grad[1:3])
-        rounds, every = dtype != torch.float32, []
-        # fp32 as it comes, block by block; what is rounded into one tensor, so that the backward is one product, by way
-        # of one block in fp32 that stays in the cache
-        at_once = min(rows, len(targets)) if rounds else 0
-        narrow = weight.new_empty(len(targets) if rounds and learns else at_once, len(weight), dtype=dtype)
-        wide = narrow.new_empty(at_once, len(weight), dtype=torch.float32)
-        with torch.autocast(kind, enabled=False):  # it would round the whole weight at each use
-            low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-            for start in range(0, len(targets), rows):
-                part = slice(start, start + rows)
-                inputs = states[part].to(dtype)
-                if rounds:
-                    rounded = narrow[part] if learns else narrow[: len(inputs)]
-                    logits = wide[: len(inputs)].copy_(_product_into(rounded, inputs, low, low_bias))
-                else:
-                    rounded = logits = F.linear(inputs, low, low_bias)
-                logits = logits if temperature in (0, 1) else logits.div_(temperature)
-                found[part] = _logprobs_of(logits, targets[part])
-                if rounds:
-                    rounded.copy_(logits)
-                elif learns:
-                    every.append(logits)
-                if slopes is not None:
-                    slopes[part] = F.linear(rounded, low.t())
-        every = [narrow] if rounds and learns else every
-        ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
-        ctx.save_for_backward(*(kept for kept in (states if learns else None, slopes) if kept is not None), *every)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The derivative, times the gradient of each token."""
-        kept, scale = list(ctx.saved_tensors), (gradient * ctx.scale)[:, None]
-        of_states = of_weight = of_bias = None
-        states: Any = kept.pop(0) if any(ctx.needs_input_grad[1:3]) else None
-        if ctx.needs_input_grad[0]:
-            slopes = kept.pop(0)
-            of_states = slopes * scale.to(slopes.dtype)
-        for start, every in zip(range(0, len(gradient), ctx.rows), kept, strict=False):
-            part = slice(start, start + ctx.rows)
-            if ctx.needs_input_grad[1]:
-                of_weight = _added_product(of_weight, every, (states[part] * scale[part]).to(every.dtype))
-            if ctx.needs_input_grad[2]:
-                own = torch.mv(every.t(), scale[part, 0].to(every.dtype))
-                of_bias = own.float() if of_bias is None else of_bias.add_(own)
-        return of_states, of_weight, of_bias, None, None, None, None
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, length, size)]
 
 
-def _product_into(
-    found: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """`found`, which becomes inputs weight^T + bias."""
-    if bias is None:
-        return torch.mm(inputs, weight.t(), out=found)
-    return torch.addmm(bias, inputs, weight.t(), out=found)
+def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [M] of targets [M]; fp32 logits [M, vocabulary] become probabilities, minus 1 at the target.
 
-
-def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities [M] of targets [M]; the logits [M, vocabulary], fp32, become what is named below.
-
-    log p = logit - largest + log(p of the largest): so neither the log-softmax nor a logsumexp is made. Logits become
-    the probabilities, less 1 at the target: in fp32, before anything rounds it, near certainty nothing cancels.
+    log p = logit - largest + log(p of the largest), which needs neither a log-softmax nor a logsumexp. The 1 is
+    subtracted in fp32, before anything is rounded, so that nothing cancels near certainty.
     """
     targets = targets[:, None]
     chosen, largest = logits.gather(1, targets)[:, 0], logits.amax(-1)
@@ -213,14 +127,117 @@ def _logprobs_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _chunks(logits: torch.Tensor) -> list[slice]:
-    """Rows of [M, vocabulary] that a CPU's cache holds together."""
-    rows = max(1, CACHED_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
-    return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+def head_logprobs(
+    states: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float,
+    rows: int,
+) -> torch.Tensor:  # fmt: skip
+    """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
+
+    Logits are held for `rows` tokens at a time.
+    """
+    # within the function, needs_input_grad is true for a trained weight even without gradients
+    grad_enabled = torch.is_grad_enabled()
+    return HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, grad_enabled)
+
+
+class HeadLogprobs(torch.autograd.Function):
+    """`head_logprobs`.
+
+    d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
+    the gradient of the states needs no logits in the backward (the order of work is that of Liger's cross entropy, Hsu
+    et al. 2024, which needs the loss). For a trained head the probabilities are kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
+        temperature: float, rows: int, grad_enabled: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        """Keeps the negated derivatives [M, W] by the states, and the probabilities, minus 1 at the target."""
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        keep = grad_enabled and any(ctx.needs_input_grad[1:3])
+        found = states.new_empty(len(targets), dtype=torch.float32)
+        slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        with torch.autocast(device, enabled=False):  # it would round the whole weight at each use
+            low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            head: Any = _Float32Head(low, low_bias, temperature, keep)
+            if dtype != torch.float32:
+                head = _RoundedHead(low, low_bias, temperature, keep, len(targets), rows)
+            for part in _slices(len(targets), rows):
+                found[part], probabilities = head.logprobs(states[part].to(dtype), targets[part], part)
+                if slopes is not None:
+                    slopes[part] = F.linear(probabilities, low.t())
+        ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
+        ctx.save_for_backward(states if keep else None, slopes, *head.kept)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The derivatives times each token's gradient, which scales the states: they are narrower than logits."""
+        states, slopes, *kept = ctx.saved_tensors
+        scale = (gradient * ctx.scale)[:, None]
+        of_weight = of_bias = None
+        for part, probabilities in zip(_slices(len(gradient), ctx.rows), kept, strict=False):
+            if ctx.needs_input_grad[1]:
+                scaled = (states[part] * scale[part]).to(probabilities.dtype)
+                of_weight = _added_product(of_weight, probabilities, scaled)
+            if ctx.needs_input_grad[2]:
+                added = torch.mv(probabilities.t(), scale[part, 0].to(probabilities.dtype))
+                of_bias = added.float() if of_bias is None else of_bias.add_(added)
+        of_states = slopes * scale.to(slopes.dtype) if ctx.needs_input_grad[0] else None
+        return of_states, of_weight, of_bias, None, None, None, None
+
+
+class _Float32Head:
+    """A head in fp32, whose probabilities are kept chunk by chunk."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, keep: bool) -> None:
+        self.weight, self.bias, self.temperature, self.keep = weight, bias, temperature, keep
+        self.kept: list[torch.Tensor] = []
+
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of a chunk's targets, and its probabilities, minus 1 at the target."""
+        logits = _divided(F.linear(states, self.weight, self.bias), self.temperature)
+        if self.keep:
+            self.kept.append(logits)
+        return _softmax_in_place(logits, targets), logits
+
+
+class _RoundedHead:
+    """A head in 16 bits. Probabilities are computed in one fp32 buffer, which stays in the cache, and rounded.
+
+    They are kept in a single tensor, so that the backward is one product.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, keep: bool, tokens: int, rows: int
+    ) -> None:
+        self.weight, self.bias, self.temperature, self.keep = weight, bias, temperature, keep
+        at_once = min(rows, tokens)
+        self.rounded = weight.new_empty(tokens if keep else at_once, len(weight))
+        self.exact = weight.new_empty(at_once, len(weight), dtype=torch.float32)
+        self.kept: Sequence[torch.Tensor] = [self.rounded] if keep else []
+
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of a chunk's targets, and its probabilities, minus 1 at the target."""
+        rounded = self.rounded[part] if self.keep else self.rounded[: len(states)]
+        if self.bias is None:
+            torch.mm(states, self.weight.t(), out=rounded)
+        else:
+            torch.addmm(self.bias, states, self.weight.t(), out=rounded)
+        exact = _divided(self.exact[: len(states)].copy_(rounded), self.temperature)
+        found = _softmax_in_place(exact, targets)
+        return found, rounded.copy_(exact)
+
+
+def _divided(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    return logits if temperature in (0, 1) else logits.div_(temperature)
 
 
 def _added_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """total + left^T right in fp32, [a, b] of [n, a] and [n, b]: what a block adds to a weight's gradient."""
+    """total + left^T right in fp32, [a, b] of [n, a] and [n, b]: a chunk's part of a weight's gradient."""
     if total is not None and left.dtype == total.dtype:
         return total.addmm_(left.t(), right)
     found = torch.mm(left.t(), right)

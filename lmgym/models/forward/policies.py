@@ -1,4 +1,4 @@
-"""Causal models that are trained to talk: loading, saving, and the one forward with logits where tokens have loss."""
+"""Causal models as policies: loading, saving, and the one forward with logits where tokens have loss."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,21 +15,28 @@ from lmgym.models.forward.decoder import decoder_of
 from lmgym.models.forward.packed_rows import PackedRows, pack_places
 from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, read_weights
 from lmgym.models.quantized import loading_arguments
-from lmgym.models.saving import below_adapters, empty_copy, is_adapted, merged, replaced, save_adapter, save_plain
+from lmgym.models.saving import (
+    has_adapters,
+    merge_adapters,
+    new_like,
+    replace_folder,
+    save_adapter,
+    save_plain,
+    unwrap_adapters,
+)
 from lmgym.models.sources import refuse_pickles
 
 CANNOT_TALK = (
-    "a scorer, which cannot talk; needed: a causal model, as sft and ppo save theirs, or the one that the scorer was "
-    "trained from"
+    "a scorer, which cannot generate text; needed: a causal model, as sft and ppo save theirs, or the one that the "
+    "scorer was trained from"
 )
 
 
 def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int = 0):
     """A causal model in fp32 that ends its replies with the tokenizer's eos.
 
-    With `bits` 4 or 8 its linear layers are quantised, but for the head: to be trained by adapters.
-
-    Raises InputError where none loads, where the folder holds another kind of model, and where there is no eos.
+    With `bits` 4 or 8 its linear layers, except the head, are quantised, for training with adapters. Raises InputError
+    if none loads, for another kind of model, and for a tokenizer without an eos token.
     """
     config = load_config(name, trust_remote_code)
     refuse_encoder(name, config)
@@ -44,26 +51,26 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int
 def read_causal(
     name: str, config, trust_remote_code: bool = False, dtype: torch.dtype = torch.float32, **settings: Any
 ):
-    """A causal model of this config as its folder has it; `settings` as in `read_weights`.
+    """A causal model of this config, unchanged; `settings` as in `read_weights`.
 
-    Raises InputError where none loads, and where the folder holds another kind of model.
+    Raises InputError if none loads, and for another kind of model.
     """
     refuse_pickles(name)
     model, info = read_weights(AutoModelForCausalLM, "causal model", name, trust_remote_code, dtype, **settings)
     if missing := sorted(info["missing_keys"]):
         raise InputError(
-            f"{name} is no causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot talk"
+            f"{name} is not a causal model: it lacks {missing[0]} ({len(missing)} such); a scorer cannot generate text"
         )
-    # a tied head is missed by nobody: what tells a scorer then is the head that it has instead
+    # a tied head is never missing: a scorer is then recognised by its own head
     if other := sorted(key for key in info["unexpected_keys"] if key.startswith(SCORER_HEADS)):
         kind = ", ".join(config.architectures or ["no architecture"])
-        raise InputError(f"{name} is no causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
+        raise InputError(f"{name} is not a causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
     refuse_non_finite_weights(model, name)
     return model
 
 
 def refuse_no_eos(name: str, tokenizer) -> None:
-    """Raises InputError for a tokenizer without an eos token: no reply would ever end."""
+    """Raises InputError for a tokenizer without an eos token: replies would never end."""
     if tokenizer.eos_token_id is None:
         raise InputError(
             f"{name} has no eos token: found eos_token null in its tokenizer; needed: a token that ends a reply, or "
@@ -72,25 +79,22 @@ def refuse_no_eos(name: str, tokenizer) -> None:
 
 
 def refuse_unfit_policy(name: str, config) -> None:
-    """Raises InputError for a config of an encoder or of classifiers alone, before weights are read."""
+    """Raises InputError, before weights are read, for the config of an encoder or a classifier."""
     refuse_encoder(name, config)
     kinds = config.architectures or []
     if kinds and all("Classification" in kind for kind in kinds):
-        raise InputError(f"{name} is no causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
+        raise InputError(f"{name} is not a causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
 
 
 def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
-    """What ends a reply: what the folder says, and the token that training ends replies with."""
+    """The folder's ids that end a reply, and the one that training ends replies with."""
     ids = [known] if isinstance(known, int) else list(known or [])
     ids = ids if eos in ids else [*ids, eos]
     return ids[0] if len(ids) == 1 else ids
 
 
 class PolicyModel(nn.Module):
-    """A causal model whose one forward gives logits at chosen places of a batch of rows, and at no others.
-
-    Rows run packed where the model can (lmgym/models/forward/decoder.py); `packed` as in `decoder_of`.
-    """
+    """A causal model whose one forward gives logits at chosen places of rows; `packed` as in `decoder_of`."""
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()
@@ -100,16 +104,16 @@ class PolicyModel(nn.Module):
     @property
     def causal(self):
         """The transformers model itself, below any adapter."""
-        return below_adapters(self.model)
+        return unwrap_adapters(self.model)
 
     @property
     def config(self):
-        """The model's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
+        """The model's config, from which the Trainer takes the hidden size for ZeRO-3's buckets."""
         return self.causal.config
 
     @property
     def packed(self) -> bool:
-        """Rows run without padding."""
+        """True if rows run without padding."""
         return self.decoder.packed
 
     def collate(self, rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -122,31 +126,31 @@ class PolicyModel(nn.Module):
 
 
 def save_policy(model, state_dict: Weights, folder: Path, tokenizer, merge: bool) -> Path:
-    """The trained model as folders under `folder`; the one to use.
+    """Save a trained model under `folder`, and return the folder to use. Called on the main rank.
 
-    `model/` is an ordinary Hugging Face folder with fp32 safetensors. Of a model with LoRA `adapter/` holds the
-    adapter and the tokenizer, and `model/` the merged weights where `merge` asks for them. Called on the main rank.
+    `model/` is an ordinary Hugging Face folder with fp32 safetensors. With LoRA, `adapter/` holds the adapter and the
+    tokenizer, and `model/`, only with `merge`, the merged weights.
     """
-    if is_adapted(model):
-        with replaced(folder / "adapter") as partial:
+    if has_adapters(model):
+        with replace_folder(folder / "adapter") as partial:
             save_adapter(model, state_dict, partial)
             tokenizer.save_pretrained(partial)
         if not merge:
             return folder / "adapter"
         settings = model.get_base_model().generation_config
-        model, state_dict = merged(model, state_dict)
+        model, state_dict = merge_adapters(model, state_dict)
         model.generation_config = settings
-    with replaced(folder / "model") as partial:
+    with replace_folder(folder / "model") as partial:
         save_plain(model, state_dict, partial, tokenizer)
     return folder / "model"
 
 
-def plain_copy(model, state_dict: Weights):
-    """A model of its own with these whole weights, adapters merged in: to generate where the live one is sharded."""
-    if is_adapted(model):
-        return merged(model, state_dict)[0].eval()
-    copy = empty_copy(model)
-    # of tied weights only one is listed
+def merged_copy(model, state_dict: Weights):
+    """A copy of the model with these whole weights, adapters merged: for generation while the live one is sharded."""
+    if has_adapters(model):
+        return merge_adapters(model, state_dict)[0].eval()
+    copy = new_like(model)
+    # not strict: tied weights are listed under one name
     copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
     copy.tie_weights()
     return copy.eval()

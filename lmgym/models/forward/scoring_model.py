@@ -1,7 +1,6 @@
 """A classifier whose one forward scores a batch of replies.
 
-A forward of an inner module beside the wrapped one makes data parallel ranks diverge silently, so everything that a
-loss needs is one forward of `ScoringModel`.
+A loss needs only this forward: calling an inner module of a data-parallel model makes ranks diverge silently.
 """
 
 from collections.abc import Sequence
@@ -10,18 +9,15 @@ import torch
 from torch import nn
 
 from lmgym.errors import InputError
+from lmgym.models.classifiers import is_decoder
 from lmgym.models.forward.decoder import Decoder, decoder_of
 from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pad_right
-from lmgym.models.heads import is_decoder
-from lmgym.models.saving import below_adapters
+from lmgym.models.saving import unwrap_adapters
 from lmgym.text import Replies
 
 
 class ScoringModel(nn.Module):
-    """A classifier and its one forward; `packed` as in `decoder_of`.
-
-    Decoders run packed where they can (models/forward/decoder.py); encoders as padded rows through their own forward.
-    """
+    """A classifier and its one forward; `packed` as in `decoder_of`. Encoders run padded through their own forward."""
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()
@@ -36,20 +32,20 @@ class ScoringModel(nn.Module):
     @property
     def classifier(self):
         """The transformers model itself, below any adapter."""
-        return below_adapters(self.model)
+        return unwrap_adapters(self.model)
 
     @property
     def config(self):
-        """The classifier's config: the Trainer reads the hidden size for ZeRO-3's buckets from it."""
+        """The classifier's config, from which the Trainer takes the hidden size for ZeRO-3's buckets."""
         return self.classifier.config
 
     @property
     def packed(self) -> bool:
-        """Rows run without padding."""
+        """True if rows run without padding."""
         return self.decoder is not None and self.decoder.packed
 
     def collate(self, rows: Sequence[Replies], pad_id: int) -> dict:
-        """Keyword arguments of `forward` for these rows; scores come in the order of the rows' replies."""
+        """Keyword arguments of `forward` for these rows; scores are in the order of the rows' replies."""
         return pad_right(rows, pad_id) if self.decoder is None else {"rows": pack_replies(rows)}
 
     def forward(self, rows: PackedRows | None = None, input_ids=None, attention_mask=None) -> torch.Tensor:

@@ -144,7 +144,7 @@ def test_a_long_cell_is_read_and_bad_rows_of_a_csv_are_rejected(tmp_path: Path) 
     assert csv.field_size_limit() == 131_072, "the process's own limit is as it was"
 
 
-def test_text_of_parquet_that_is_not_utf_8_fails_its_row_alone(tmp_path: Path) -> None:
+def test_text_of_parquet_that_is_not_utf_8_fails_only_its_row(tmp_path: Path) -> None:
     prompts = [f"q {i}" for i in range(2500)]
     table = pa.table({"prompt": broken_text(prompts, 1203), "chosen": ["a"] * 2500, "rejected": ["b"] * 2500})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -153,7 +153,7 @@ def test_text_of_parquet_that_is_not_utf_8_fails_its_row_alone(tmp_path: Path) -
     check(rejections, (1204, "prompt", "not UTF-8"))
 
 
-def test_values_of_parquets_own_types_are_named(tmp_path: Path) -> None:
+def test_values_of_parquets_own_types_are_described(tmp_path: Path) -> None:
     for value, shown in ((b"x", "1 bytes"), (datetime.date(2026, 1, 2), "2026-01-02"), ({"a": 1}, "an object with 1")):
         pq.write_table(pa.table({"prompt": [value], "chosen": ["a"], "rejected": ["b"]}), tmp_path / "a.parquet")
         _, rejections = validate(read_records(str(tmp_path / "a.parquet")))
@@ -161,7 +161,7 @@ def test_values_of_parquets_own_types_are_named(tmp_path: Path) -> None:
         assert rejections[0].found.startswith(shown)
 
 
-def test_whole_numbers_that_parquet_made_floats_of_are_integers(tmp_path: Path) -> None:
+def test_whole_numbers_stored_as_floats_in_parquet_are_integers(tmp_path: Path) -> None:
     rows = [{"prompt": "q", "replies": ["a", "b"], "ranks": ranks} for ranks in ([1.0, 2.0], [1.0, 0.5])]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     [group], rejections = validate_groups(read_records(str(tmp_path / "a.parquet")))
@@ -174,7 +174,7 @@ def test_whole_numbers_that_parquet_made_floats_of_are_integers(tmp_path: Path) 
     check(rejections, (2, "tokens", "out of range"))
 
 
-def test_a_date_that_python_does_not_hold_fails_its_row_alone(tmp_path: Path) -> None:
+def test_a_date_beyond_pythons_range_fails_only_its_row(tmp_path: Path) -> None:
     days = pa.array([0, 2**40], pa.timestamp("s"))
     pq.write_table(pa.table({"day": days, "chosen": ["a", "a"], "rejected": ["b", "b"], "prompt": ["q", "z"]}),
                    tmp_path / "a.parquet")  # fmt: skip
@@ -198,7 +198,7 @@ ERRORS = (
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_whatever_a_row_raises_is_a_rejection(error: Exception) -> None:
+def test_any_exception_for_a_row_is_a_rejection(error: Exception) -> None:
     def read(record: Record) -> int:
         if record.line == 2:
             raise error
@@ -212,7 +212,7 @@ def test_whatever_a_row_raises_is_a_rejection(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [InputError("of the whole"), MemoryError(), KeyboardInterrupt()])
-def test_what_is_about_more_than_a_row_is_raised(error: BaseException) -> None:
+def test_errors_about_more_than_a_row_are_raised(error: BaseException) -> None:
     def read(record: Record) -> int:
         raise error
 
@@ -247,7 +247,7 @@ STAGES: dict[str, tuple[Callable, dict]] = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_rejects_the_same_rows_alike(stage: str, tmp_path: Path) -> None:
+def test_every_stage_rejects_the_same_rows(stage: str, tmp_path: Path) -> None:
     read, good = STAGES[stage]
     second = json.loads(json.dumps(good).replace('"q', '"other').replace("User: q", "User: other"))
     bad = ("{" + DEEP, "broken", "[1]", '{"x": "\\ud800"}', b'{"y": "\xff"}')

@@ -1,4 +1,4 @@
-"""Which rows an update sees: each once an epoch, the same number an update, and as many forwards on every rank."""
+"""Rows of updates: each once an epoch, the same number per update, and as many forwards on every rank."""
 
 import random
 from collections import Counter
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.data.batching import Slot, Slots, UpdateSampler, accumulation_steps, length_batches
+from lmgym.data.batching import MicroBatches, Slot, UpdateSampler, accumulation_steps, length_batches
 from lmgym.errors import InputError
 
 # global batch, micro batch, ranks, rows
@@ -61,7 +61,7 @@ def test_every_update_but_the_last_has_the_global_batch(plan: tuple[int, int, in
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_fillers_stand_alone_only_where_rows_run_out(plan: tuple[int, int, int, int]) -> None:
+def test_fillers_are_alone_in_a_micro_batch_and_only_where_rows_run_out(plan: tuple[int, int, int, int]) -> None:
     updates = updates_of(plan)
     whole = plan[3] // plan[0]
     for index, update in enumerate(updates):
@@ -72,7 +72,7 @@ def test_fillers_stand_alone_only_where_rows_run_out(plan: tuple[int, int, int, 
                 assert 0 <= batch[0].row < plan[3]
 
 
-def test_fillers_are_there_where_a_rank_has_no_row() -> None:
+def test_a_rank_without_a_row_gets_a_filler() -> None:
     by_rank = epoch_of((4, 1, 4, 1))
     assert [[slot.counts for slot in rank[0]] for rank in by_rank] == [[True], [False], [False], [False]]
 
@@ -153,17 +153,17 @@ def test_a_batch_of_nothing_is_refused(plan: tuple[int, int, int]) -> None:
         accumulation_steps(*plan)
 
 
-def test_slots_hand_out_rows_with_whether_they_count() -> None:
-    slots = Slots(["a", "b"], tuple)
+def test_micro_batches_hold_rows_with_their_counts_flag() -> None:
+    slots = MicroBatches(["a", "b"], tuple)
     assert len(slots) == 2
     assert slots.__getitems__([Slot(1, False, (0, 0, 0)), Slot(0, True, (0, 0, 0))]) == (("b", False), ("a", True))
 
 
-def test_what_is_random_in_a_micro_batch_depends_on_its_place_alone() -> None:
+def test_randomness_in_a_micro_batch_depends_only_on_its_place() -> None:
     def draw(items: list) -> tuple[float, float, float]:
         return random.random(), np.random.random(), torch.rand(()).item()
 
-    slots = Slots(["a", "b"], draw, seed=3)
+    slots = MicroBatches(["a", "b"], draw, seed=3)
     places = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     before = torch.get_rng_state(), random.getstate()
     first = [slots.__getitems__([Slot(0, True, place)]) for place in places]
@@ -174,7 +174,7 @@ def test_what_is_random_in_a_micro_batch_depends_on_its_place_alone() -> None:
     assert len({value for drawn in first for value in drawn}) == 12
 
 
-def test_every_micro_batch_of_all_ranks_and_epochs_has_a_place_of_its_own() -> None:
+def test_every_micro_batch_of_all_ranks_and_epochs_has_another_place() -> None:
     places = []
     for rank in range(2):
         sampler = UpdateSampler(lengths_of(61), 8, 2, 2, rank)

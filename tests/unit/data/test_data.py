@@ -40,7 +40,7 @@ GOOD = record(99, prompt="a good row beside the bad ones", chosen="yes", rejecte
 
 
 def reject(bad: Record) -> Rejection:
-    """What validation says of one bad row among good ones; the good one stays."""
+    """The rejection of one bad row among good ones; the good one stays."""
     pairs, (rejection,) = validate([GOOD, bad])
     assert len(pairs) == 1
     assert (rejection.file, rejection.line) == (bad.file, bad.line)
@@ -127,7 +127,7 @@ def test_a_persona_and_a_margin_are_kept() -> None:
         ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": [1.0]}, "margin", "a list of 1 item"),
     ],
 )  # fmt: skip
-def test_a_bad_row_says_where_it_stands_and_what_was_found(fields: dict, field: str, found: str) -> None:
+def test_a_bad_row_is_rejected_with_its_line_and_what_was_found(fields: dict, field: str, found: str) -> None:
     rejection = reject(record(3, **fields))
     assert rejection.field == field
     assert found in rejection.found
@@ -233,7 +233,7 @@ def test_a_persona_and_the_speakers_are_part_of_a_prompt() -> None:
     assert len({Pair(chat, "x", "y").prompt_key for chat in chats}) == 4
 
 
-def test_the_split_is_seeded_and_does_not_hang_on_the_order_of_rows() -> None:
+def test_the_split_is_seeded_and_does_not_depend_on_the_order_of_rows() -> None:
     pairs = many_pairs(50)
     shuffled = random.Random(3).sample(pairs, len(pairs))
     once, again = split_by_prompt(pairs, 0.2, 7), split_by_prompt(shuffled, 0.2, 7)
@@ -271,7 +271,7 @@ def test_pairs_whose_prompt_is_held_out_are_left_out_of_training_and_recorded() 
     leak = replace(pair("Prompt  3"), file="train.jsonl", line=9)
     kept, leaks = without_prompts([leak, pair("new")], many_pairs(5))
     assert kept == [pair("new")]
-    assert leaks == [Rejection("train.jsonl", 9, "prompt", "stands in the evaluation set too", HELD_OUT)]
+    assert leaks == [Rejection("train.jsonl", 9, "prompt", "is in the evaluation set too", HELD_OUT)]
 
 
 @pytest.fixture
@@ -332,13 +332,13 @@ def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo
         (tmp_path / name).write_text("\n".join(part))
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     data = PairTask().prepare(config(small_models["gpt2"], train, eval_dataset=str(test)), tokenizer)
-    leaks = [r for r in data.rejections if r.found == "stands in the evaluation set too"]
+    leaks = [r for r in data.rejections if r.found == "is in the evaluation set too"]
     assert {r.line for r in leaks} >= set(range(51, 61))
     assert {r.file for r in leaks} == {str(train)}
     assert (len(data.train) + len(leaks), len(data.evaluation)) == (60, 40)
 
 
-def test_a_file_without_a_usable_pair_says_why(small_models, tokenizer, tmp_path: Path) -> None:
+def test_a_file_without_a_usable_pair_is_refused_with_reasons(small_models, tokenizer, tmp_path: Path) -> None:
     from reward_models.pairwise import PairTask
 
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "a"}\n')
@@ -346,7 +346,7 @@ def test_a_file_without_a_usable_pair_says_why(small_models, tokenizer, tmp_path
         PairTask().prepare(config(small_models["gpt2"], tmp_path / "pairs.jsonl"), tokenizer)
 
 
-def test_the_fingerprint_tells_any_change_of_the_pairs_or_their_sides() -> None:
+def test_the_fingerprint_changes_with_any_pair_or_its_side() -> None:
     pairs = many_pairs(3)
     base = fingerprint(pairs[:4], pairs[4:])
     assert base == fingerprint(list(pairs[:4]), pairs[4:])
@@ -359,7 +359,7 @@ def test_the_fingerprint_tells_any_change_of_the_pairs_or_their_sides() -> None:
     assert len({base, *others}) == 5
 
 
-def test_an_example_names_its_own_row_also_where_rows_before_it_do_not_fit(small_models):
+def test_an_example_names_its_row_even_after_rows_that_do_not_fit(small_models):
     from lmgym.models.loading import load_tokenizer
 
     conversation = Conversation((Turn("user", "hello"),))

@@ -55,7 +55,7 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
     found = read_prompts(replace(settings, eval_prompts=str(tmp_path / "b.jsonl")), 0, as_text=True)
     assert len(found.train) == 9
     assert [task["prompt"] for task in found.evaluation] == ["say 3", "say 20"]
-    assert [(one.line, one.found) for one in found.rejections] == [(4, "stands in the evaluation set too")], "counted"
+    assert [(one.line, one.found) for one in found.rejections] == [(4, "is in the evaluation set too")], "counted"
     part = read_prompts(replace(settings, eval_size=4), 0, as_text=True)
     assert (len(part.train), len(part.evaluation)) == (6, 4)
     assert not {task["prompt"] for task in part.train} & {task["prompt"] for task in part.evaluation}

@@ -1,4 +1,4 @@
-"""Rows of datasets: every format gives the same rows, and what cannot be read says where it stands."""
+"""Rows of datasets: every format gives the same rows, and unreadable rows are reported with their places."""
 
 import csv
 import gzip
@@ -106,7 +106,7 @@ def test_a_folder_whose_files_name_no_split_gives_all_of_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["/no/such.jsonl", "./nothing", "none.csv", "just_a_name", "a/b/c"])
-def test_a_path_that_does_not_exist_says_what_is_needed(name: str) -> None:
+def test_a_path_that_does_not_exist_is_refused_with_what_is_needed(name: str) -> None:
     with pytest.raises(InputError, match="does not exist; needed: a file, a folder, or a hub id"):
         read_records(name)
 
@@ -119,9 +119,7 @@ def test_a_folder_without_data_and_a_file_of_another_kind_are_refused(tmp_path: 
         read_records(str(tmp_path / "pairs.txt"))
 
 
-def test_a_folder_that_may_not_be_listed_and_a_path_that_cannot_be_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folders_and_impossible_paths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -158,7 +156,7 @@ def test_a_file_that_is_broken_as_a_whole_is_named(name: str, content: bytes, tm
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_a_hub_id_that_does_not_load_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_that_does_not_load_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     def unreachable(*_, **__):

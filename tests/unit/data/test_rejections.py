@@ -36,7 +36,7 @@ def test_reasons_are_counted_the_most_frequent_first() -> None:
     assert tally([], 40).counts == {"rejected_rows": 0}
 
 
-def test_duplicate_prompts_are_told_apart_and_are_no_sign_of_bad_data() -> None:
+def test_duplicate_prompts_are_counted_separately_and_are_no_sign_of_bad_data() -> None:
     found = tally([*several(2, NOT_JSON), *several(32_224, DUPLICATE_PROMPT, "prompt", 10)], 42_537)
     assert found.line == "2 of 42,537 rows rejected: 2 not JSON; not needed: 32,224 duplicate prompts"
     assert found.warning == ""
@@ -67,18 +67,18 @@ def test_rare_reasons_are_summed() -> None:
 def test_a_rejection_is_one_printable_line_whatever_its_file_and_field_are_called() -> None:
     odd = Rejection("a\x1b[31m\n.jsonl", 3, "f\udcff" * 100, "several\nlines\x9b " * 500, NO_REPLY)
     counted = tally([odd], 4)
-    for said in (str(odd), counted.line, counted.warning):
-        assert said.isprintable()
-        assert len(said) < 800
+    for message in (str(odd), counted.line, counted.warning):
+        assert message.isprintable()
+        assert len(message) < 800
 
 
-def test_what_utf_8_cannot_hold_is_written_escaped(tmp_path: Path) -> None:
+def test_text_that_utf_8_cannot_hold_is_written_escaped(tmp_path: Path) -> None:
     write_rejections(tmp_path / "r.jsonl", [Rejection("a\udcff", 1, "\ud800", "ü")])
     [line] = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["field"] == "\ud800"
 
 
-def test_what_is_shown_has_the_counts_and_the_warning_on_a_line_each(capsys: pytest.CaptureFixture) -> None:
+def test_the_counts_and_the_warning_are_shown_on_a_line_each(capsys: pytest.CaptureFixture) -> None:
     show_rejections(tally([*MANY, Rejection("[bold]a", 7000, "f", "[red]x", NOT_JSON)], 201))
     line, warning = capsys.readouterr().out.splitlines()
     assert line.startswith("122 of 201 rows rejected: 98 duplicates, ")

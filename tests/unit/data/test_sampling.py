@@ -44,7 +44,7 @@ def random_ids(rng: np.random.Generator) -> np.ndarray:
 
 
 def frequencies(group_ids: ArrayLike, limit: int, draws: int) -> Counter:
-    """How often each set of rows is kept over seeds."""
+    """Counts of each set of kept rows over seeds."""
     return Counter(tuple(limit_per_group(group_ids, limit, "random", seed).tolist()) for seed in range(draws))
 
 
@@ -61,7 +61,7 @@ def test_seven_rows_give_the_rows_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("mode", ["unchanged", "reverse", "random"])
-def test_a_limit_of_none_keeps_nothing_and_one_above_every_group_keeps_all(mode: Mode) -> None:
+def test_a_limit_of_zero_keeps_nothing_and_one_above_every_group_keeps_all(mode: Mode) -> None:
     assert limit_per_group(IDS, 0, mode).tolist() == []
     assert limit_per_group([], 2, mode).tolist() == []
     for limit in (4, 6, 7, 8, 1000):
@@ -110,7 +110,7 @@ def test_rows_come_in_the_order_of_a_stable_argsort() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "uint64", ">i8"])
-def test_integers_of_every_width_are_told_apart_at_both_ends(dtype: str) -> None:
+def test_integers_of_every_width_are_distinguished_at_both_ends(dtype: str) -> None:
     info = np.iinfo(dtype)
     ids = [info.min, info.max, info.max - 1, info.min, info.max, info.min + 1, info.min]
     assert limit_per_group(np.array(ids, dtype=dtype), 1).tolist() == [0, 1, 2, 5]
@@ -133,7 +133,7 @@ def test_groups_draw_independently() -> None:
     assert stats.chisquare(list(found.values())).pvalue > 0.01
 
 
-def test_the_seed_decides_the_random_rows_alone() -> None:
+def test_the_seed_decides_only_the_random_rows() -> None:
     ids = np.arange(1000) % 10
     kept = limit_per_group(ids, 20, "random", seed=1)
     assert kept.tolist() == limit_per_group(ids, 20, "random", seed=1).tolist()
@@ -150,7 +150,7 @@ def test_strings_group_like_the_numbers_they_stand_for() -> None:
         assert len(limit_per_group(ids, 3, "random")) == 120
 
 
-def test_strings_that_differ_late_or_in_their_end_alone_are_different_groups() -> None:
+def test_strings_that_differ_late_or_only_in_their_end_are_different_groups() -> None:
     ids = ["a" * 200_000 + "b", "a" * 200_000 + "c", "a", "a ", "A", "a", ""]
     assert limit_per_group(ids, 1).tolist() == [0, 1, 2, 3, 4, 6]
 
@@ -160,14 +160,14 @@ def test_integers_beyond_64_bits_and_numpy_scalars_in_lists_are_ids() -> None:
     assert limit_per_group([np.int32(4), 4, np.uint8(4), 5], 1).tolist() == [0, 3]
 
 
-def test_the_ids_are_left_as_they_were() -> None:
+def test_the_ids_are_not_changed() -> None:
     ids = np.array([3, 1, 3, 2], dtype=np.uint64)
     limit_per_group(ids, 1, "random")
     split_by_group(ids, 1, 1)
     assert ids.tolist() == [3, 1, 3, 2]
 
 
-def test_limits_that_mean_nothing_are_refused() -> None:
+def test_meaningless_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="mode='first'; needed: one of unchanged, reverse, random"):
         limit_per_group(IDS, 2, "first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit=-1; needed: 0 or more"):
@@ -277,7 +277,7 @@ def test_the_seed_decides_the_groups_whatever_the_order_of_the_rows(names: np.nd
         ([], (1, 1), "need 2 rows; found 0"),
     ],
 )
-def test_splits_that_cannot_be_are_refused(ids: list[int], sizes: tuple[int, int], message: str) -> None:
+def test_impossible_splits_are_refused(ids: list[int], sizes: tuple[int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_by_group(ids, *sizes)
 
@@ -301,6 +301,6 @@ def test_every_sample_is_as_likely_as_any_other() -> None:
 
 
 @pytest.mark.parametrize(("rows", "samples"), [(3, 4), (3, -1), (-2, 0)])
-def test_samples_that_cannot_be_are_refused(rows: int, samples: int) -> None:
+def test_impossible_samples_are_refused(rows: int, samples: int) -> None:
     with pytest.raises(ValueError, match=f"n_samples={samples} of n_rows={rows}"):
         ordered_sample(rows, samples)

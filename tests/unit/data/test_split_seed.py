@@ -1,4 +1,4 @@
-"""Which rows are held out is decided by --split_seed alone: runs with other seeds are judged on the same rows."""
+"""Only --split_seed decides which rows are held out: runs with other seeds are evaluated on the same rows."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Chats that are too long: whole turns go, the oldest first, and what is left is what the template makes of it."""
+"""Chats that are too long: whole turns are dropped, the oldest first, and the rest is rendered by the template."""
 
 import random
 from dataclasses import replace
@@ -15,7 +15,14 @@ from chat_texts import (
 )
 
 import lmgym.data.truncation as truncation
-from lmgym.data.truncation import Fitted, from_turn, keep_end, left_out, tokenize_replies, truncate
+from lmgym.data.truncation import (
+    Truncated,
+    describe_truncation,
+    drop_first_tokens,
+    start_at_turn,
+    tokenize_replies,
+    truncate,
+)
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 from sft.tokenization import tokenize_chats
 
@@ -32,14 +39,14 @@ def ids_of(tokenizer, conversation: Conversation, reply: str | None) -> list[int
 
 
 def starts_of(conversation: Conversation) -> list[int]:
-    """Where a truncated conversation may begin, found by hand: at the user's turns, or the last."""
+    """Turns that a truncated conversation may begin with, by hand: the user's, and the last."""
     last = len(conversation.turns) - 1
     return [i for i, turn in enumerate(conversation.turns) if turn.speaker == "user" or i == last]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("as_prompts", [False, True])
-def test_what_is_left_is_the_longest_end_that_fits_and_is_rendered_anew(
+def test_truncation_keeps_the_longest_end_that_fits_and_renders_it_again(
     family: str,
     as_prompts: bool,
     tokenizers,
@@ -112,13 +119,13 @@ def test_a_last_turn_that_alone_is_too_long_keeps_its_end_and_is_counted() -> No
     [found] = truncate(tokenizer, [chat], [["ok"]], 30)
     assert tokenizer.decode(found.ids[0]) == "P.\nUser: 890123456789\nBot: ok</s>"
     assert (found.dropped_turns, found.shortened) == (2, 18)
-    assert left_out(found.dropped_turns, found.shortened) == (
+    assert describe_truncation(found.dropped_turns, found.shortened) == (
         "without the 2 oldest turns, the last turn without its first 18 tokens"
     )
-    assert left_out(0, 0) == ""
+    assert describe_truncation(0, 0) == ""
 
 
-def test_a_reply_is_whole_or_the_reason_why_not_and_keeps_its_end_only_where_that_is_asked_for() -> None:
+def test_a_reply_is_never_cut_unless_cut_replies_is_set() -> None:
     tokenizer = character_tokenizer()
     chat = Conversation((Turn("user", "hello"),))
     marks = len("User: \nBot: ") + 1  # and the eos
@@ -133,7 +140,7 @@ def test_a_reply_is_whole_or_the_reason_why_not_and_keeps_its_end_only_where_tha
     assert cut.shortened == len("hello") + 6
 
 
-def test_a_system_message_that_leaves_no_room_is_said() -> None:
+def test_a_system_message_that_leaves_no_room_is_reported() -> None:
     tokenizer, chat = character_tokenizer(), Conversation((Turn("user", "hello"),), "p" * 50)
     [as_prompt] = truncate(tokenizer, [chat], None, 40)
     assert as_prompt.startswith("the system message is too long: ")
@@ -141,7 +148,7 @@ def test_a_system_message_that_leaves_no_room_is_said() -> None:
     assert scored.startswith("the system message is too long: ")
 
 
-def test_a_row_that_the_template_refuses_does_not_take_the_others_with_it() -> None:
+def test_a_row_that_the_template_refuses_does_not_fail_the_others() -> None:
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
     tokenizer, turns = character_tokenizer(template=refuses), (Turn("user", "hi"),)
     good, bad = tokenize_replies(tokenizer, [Conversation(turns), Conversation(turns, "P.")], [["a"], ["b"]], 100)
@@ -152,25 +159,23 @@ def test_a_row_that_the_template_refuses_does_not_take_the_others_with_it() -> N
     assert (rejection.line, "no system" in rejection.found) == (9, True)
 
 
-def test_keeping_the_end_of_a_text_loses_at_least_the_tokens_asked_for() -> None:
+def test_dropping_first_tokens_drops_at_least_so_many() -> None:
     tokenizer = character_tokenizer()
-    assert keep_end(tokenizer, "abcdef", 2) == "cdef"
-    assert keep_end(tokenizer, "a bcdef", 1) == "bcdef", "no white space at its front"
-    assert keep_end(tokenizer, "abc", 3) == keep_end(tokenizer, "abc", 99) == ""
-    assert keep_end(tokenizer, "abc", 0) == "abc"
+    assert drop_first_tokens(tokenizer, "abcdef", 2) == "cdef"
+    assert drop_first_tokens(tokenizer, "a bcdef", 1) == "bcdef", "no white space at its front"
+    assert drop_first_tokens(tokenizer, "abc", 3) == drop_first_tokens(tokenizer, "abc", 99) == ""
+    assert drop_first_tokens(tokenizer, "abc", 0) == "abc"
 
 
-def test_a_conversation_that_began_with_the_user_goes_on_beginning_with_the_user() -> None:
+def test_a_conversation_begun_by_the_user_still_begins_with_the_user() -> None:
     chat = Conversation(tuple(Turn("bot" if i % 2 else "user", str(i)) for i in range(5)))
-    assert [from_turn(chat, first)[1] for first in range(5)] == [0, 2, 2, 4, 4]
+    assert [start_at_turn(chat, first)[1] for first in range(5)] == [0, 2, 2, 4, 4]
     greeted = Conversation((Turn("bot", "hello"), *chat.turns))
-    assert [from_turn(greeted, first)[1] for first in range(6)] == [0, 1, 2, 3, 4, 5]
+    assert [start_at_turn(greeted, first)[1] for first in range(6)] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("template", [None, CHATML, FORGETFUL])
-def test_the_work_on_a_row_grows_with_its_turns_and_not_with_their_square(
-    template: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_on_a_row_is_linear_in_its_turns(template: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = character_tokenizer(template=template)
     rendered = 0
 
@@ -204,7 +209,7 @@ def test_turns_are_searched_from_the_end_of_a_very_long_chat() -> None:
     chat = Conversation(tuple(Turn("bot" if i % 2 else "user", f"{i}") for i in range(401)))
     for max_length in (60, 300, 2000, 100_000):
         [found] = truncate(tokenizer, [chat], None, max_length)
-        assert isinstance(found, Fitted)
+        assert isinstance(found, Truncated)
         lengths = {
             first: len(ids_of(tokenizer, replace(chat, turns=chat.turns[first:]), None)) for first in range(0, 401, 2)
         }

@@ -111,7 +111,7 @@ def test_what_is_no_causal_model_is_refused(small_models, scorer_folders) -> Non
     with pytest.raises(InputError, match="does not exist"):
         load_causal("/nowhere/model")
     for family in ("gpt2", "llama"):
-        with pytest.raises(InputError, match="is no causal model"):
+        with pytest.raises(InputError, match="is not a causal model"):
             load_causal(str(scorer_folders[family]))
 
 

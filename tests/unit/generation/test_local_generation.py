@@ -15,7 +15,7 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.generation.steps import start_packed, static_step
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.memory import cached_numbers
+from lmgym.models.memory import cache_numbers_per_token
 from lmgym.text import Conversation, Turn
 
 PACKED = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss")
@@ -334,7 +334,7 @@ def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, 
     assert generator.generate(prompts, 1, sampling) == expected
     assert sizes == [8]
     sizes.clear()
-    a_token = 4 * cached_numbers(generator.model.config)
+    a_token = 4 * cache_numbers_per_token(generator.model.config)
     monkeypatch.setattr("lmgym.generation.local_generation.CACHE_GIB", 50 * a_token / 2**30)
     found = generator.generate(prompts, 1, sampling)
     assert [[one.ids for one in ones] for ones in found] == [[one.ids for one in ones] for ones in expected]

@@ -32,7 +32,7 @@ UNFIT = {
     "gemma3n": "found audio_config in its config",
     "fuyu": "is a multimodal model (fuyu), which no stage supports: found text_config in its config; needed: its text "
     "model (persimmon)",
-    "vit": "is no model of text: transformers has neither a causal model nor an encoder of the family vit",
+    "vit": "is not a model of text: transformers has neither a causal model nor an encoder of the family vit",
 }  # fmt: skip
 
 
@@ -69,27 +69,27 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
 
 
 @pytest.mark.parametrize("family", UNFIT)
-def test_no_entrance_takes_what_reads_more_than_text_or_answers_with_another_part(
+def test_every_stage_refuses_multimodal_and_encoder_decoder_models(
     family: str, folder_of, chats_file: Path, few_pairs: Path, tmp_path: Path
 ) -> None:
     folder = folder_of(family)
     for name, enter in entrances(folder, chats_file, few_pairs, tmp_path / "run").items():
         with pytest.raises(InputError) as refused:
             enter()
-        said = str(refused.value)
-        assert said.startswith(folder), name
-        assert UNFIT[family] in said, name
-        assert "\n" not in said
+        message = str(refused.value)
+        assert message.startswith(folder), name
+        assert UNFIT[family] in message, name
+        assert "\n" not in message
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2", "modernbert", "electra", "distilbert"])
-def test_an_encoder_is_no_policy_at_any_entrance_and_may_be_a_scorer(
+def test_an_encoder_is_refused_as_a_policy_and_accepted_as_a_scorer(
     family: str, folder_of, chats_file: Path, few_pairs: Path, tmp_path: Path
 ) -> None:
     folder = folder_of(family)
     ways = entrances(folder, chats_file, few_pairs, tmp_path / "run")
     for name in ("sft", "ppo", "chat", "policy"):
-        with pytest.raises(InputError, match=rf"is no causal model: it is an encoder \({family}\), which can be") as no:
+        with pytest.raises(InputError, match=rf"not a causal model: it is an encoder \({family}\), which can be") as no:
             ways[name]()
         assert "\n" not in str(no.value)
     with pytest.raises(InputError, match="no classifier loads from"):  # only the weights are missing
@@ -103,7 +103,7 @@ def test_an_encoder_that_was_trained_as_a_decoder_is_a_causal_model() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "gemma3_text", "mpt", "dbrx", "falcon", "mamba", "blt"])
-def test_decoders_are_fit_also_with_configs_in_parts(family: str) -> None:
+def test_decoders_with_nested_configs_are_accepted(family: str) -> None:
     config = AutoConfig.for_model(family)
     assert refuse_other_than_text("m", config) is None
     assert refuse_encoder("m", config) is None

@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoConfig
 
 from lmgym.errors import InputError
-from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
-from lmgym.models.loading import context_length, load_config
+from lmgym.models.config_fields import context_length, head_count, layer_count, vocabulary_size, width
+from lmgym.models.loading import load_config
 
 SIZES = {
     "gpt2": {"n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 77},
@@ -21,7 +21,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("family", SIZES)
-def test_each_number_is_read_whatever_its_family_calls_it(family: str) -> None:
+def test_sizes_are_read_under_each_familys_names(family: str) -> None:
     config = AutoConfig.for_model(family, vocab_size=50, **SIZES[family])
     found = (layer_count(config), width(config), head_count(config), vocabulary_size(config), context_length(config))
     assert found == (3, 32, 4, 50, 77)
@@ -33,7 +33,7 @@ def test_a_model_that_names_no_limit_reads_any_length() -> None:
         assert context_length(AutoConfig.for_model(family)) == 1 << 30
 
 
-def test_what_a_config_does_not_say_is_named_with_the_model() -> None:
+def test_an_error_names_the_missing_field_and_the_model() -> None:
     config = SimpleNamespace(model_type="odd", name_or_path="me/odd", n_layer=None, hidden_size="wide")
     cases = {
         layer_count: "has no num_hidden_layers", width: "says 'wide' for hidden_size",
@@ -46,7 +46,7 @@ def test_what_a_config_does_not_say_is_named_with_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "field", "value", "said"),
+    ("family", "field", "value", "message"),
     [
         # without it transformers would make one of 32 layers, or of 4,096 numbers
         ("llama", "num_hidden_layers", ..., "(llama) has no num_hidden_layers; needed"),
@@ -60,7 +60,7 @@ def test_what_a_config_does_not_say_is_named_with_the_model() -> None:
     ],
 )
 def test_a_folder_whose_config_lacks_a_field_or_has_nonsense_in_it_is_refused_in_one_line(
-    family: str, field: str, value: object, said: str, small_models: dict[str, Path], tmp_path: Path
+    family: str, field: str, value: object, message: str, small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     config = json.loads((small_models[family] / "config.json").read_text())
     if value is ...:
@@ -71,11 +71,11 @@ def test_a_folder_whose_config_lacks_a_field_or_has_nonsense_in_it_is_refused_in
     with pytest.raises(InputError) as refused:
         load_config(str(tmp_path))
     assert f"the config of {tmp_path} " in str(refused.value)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_context_that_a_config_does_not_name_is_no_fault(small_models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_config_without_a_context_length_is_accepted(small_models: dict[str, Path], tmp_path: Path) -> None:
     config = json.loads((small_models["llama"] / "config.json").read_text())
     del config["max_position_embeddings"]
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Adapters on the layers that are asked for, modules that train in full beside them, and what becomes of both."""
+"""Adapters on the requested layers, modules trained in full along with them, and how both are saved."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from lmgym.config import ModelConfig, check_shared_settings
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import load_policy, plain_copy, save_policy
+from lmgym.models.forward.policies import load_policy, merged_copy, save_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import count_weights
@@ -61,7 +61,7 @@ def shake(model) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.2)
 
 
-def test_adapters_stand_on_the_layers_that_are_named_and_on_no_others(small_models) -> None:
+def test_adapters_are_on_the_named_layers_and_no_others(small_models) -> None:
     by_name = add_lora(policy_of(small_models["llama"]), 2, 4, 0.0, "q_proj, v_proj")
     assert adapted_layers(by_name) == {f"model.layers.{i}.self_attn.{n}_proj" for i in (0, 1) for n in "qv"}
     [one] = adapted_layers(add_lora(policy_of(small_models["llama"]), 2, 4, 0.0, "layers.1.mlp.up_proj"))
@@ -69,26 +69,26 @@ def test_adapters_stand_on_the_layers_that_are_named_and_on_no_others(small_mode
 
 
 @pytest.mark.parametrize("pattern", [r".*layers\.1\..*", r"model\.layers\.1\..*"])
-def test_a_regular_expression_takes_the_linear_layers_among_what_it_matches(pattern: str, small_models) -> None:
+def test_a_regular_expression_selects_the_linear_layers_that_it_matches(pattern: str, small_models) -> None:
     found = adapted_layers(add_lora(policy_of(small_models["llama"]), 2, 4, 0.0, pattern))
     assert len(found) == 7  # of layer 1: four in attention, three in the MLP; not the modules around them
     assert all(name.startswith("model.layers.1.") for name in found)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_name_that_matches_nothing_is_refused_with_the_names_that_there_are(family: str, small_models) -> None:
+def test_a_name_that_matches_nothing_is_refused_with_the_existing_names(family: str, small_models) -> None:
     there = "c_attn, c_fc, c_proj, lm_head" if family == "gpt2" else "down_proj, gate_proj, k_proj, lm_head, o_proj"
     for targets, found in (("q_proj,wrong", "wrong"), ("self_attn", "self_attn"), (r".*wrong\d", r".*wrong\d")):
         if family == "gpt2" and "," in targets:
             targets = "c_attn,wrong"
         with pytest.raises(InputError) as refused:
             add_lora(policy_of(small_models[family]), 2, 4, 0.0, targets)
-        said = str(refused.value)
-        assert f"--lora_target_modules: {found!r} matches no linear layer; there are {there}" in said
-        assert "\n" not in said
-    with pytest.raises(InputError, match=r"--lora_target_modules: '\(' is no regular expression: missing \)"):
+        message = str(refused.value)
+        assert f"--lora_target_modules: {found!r} matches no linear layer; there are {there}" in message
+        assert "\n" not in message
+    with pytest.raises(InputError, match=r"--lora_target_modules: '\(' is not a regular expression: missing \)"):
         add_lora(policy_of(small_models[family]), 2, 4, 0.0, "(")
-    with pytest.raises(InputError, match=r"--modules_to_save: 'wrong' is no module; there are "):
+    with pytest.raises(InputError, match=r"--modules_to_save: 'wrong' is not a module; there are "):
         add_lora(policy_of(small_models[family]), 2, 4, 0.0, "all-linear", "wrong")
 
 
@@ -104,7 +104,7 @@ def test_modules_to_save_train_in_full_and_are_in_every_form_of_the_saved_model(
 
 
 def check_saved_forms(model, tokenizer, source: Path, tmp_path: Path) -> None:
-    """A copy, the merged folder and the adapter upon its base say what the model says, and not what its base says."""
+    """A copy, the merged folder and the adapter on its base give the model's logits, and not the base's."""
     before = model(IDS).logits
     shake(model)
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -114,7 +114,7 @@ def check_saved_forms(model, tokenizer, source: Path, tmp_path: Path) -> None:
         expected = model(IDS).logits
         assert (expected - before).abs().max() > 0.03  # three hundred times the tolerance
         for weights in (state, once):
-            torch.testing.assert_close(plain_copy(model, weights)(IDS).logits, expected, rtol=0, atol=1e-4)
+            torch.testing.assert_close(merged_copy(model, weights)(IDS).logits, expected, rtol=0, atol=1e-4)
             folder = save_policy(model, weights, tmp_path, tokenizer, merge=True)
             merged = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
             assert merged.config.tie_word_embeddings == model.config.tie_word_embeddings
@@ -137,7 +137,7 @@ def test_tied_embeddings_and_head_train_as_one_and_stay_tied(whole: str, tied_ll
 
 
 @pytest.mark.parametrize("whole", ["wte", "lm_head"])
-def test_the_tied_embeddings_of_another_name_too(whole: str, small_models, tmp_path: Path) -> None:
+def test_tied_embeddings_train_as_one_under_any_name(whole: str, small_models, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(small_models["gpt2"]))
     model = add_lora(policy_of(small_models["gpt2"]), 2, 4, 0.0, "c_attn", whole).eval()
     assert [name for name in trainable(model) if "lora_" not in name] == [
@@ -147,7 +147,9 @@ def test_the_tied_embeddings_of_another_name_too(whole: str, small_models, tmp_p
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_checkpoint_brings_all_of_it_back(tied: bool, tied_llama: Path, small_models, tmp_path: Path) -> None:
+def test_a_checkpoint_restores_adapters_and_modules_trained_in_full(
+    tied: bool, tied_llama: Path, small_models, tmp_path: Path
+) -> None:
     source = tied_llama if tied else small_models["llama"]
     model, again = (add_lora(policy_of(source), 2, 4, 0.0, "q_proj", "embed_tokens,norm").eval() for _ in range(2))
     shake(model)
@@ -163,7 +165,7 @@ def test_an_adapter_on_one_of_two_tied_modules_is_refused(targets: str, tied_lla
         add_lora(policy_of(tied_llama), 2, 4, 0.0, targets)
 
 
-def test_a_classifiers_head_trains_in_full_beside_what_else_is_named(small_models, tmp_path: Path) -> None:
+def test_a_classifiers_head_trains_in_full_along_with_named_modules(small_models, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
     base, _ = load_classifier(str(small_models["llama"]), tokenizer)
     model = add_lora(base, 2, 4, 0.0, "q_proj", "embed_tokens").eval()
@@ -177,7 +179,7 @@ def test_a_classifiers_head_trains_in_full_beside_what_else_is_named(small_model
         torch.testing.assert_close(merged.eval()(IDS).logits, expected, rtol=0, atol=1e-5)
 
 
-def test_what_is_frozen_is_not_trained_in_full(small_models) -> None:
+def test_frozen_modules_cannot_be_trained_in_full(small_models) -> None:
     policy = policy_of(small_models["llama"])
     policy.get_input_embeddings().requires_grad_(False)
     with pytest.raises(InputError, match="--modules_to_save: embed_tokens is frozen by --freeze_embeddings"):
@@ -185,9 +187,7 @@ def test_what_is_frozen_is_not_trained_in_full(small_models) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3"])
-def test_trained_weights_are_counted_exactly_and_unfit_names_refused_before_weights_are_read(
-    family: str, small_models
-) -> None:
+def test_trained_weights_are_counted_and_wrong_names_refused_before_weights_are_read(family: str, small_models) -> None:
     policy = policy_of(small_models[family])
     settings = ModelConfig(
         lora_rank=3, lora_target_modules="c_attn" if family == "gpt2" else "q_proj,up_proj", modules_to_save="lm_head"
@@ -200,7 +200,7 @@ def test_trained_weights_are_counted_exactly_and_unfit_names_refused_before_weig
         count_weights(policy.config, ModelConfig(lora_rank=3, lora_target_modules="wrong"), causal=True)
 
 
-def test_ppo_refuses_unfit_names_before_the_policy_is_loaded_and_takes_fit_ones(small_models) -> None:
+def test_ppo_refuses_wrong_module_names_before_the_policy_is_loaded(small_models) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
     settings = ModelConfig(str(small_models["llama"]), lora_rank=2, lora_target_modules="wrong", precision="fp32")
     with pytest.raises(InputError, match="--lora_target_modules: 'wrong' matches no linear layer"):
@@ -223,15 +223,17 @@ def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_policy_samples_with_the_embeddings_that_train(tied: bool, tied_llama: Path, small_models) -> None:
+def test_a_policy_samples_with_its_trained_embeddings(tied: bool, tied_llama: Path, small_models) -> None:
     source = tied_llama if tied else small_models["llama"]
     tokenizer = load_tokenizer(str(source))
     model = add_lora(policy_of(source), 2, 4, 0.0, "q_proj", "embed_tokens,lm_head").eval()
     shake(model)
-    copied = plain_copy(model, model.state_dict())
+    copied = merged_copy(model, model.state_dict())
     sampling = Sampling(8, seed=3)
-    said = [LocalGenerator(m, tokenizer).generate([[5, 6, 7]], 4, sampling) for m in (model.get_base_model(), copied)]
-    assert [c.ids for c in said[0][0]] == [c.ids for c in said[1][0]]
+    replies = [
+        LocalGenerator(m, tokenizer).generate([[5, 6, 7]], 4, sampling) for m in (model.get_base_model(), copied)
+    ]
+    assert [c.ids for c in replies[0][0]] == [c.ids for c in replies[1][0]]
     with model.disable_adapter():
         base = LocalGenerator(policy_of(source), tokenizer).generate([[5, 6, 7]], 4, sampling)
-    assert [c.ids for c in base[0]] != [c.ids for c in said[0][0]]
+    assert [c.ids for c in base[0]] != [c.ids for c in replies[0][0]]

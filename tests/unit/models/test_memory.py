@@ -1,4 +1,4 @@
-"""What a model weighs and what its training needs: as by hand, and refused where it will not fit."""
+"""Counts of weights and estimates of memory, as by hand; runs that do not fit are refused."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from lmgym.config import ModelConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.memory import GIB, MemoryEstimate, check_memory, count_weights, estimate
+from lmgym.models.memory import GIB, MemoryEstimate, check_memory, count_weights, estimate_memory
 from lmgym.models.parameters import count_parameters
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
@@ -52,28 +52,30 @@ def test_weights_are_counted_as_by_hand_and_as_in_the_model_itself(small_models)
 )
 def test_the_memory_of_ten_million_weights_on_two_ranks_is_as_by_hand(stage, weights, gradients, optimizer) -> None:
     deepspeed = {"zero_optimization": {"stage": stage}} if stage else {}
-    demand = estimate(ten_million(), 1000, "bf16", deepspeed, ranks=2)
+    demand = estimate_memory(ten_million(), 1000, "bf16", deepspeed, ranks=2)
     # 34 bytes * 1000 tokens * 256 wide * 8 layers
     assert demand == MemoryEstimate(weights, gradients, optimizer, 69_632_000)
     assert demand.total == weights + gradients + optimizer + 69_632_000
 
 
-def test_fp32_checkpointing_offload_and_lora_change_the_estimate_as_they_should() -> None:
+def test_the_estimate_accounts_for_fp32_checkpointing_offload_and_lora() -> None:
     config = ten_million()
-    fp32 = estimate(config, 1000, "fp32", None, 1)
+    fp32 = estimate_memory(config, 1000, "fp32", None, 1)
     assert fp32 == MemoryEstimate(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 139_264_000)
     # autocast without DeepSpeed keeps fp32 weights, and 16-bit activations
-    assert estimate(config, 1000, "bf16", None, 1) == MemoryEstimate(4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 69_632_000)
+    assert estimate_memory(config, 1000, "bf16", None, 1) == MemoryEstimate(
+        4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS, 69_632_000
+    )
     # 2 bytes a layer and 34 for the one in work
-    assert estimate(config, 1000, "bf16", None, 1, checkpointing=True).activations == 1000 * 256 * (16 + 34)
+    assert estimate_memory(config, 1000, "bf16", None, 1, checkpointing=True).activations == 1000 * 256 * (16 + 34)
     offload = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {}}}
-    assert estimate(config, 1000, "bf16", offload, 2).optimizer == 0
-    lora = estimate(config, 1000, "bf16", {}, 1, settings=ModelConfig(lora_rank=8))
+    assert estimate_memory(config, 1000, "bf16", offload, 2).optimizer == 0
+    lora = estimate_memory(config, 1000, "bf16", {}, 1, settings=ModelConfig(lora_rank=8))
     assert 2 * WEIGHTS < lora.weights < 2.1 * WEIGHTS
     assert lora.optimizer < 0.05 * 12 * WEIGHTS
 
 
-def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
+def test_a_run_that_does_not_fit_is_refused_with_figures_and_fixes() -> None:
     demand = MemoryEstimate(2.0 * GIB, 2.0 * GIB, 12.0 * GIB, 4.0 * GIB)
     with pytest.raises(InputError) as caught:
         check_memory(demand, 16.0, stage=0, micro_batch=8)
@@ -90,14 +92,14 @@ def test_a_run_that_will_not_fit_says_what_it_needs_and_what_to_try() -> None:
     check_memory(demand, None, 0, 8)
 
 
-def test_every_config_that_a_refusal_names_exists() -> None:
+def test_every_config_named_in_an_error_exists() -> None:
     root = Path(__file__).parents[3] / "configs"
     assert all((root / f"zero{name}.json").is_file() for name in ("2", "3", "3_offload"))
 
 
-def test_a_causal_model_has_its_head_and_logits_besides() -> None:
-    scorer = estimate(ten_million(), 1000, "fp32", None, 1)
-    policy = estimate(ten_million(), 1000, "fp32", None, 1, causal=True)
+def test_a_causal_model_needs_memory_for_its_head_and_logits_too() -> None:
+    scorer = estimate_memory(ten_million(), 1000, "fp32", None, 1)
+    policy = estimate_memory(ten_million(), 1000, "fp32", None, 1, causal=True)
     # the head is vocabulary x width where the scorer's is 1 x width; logits, their softmax and gradient in fp32
     assert policy.weights - scorer.weights == 4 * (16384 * 256 - 256)
     assert policy.activations - scorer.activations == 1000 * 3 * 4 * 16384

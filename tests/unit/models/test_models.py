@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import Float32Head, head_name
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.heads import Float32Head, head_name
 from lmgym.models.loading import PAD_TOKEN, load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
@@ -56,7 +56,7 @@ def save_with_tokenizer(folder: Path, pad: str | None) -> PreTrainedTokenizerFas
 
 
 @pytest.mark.parametrize("pad", ["<eos>", None])
-def test_a_pad_that_is_eos_or_absent_becomes_a_token_of_its_own(pad: str | None, tmp_path: Path) -> None:
+def test_a_pad_token_that_is_eos_or_absent_becomes_a_separate_token(pad: str | None, tmp_path: Path) -> None:
     save_with_tokenizer(tmp_path / "m", pad)
     tokenizer = load_tokenizer(str(tmp_path / "m"))
     assert tokenizer.pad_token == PAD_TOKEN
@@ -73,7 +73,7 @@ def test_a_pad_that_is_eos_or_absent_becomes_a_token_of_its_own(pad: str | None,
     torch.testing.assert_close(together, plain_scores(model, tokenizer), rtol=0, atol=1e-5)
 
 
-def test_a_pad_of_its_own_is_left_alone(tmp_path: Path) -> None:
+def test_a_separate_pad_token_is_kept(tmp_path: Path) -> None:
     save_with_tokenizer(tmp_path / "m", "[X]")
     tokenizer = load_tokenizer(str(tmp_path / "m"))
     model, _ = load_classifier(str(tmp_path / "m"), tokenizer)
@@ -141,7 +141,7 @@ def test_a_trained_head_is_kept_and_a_missing_one_is_new(family: str, scorer_fol
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_without_a_trained_head_is_no_scorer(family: str, small_models) -> None:
     tokenizer = load_tokenizer(str(small_models[family]))
-    with pytest.raises(InputError, match=r"is no scorer: it has no trained (score|classifier); train one"):
+    with pytest.raises(InputError, match=r"is not a scorer: it has no trained (score|classifier); train one"):
         load_classifier(str(small_models[family]), tokenizer, num_labels=2, fresh_head=False)
 
 
@@ -178,7 +178,7 @@ def test_encoders_with_a_head_of_several_layers_get_a_new_one_and_keep_a_trained
     torch.testing.assert_close(plain_scores(again.eval(), tokenizer), plain_scores(model.eval(), tokenizer))
 
 
-def test_paths_that_are_no_model_say_what_was_found(tmp_path: Path, small_models) -> None:
+def test_paths_without_a_model_are_refused_with_what_was_found(tmp_path: Path, small_models) -> None:
     (tmp_path / "file.bin").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes").mkdir()
@@ -187,7 +187,7 @@ def test_paths_that_are_no_model_say_what_was_found(tmp_path: Path, small_models
     cases = {
         tmp_path / "none": "does not exist; needed: a Hugging Face folder",
         tmp_path / "file.bin": "is a file; needed",
-        tmp_path / "empty": "is no model folder: found nothing; needed: config.json",
+        tmp_path / "empty": "is not a model folder: found nothing; needed: config.json",
         tmp_path / "notes": "found a.txt",
         tmp_path / "run": f"a model lies in {tmp_path / 'run' / 'model'}",
     }
@@ -204,7 +204,7 @@ def test_paths_that_are_no_model_say_what_was_found(tmp_path: Path, small_models
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "bert"])
-def test_a_folder_without_its_tokenizer_says_so(family: str, small_models, tmp_path: Path) -> None:
+def test_a_folder_without_tokenizer_files_is_refused_with_a_hint(family: str, small_models, tmp_path: Path) -> None:
     folder = shutil.copytree(small_models[family], tmp_path / "model")
     for path in (*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("merges*")):
         path.unlink()
@@ -219,7 +219,7 @@ def test_weights_that_lack_a_layer_are_refused(scorer_folders, tmp_path: Path) -
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"not whole: missing model\.layers\.1\.mlp\.up_proj\.weight \(1 in all\)"):
+    with pytest.raises(InputError, match=r"incomplete: missing model\.layers\.1\.mlp\.up_proj\.weight \(1 in all\)"):
         load_classifier(str(folder), load_tokenizer(str(folder)))
 
 
@@ -228,12 +228,12 @@ def test_a_scorer_that_lost_its_pooler_is_refused(scorer_folders, tmp_path: Path
     tensors = load_file(folder / "model.safetensors")
     del tensors["bert.pooler.dense.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"not whole: missing bert\.pooler\.dense\.weight"):
+    with pytest.raises(InputError, match=r"incomplete: missing bert\.pooler\.dense\.weight"):
         load_classifier(str(folder), load_tokenizer(str(folder)), fresh_head=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 20, None])
-def test_broken_weights_are_refused_with_the_folders_name(content: bytes | None, scorer_folders, tmp_path) -> None:
+def test_damaged_weights_are_refused_with_the_folders_name(content: bytes | None, scorer_folders, tmp_path) -> None:
     folder = copy_of(scorer_folders["gpt2"], tmp_path / "m")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000] if content is None else content)
@@ -310,7 +310,7 @@ def test_lora_trains_adapters_and_head_alone(family: str, small_models) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_lora_model_scores_alike_merged_and_as_adapters_on_its_base(
+def test_a_saved_lora_model_gives_equal_scores_merged_and_as_adapters_on_its_base(
     family: str, small_models, tmp_path: Path
 ) -> None:
     from peft import PeftModel

@@ -52,7 +52,7 @@ def stages(folder: Path, chats: Path, pairs: Path, scorer: Path, output: Path) -
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_each_stage_says_once_how_chats_are_written_where_the_folder_does_not(
+def test_each_stage_notes_once_that_a_folder_has_no_chat_template(
     own: bool, small_models, scorer_folders, chats_file: Path, few_pairs: Path, tmp_path: Path, capsys
 ) -> None:
     folder = Path(shutil.copytree(small_models["llama"], tmp_path / "model"))
@@ -99,26 +99,26 @@ def with_context(folder: Path, tokens: int, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
-def test_a_context_of_a_few_tokens_is_refused_by_every_stage_in_one_line_that_says_so(
+def test_every_stage_refuses_a_context_of_a_few_tokens_in_one_line(
     tokens: int, small_models, scorer_folders, chats_file: Path, few_pairs: Path, tmp_path: Path
 ) -> None:
     folder = with_context(small_models["llama"], tokens, tmp_path / "model")
-    said = {}
+    messages = {}
     for name, run in stages(folder, chats_file, few_pairs, scorer_folders["llama"], tmp_path / "run").items():
         with pytest.raises(InputError) as refused:
             run()
-        said[name] = str(refused.value)
+        messages[name] = str(refused.value)
     for name in ("reward models", "sft"):
-        assert said[name] == (
+        assert messages[name] == (
             f"{folder} reads {tokens} tokens, its context, too few for a conversation; needed: a model that reads at "
             "least 8"
         )
     room = f"leaves no room for a prompt in a context of {tokens}" if tokens == 1 else "does not fit into 2 tokens"
-    assert room in said["ppo"]
-    assert "\n" not in said["ppo"]
+    assert room in messages["ppo"]
+    assert "\n" not in messages["ppo"]
 
 
-def test_in_a_short_context_the_oldest_turns_go_and_what_does_not_fit_is_refused(
+def test_in_a_short_context_the_oldest_turns_are_dropped_or_the_prompt_is_refused(
     small_models, scorer_folders, tmp_path: Path
 ) -> None:
     talker = with_context(small_models["llama"], 24, tmp_path / "talker")

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import PolicyModel, load_policy, plain_copy, save_policy
+from lmgym.models.forward.policies import PolicyModel, load_policy, merged_copy, save_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.text import Conversation, Turn
@@ -106,7 +106,7 @@ def test_no_row_sees_another(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_head_runs_where_tokens_have_loss_and_nowhere_else(family: str) -> None:
+def test_the_head_runs_only_where_tokens_have_loss(family: str) -> None:
     policy, rows = PolicyModel(plain_model(family)), rows_of(LENGTHS["ragged"])
     seen: list[int] = []
     policy.causal.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2]))
@@ -128,7 +128,7 @@ SCALED = {
 
 @pytest.mark.parametrize("family", SCALED)
 @pytest.mark.parametrize("packed", [True, False])
-def test_logits_are_those_of_the_models_own_forward_with_all_that_its_head_does(
+def test_logits_are_those_of_the_models_own_forward_with_scales_and_caps(
     family: str, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SETTINGS, family, SETTINGS["llama"] | SCALED[family])
@@ -144,7 +144,7 @@ def test_logits_are_those_of_the_models_own_forward_with_all_that_its_head_does(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_family_that_does_its_own_attention_runs_padded_and_says_why() -> None:
+def test_a_family_with_its_own_attention_runs_padded_with_the_reason() -> None:
     config = AutoConfig.for_model("bloom", vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(config).eval()
@@ -161,7 +161,7 @@ def test_a_family_that_does_its_own_attention_runs_padded_and_says_why() -> None
 # --- loading
 
 
-def test_a_policy_ends_its_replies_with_the_tokenizers_eos_besides_what_its_folder_says(
+def test_a_policys_replies_end_at_the_tokenizers_eos_and_at_the_folders(
     small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -173,7 +173,7 @@ def test_a_policy_ends_its_replies_with_the_tokenizers_eos_besides_what_its_fold
     assert load_policy(str(small_models["llama"]), tokenizer).generation_config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_a_folder_without_eos_is_refused_with_what_to_write_where(small_models: dict[str, Path]) -> None:
+def test_a_folder_without_eos_is_refused_with_the_fix(small_models: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
     tokenizer.eos_token = None
     with pytest.raises(
@@ -186,7 +186,9 @@ def test_a_scorer_and_a_folder_of_pickles_are_no_policies(
     small_models: dict[str, Path], scorer_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
-    with pytest.raises(InputError, match=r"is no causal model: it lacks lm_head.weight .* a scorer cannot talk"):
+    with pytest.raises(
+        InputError, match=r"not a causal model: it lacks lm_head.weight .* a scorer cannot generate text"
+    ):
         load_policy(str(scorer_folders["llama"]), tokenizer)
     # whose embeddings are tied: nothing is missing
     with pytest.raises(
@@ -219,7 +221,7 @@ def replies_of(model, tokenizer) -> list[str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("lora", [False, True])
-def test_what_is_saved_says_what_the_trained_model_said(
+def test_a_saved_policy_gives_the_replies_of_the_trained_one(
     family: str, lora: bool, small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     tokenizer = load_tokenizer(str(small_models[family]))
@@ -233,18 +235,18 @@ def test_what_is_saved_says_what_the_trained_model_said(
         for parameter in (p for p in policy.parameters() if p.requires_grad):
             parameter.add_(torch.randn_like(parameter) * 0.3)
     state = {name.removeprefix("model."): value.clone() for name, value in policy.state_dict().items()}
-    said = replies_of(policy.causal, tokenizer)
-    assert replies_of(plain_copy(policy.model, state), tokenizer) == said
+    replies = replies_of(policy.causal, tokenizer)
+    assert replies_of(merged_copy(policy.model, state), tokenizer) == replies
     folder = save_policy(policy.model, state, tmp_path, tokenizer, merge=True)
     assert folder == tmp_path / "model"
-    assert talk(folder) == said
-    assert said != talk(small_models[family])
+    assert talk(folder) == replies
+    assert replies != talk(small_models[family])
     assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
     assert AutoTokenizer.from_pretrained(folder).chat_template == tokenizer.chat_template
     assert (tmp_path / "adapter").exists() == lora
 
 
-def test_an_adapter_is_saved_alone_unless_merging_is_asked_for_and_loads_upon_its_base(
+def test_an_adapter_is_saved_alone_unless_merged_and_loads_on_its_base(
     small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
@@ -262,7 +264,7 @@ def test_an_adapter_is_saved_alone_unless_merging_is_asked_for_and_loads_upon_it
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_token_that_the_model_does_not_know_is_the_mean_of_those_that_it_does(family: str, small_models) -> None:
+def test_the_embedding_of_a_new_token_is_the_mean_of_the_others(family: str, small_models) -> None:
     tokenizer = load_tokenizer(str(small_models[family]))
     model = AutoModelForCausalLM.from_pretrained(small_models[family])
     known, before = model.get_output_embeddings().weight.shape[0], model.get_output_embeddings().weight.detach().clone()

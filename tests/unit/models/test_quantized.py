@@ -1,6 +1,6 @@
-"""Weights in 4 or 8 bits: refused where they cannot be had, asked of transformers as bitsandbytes takes them, merged.
+"""Weights in 4 or 8 bits: checks, arguments for transformers, and merging.
 
-bitsandbytes itself is not run: it needs a GPU. Its weights are stood in for by integers of the shapes that it stores.
+bitsandbytes itself needs a GPU and is not run: integers of the shapes that it stores replace its weights.
 """
 
 import importlib.metadata
@@ -18,9 +18,9 @@ from lmgym.errors import InputError
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.memory import count_weights, estimate
+from lmgym.models.memory import count_weights, estimate_memory
 from lmgym.models.quantized import bits_of, loading_arguments, refuse_unfit_quantization
-from lmgym.models.saving import merged
+from lmgym.models.saving import merge_adapters
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from reward_models.config import RewardModelConfig
@@ -40,22 +40,22 @@ STAGES: dict[str, Callable[[ModelConfig, RunConfig], object]] = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("bits", [4, 8])
-def test_every_stage_refuses_them_before_anything_is_loaded(stage: str, bits: int, tmp_path: Path) -> None:
+def test_every_stage_refuses_quantised_weights_before_anything_is_loaded(stage: str, bits: int, tmp_path: Path) -> None:
     asked = ModelConfig("./nowhere", lora_rank=4, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
     run = RunConfig(str(tmp_path / "run"), tracking="none")
     with pytest.raises(InputError) as refused:
         STAGES[stage](asked, run)
-    said = str(refused.value)
-    assert said.startswith(f"--load_in_{bits}bit needs bitsandbytes and a GPU; missing here: ")
-    assert "bitsandbytes (pip install bitsandbytes)" in said
-    assert "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(f"--load_in_{bits}bit needs bitsandbytes and a GPU; missing here: ")
+    assert "bitsandbytes (pip install bitsandbytes)" in message
+    assert "\n" not in message
     with pytest.raises(InputError, match=rf"^--load_in_{bits}bit with --lora_rank 0: quantised weights cannot be tra"):
         STAGES[stage](replace(asked, lora_rank=0), run)
     with pytest.raises(InputError, match=r"^found both --load_in_4bit and --load_in_8bit"):
         STAGES[stage](replace(asked, load_in_4bit=True, load_in_8bit=True), run)
 
 
-def test_they_are_taken_where_bitsandbytes_and_a_gpu_are_but_not_under_zero_3(monkeypatch) -> None:
+def test_quantised_weights_need_bitsandbytes_and_a_gpu_and_not_zero_3(monkeypatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found("json" if name == "bitsandbytes" else name))
     asked = ModelConfig(lora_rank=4, load_in_4bit=True)
@@ -69,7 +69,7 @@ def test_they_are_taken_where_bitsandbytes_and_a_gpu_are_but_not_under_zero_3(mo
     refuse_unfit_quantization(ModelConfig(), ZERO3)
 
 
-def test_transformers_is_asked_for_nf4_in_bf16_or_for_8_bits(monkeypatch) -> None:
+def test_transformers_gets_settings_for_nf4_in_bf16_or_8_bits(monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.49.0")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     four, eight = loading_arguments(4), loading_arguments(8)
@@ -86,7 +86,7 @@ def test_transformers_is_asked_for_nf4_in_bf16_or_for_8_bits(monkeypatch) -> Non
 
 
 def stored_in(bits: int, state: Weights) -> Weights:
-    """What a state dict holds where bitsandbytes stores the adapted layers' own weights."""
+    """A state dict in which bitsandbytes stores the adapted layers' own weights."""
     stored = {}
     for name, value in state.items():
         if not name.endswith(("base_layer.weight", "_proj.weight")):
@@ -116,7 +116,7 @@ def test_merging_takes_the_bases_weights_from_its_folder(bits: int, kind: str, s
     # a layer without an adapter is quantised too, and has no base_layer
     state = stored_in(bits, {name: value.clone() for name, value in model.state_dict().items()})
     base.is_quantized = True
-    whole, weights = merged(model, state)
+    whole, weights = merge_adapters(model, state)
     with torch.no_grad():
         torch.testing.assert_close(whole.eval()(IDS).logits, expected, rtol=0, atol=1e-5)
     assert {value.dtype for value in weights.values()} == {torch.float32}
@@ -131,9 +131,9 @@ def test_the_estimate_counts_frozen_weights_in_bits(small_models) -> None:
     rest = 2 * 512 * 32  # embeddings and head
     for bits in (4, 8):
         asked = replace(settings, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
-        found = estimate(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
+        found = estimate_memory(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
         assert found.weights == 4 * (trained + rest) + (everything - trained - rest) * bits / 8
-        plain = estimate(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
+        plain = estimate_memory(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
         assert (found.gradients, found.optimizer) == (plain.gradients, plain.optimizer)
 
 

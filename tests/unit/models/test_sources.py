@@ -1,4 +1,4 @@
-"""Hub ids where there is no network: what the cache holds loads, and what it lacks is said at once."""
+"""Hub ids without a network: cached models load, and missing ones are refused at once."""
 
 import shutil
 import socket
@@ -18,7 +18,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path: Path) -> Iterator[Path]:
-    """No name leads anywhere, and nobody may wait in order to ask again; the hub's cache, empty."""
+    """The hub's empty cache, while no host name resolves and no retry may wait."""
     waits: list[float] = []
 
     def nowhere(*arguments, **options):
@@ -33,7 +33,7 @@ def no_network(monkeypatch, tmp_path: Path) -> Iterator[Path]:
     assert waits == []
 
 
-def test_a_model_that_is_not_there_is_refused_without_asking_again(no_network: Path) -> None:
+def test_a_missing_model_is_refused_without_retries(no_network: Path) -> None:
     with pytest.raises(
         InputError,
         match=r"no tokenizer loads from nobody/nothing: .*cached files; and no folder /.*/nobody/nothing is here$",
@@ -43,7 +43,7 @@ def test_a_model_that_is_not_there_is_refused_without_asking_again(no_network: P
         load_config("nobody/nothing")
 
 
-def test_what_the_cache_holds_loads_without_asking(no_network: Path, small_models) -> None:
+def test_cached_models_load_without_a_request(no_network: Path, small_models) -> None:
     folder = no_network / "models--nobody--small"
     shutil.copytree(small_models["llama"], folder / "snapshots" / COMMIT)
     (folder / "refs").mkdir()
@@ -52,7 +52,7 @@ def test_what_the_cache_holds_loads_without_asking(no_network: Path, small_model
     assert load_tokenizer("nobody/small").eos_token_id == load_tokenizer(str(small_models["llama"])).eos_token_id
 
 
-def test_the_hub_is_asked_where_it_has_an_address_or_a_proxy_may_know_it(no_network: Path, monkeypatch) -> None:
+def test_the_hub_is_used_if_its_name_resolves_or_there_is_a_proxy(no_network: Path, monkeypatch) -> None:
     assert not hub_has_address()
     assert source_arguments("nobody/nothing@main")["local_files_only"]
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")

@@ -70,24 +70,24 @@ def test_an_unused_special_token_pads_and_the_embeddings_do_not_grow(
         (("<eos>", "<padlock>"), {}),
     ],
 )
-def test_a_token_with_a_meaning_is_no_padding(specials: tuple[str, ...], roles: dict[str, str], tmp_path) -> None:
+def test_a_token_with_a_role_is_not_used_as_padding(specials: tuple[str, ...], roles: dict[str, str], tmp_path) -> None:
     save_tokenizer(tmp_path, specials, eos_token="<eos>", **roles)
     assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
 
 
-def test_a_token_of_the_chat_template_is_no_padding(tmp_path: Path) -> None:
+def test_a_token_of_the_chat_template_is_not_used_as_padding(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, ("<eos>", "<|pad_turn|>"), eos_token="<eos>")
     assert load_tokenizer(str(tmp_path)).pad_token == "<|pad_turn|>"
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}<|pad_turn|>{{ m.content }}{% endfor %}")
     assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
 
 
-def test_an_unk_that_texts_give_is_no_padding(tmp_path: Path) -> None:
+def test_an_unk_that_texts_produce_is_not_used_as_padding(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, ("<eos>", "<unk>"), byte_level=False, eos_token="<eos>", unk_token="<unk>")
     assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
 
 
-def test_a_vocabulary_that_is_padded_above_the_tokenizers_stays_and_gives_the_new_pad_token_a_row(tmp_path) -> None:
+def test_a_vocabulary_padded_above_the_tokenizers_has_room_for_a_new_pad_token(tmp_path) -> None:
     save_tokenizer(tmp_path, ("<eos>",), eos_token="<eos>")
     save_model(tmp_path, 320)
     tokenizer = load_tokenizer(str(tmp_path))

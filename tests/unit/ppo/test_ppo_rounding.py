@@ -13,10 +13,10 @@ import ppo.rollouts
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.errors import InputError
+from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.parameters import round_weights
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.actor_critic import adapted
 from ppo.algorithms.ppo import ppo_advantages, ppo_loss

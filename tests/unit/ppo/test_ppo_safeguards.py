@@ -13,7 +13,7 @@ from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
-from lmgym.models.freezing import frozen_modules
+from lmgym.models.forward.freezing import frozen_modules
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
 from lmgym.scoring.named_scorers import read_weights

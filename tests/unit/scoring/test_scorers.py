@@ -238,7 +238,7 @@ def test_a_folder_of_another_maker_needs_no_scorer_json(scorer_folders, tmp_path
 def test_a_path_that_is_no_scorer_is_refused(small_models, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^scorer .* does not exist"):
         HFScorer.load(tmp_path / "none")
-    with pytest.raises(InputError, match="is no scorer: it has no trained score"):
+    with pytest.raises(InputError, match="is not a scorer: it has no trained score"):
         HFScorer.load(small_models["llama"])
 
 

@@ -36,7 +36,8 @@ def refusal(config: SftConfig, dry_run: bool) -> str:
 def test_a_scorer_is_no_policy(config: SftConfig, scorer_folders: dict[str, Path], dry_run: bool) -> None:
     scorer = replace(config.policy, model=str(scorer_folders["llama"]))
     said = refusal(replace(config, policy=scorer), dry_run)
-    assert "is no causal model: it is a LlamaForSequenceClassification, a scorer, which cannot talk; needed: " in said
+    fault = "it is a LlamaForSequenceClassification, a scorer, which cannot generate text; needed: "
+    assert f"is not a causal model: {fault}" in said
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

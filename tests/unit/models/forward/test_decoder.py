@@ -5,9 +5,9 @@ import torch
 from families import alone, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lmgym.models.forward.anatomy import other_window
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import pack_places, pack_replies, pack_rows
+from lmgym.models.forward.structure import lost_window
 from lmgym.text import Replies
 
 SIZES = {
@@ -58,7 +58,7 @@ def test_logits_are_those_of_each_row_alone_and_gradients_too(family: str) -> No
     model = make(family)
     decoder, batch = Decoder(model), pack_rows(rows(), READS)
     assert decoder.packed == (family not in PADDED)
-    assert decoder.anatomy.padded_because.startswith(PADDED.get(family, ""))
+    assert decoder.structure.padded_because.startswith(PADDED.get(family, ""))
     wanted = torch.cat([alone(model, row)[-n - 1 : -1] for row, n in zip(rows(), READS, strict=True)])
     found = decoder.logits(decoder.hidden(batch))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
@@ -71,7 +71,7 @@ def test_logits_are_those_of_each_row_alone_and_gradients_too(family: str) -> No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_shared_prefix_runs_once_and_each_tail_sees_it_and_itself_alone(family: str) -> None:
+def test_a_shared_prefix_runs_once_and_each_suffix_sees_only_it_and_itself(family: str) -> None:
     model, (a, b, c, d) = make(family), rows()
     decoder, shared = Decoder(model), [Replies(a, [b, d]), Replies(b, [c, a[:9], d]), Replies([], [c])]
     batch = pack_replies(shared)
@@ -82,9 +82,9 @@ def test_a_shared_prefix_runs_once_and_each_tail_sees_it_and_itself_alone(family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_forward_from_the_states_of_frozen_layers_is_the_whole_one_and_runs_none_of_them(family: str) -> None:
+def test_a_forward_from_the_states_of_frozen_layers_equals_the_whole_one_and_skips_them(family: str) -> None:
     decoder, batch = Decoder(make(family)), pack_rows(rows(), READS)
-    states, calls = decoder.below(batch, 2), []
+    states, calls = decoder.hidden_after(batch, 2), []
     for block in decoder.blocks:
         block.register_forward_hook(lambda module, *_: calls.append(module))
     inner = [next(m for m in block.modules() if m is not block and list(m.children())) for block in decoder.blocks]
@@ -96,7 +96,7 @@ def test_a_forward_from_the_states_of_frozen_layers_is_the_whole_one_and_runs_no
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
-def test_what_is_recomputed_in_the_backward_attends_as_in_the_forward(family: str) -> None:
+def test_layers_recomputed_in_the_backward_attend_as_in_the_forward(family: str) -> None:
     model = make(family)
     decoder, batch = Decoder(model), pack_replies([Replies(rows()[0], rows()[1:])])
     found = []
@@ -110,7 +110,7 @@ def test_what_is_recomputed_in_the_backward_attends_as_in_the_forward(family: st
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
-def test_what_follows_the_last_attention_runs_only_where_states_are_read(family: str) -> None:
+def test_modules_after_the_last_attention_run_only_where_states_are_read(family: str) -> None:
     model = make(family)
     decoder, batch = Decoder(model), pack_rows(rows(), READS)
     tokens: dict[int, list[int]] = {}
@@ -133,7 +133,7 @@ def test_places_may_be_anywhere() -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
-def test_outside_our_calls_the_model_is_as_it_was() -> None:
+def test_the_model_is_unchanged_outside_our_calls() -> None:
     model = make("mistral")
     before = model.config._attn_implementation
     ids = torch.tensor([rows()[0]])
@@ -144,19 +144,19 @@ def test_outside_our_calls_the_model_is_as_it_was() -> None:
     torch.testing.assert_close(model(ids).logits, plain, atol=0, rtol=0)
 
 
-def test_a_model_whose_packed_states_are_wrong_is_padded_and_says_by_how_much() -> None:
+def test_a_model_with_wrong_packed_states_is_padded_and_the_difference_is_named() -> None:
     model = make("llama")
     layer = model.model.layers[1].self_attn.o_proj
     # what depends on how many rows there are, as an attention across rows would
     layer.register_forward_hook(lambda _, inputs, out: out + 0.5 * (inputs[0].shape[1] > 8))
-    assert "differ from those of rows alone by" in Decoder(model).anatomy.padded_because
+    assert "differ from those of rows alone by" in Decoder(model).structure.padded_because
 
 
-def test_a_window_that_does_not_reach_the_attention_is_found_though_rows_are_short() -> None:
+def test_a_window_that_does_not_reach_the_attention_is_found_with_short_rows() -> None:
     config = AutoConfig.for_model("mistral", **SIZES, sliding_window=4096)
-    assert other_window(config, [4096] * 3) == ""
+    assert lost_window(config, [4096] * 3) == ""
     assert (
-        other_window(config, [4096, None, 4096]) == "the window of 4096 tokens of layer 1 does not reach its attention"
+        lost_window(config, [4096, None, 4096]) == "the window of 4096 tokens of layer 1 does not reach its attention"
     )
     config = AutoConfig.for_model("gemma2", **SIZES)  # every other layer has one
-    assert other_window(config, [4096, None, 4096]) == ""
+    assert lost_window(config, [4096, None, 4096]) == ""

@@ -9,7 +9,7 @@ from families_table import FORWARD, STAGES, Recorder, below, collect, with_cells
 PAGE = Path(__file__).parents[4] / "docs/families.md"
 
 
-def test_cells_replace_those_of_the_same_family_and_column_alone() -> None:
+def test_cells_replace_only_those_of_the_same_family_and_column() -> None:
     cells: dict = {}
     collect(cells, {"table": STAGES, "family": "opt", "cells": {"SFT": "ok"}}, True)
     collect(cells, {"table": STAGES, "family": "gemma2", "cells": {"rows": "packed", "chat": "ok"}}, True)
@@ -37,11 +37,11 @@ def test_a_cell_that_the_table_does_not_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("differences", "text"), [([0.0], "0"), ([3e-7, 2e-6], "< 1e-5"), ([9.9e-7], "< 1e-6")])
-def test_a_difference_is_told_by_the_power_of_ten_above_it(differences: list[float], text: str) -> None:
+def test_a_difference_is_shown_as_the_next_power_of_ten(differences: list[float], text: str) -> None:
     assert below(differences) == text
 
 
-def test_the_page_has_a_whole_row_of_every_family() -> None:
+def test_the_page_has_a_complete_row_for_every_family() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_cells(page, {}) == page
     rows = [line for line in page.splitlines() if line.startswith("| ")]

@@ -50,12 +50,12 @@ def differences(model, decoder: Decoder, rows: list[list[int]]) -> list[float]:
     return [
         apart(decoder.logits(decoder.hidden(batch)), wanted),
         apart(decoder.logits(decoder.hidden(pack_replies(shared(rows)))), ends),
-        apart(decoder.logits(decoder.hidden(batch, states=decoder.below(batch, 2), first=2)), wanted),
+        apart(decoder.logits(decoder.hidden(batch, states=decoder.hidden_after(batch, 2), first=2)), wanted),
     ]
 
 
 @pytest.mark.parametrize("family", by_speed([one for one in (*FAMILIES, *OTHERS) if one.special]))
-def test_what_is_special_to_a_family_changes_its_logits(family: Family, family_tokenizer) -> None:
+def test_special_settings_of_a_family_change_its_logits(family: Family, family_tokenizer) -> None:
     row = rows_of(family_tokenizer)[0]
     with torch.no_grad():
         wanted = alone(build(family, family_tokenizer), row)
@@ -70,14 +70,16 @@ def test_rows_run_packed_as_each_of_them_alone(family: Family, family_tokenizer,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", OTHERS, ids=lambda family: family.name)
-def test_so_do_those_of_other_families(family: Family, family_tokenizer, record_family) -> None:
+def test_rows_of_other_families_run_packed_as_each_of_them_alone(
+    family: Family, family_tokenizer, record_family
+) -> None:
     check_forward(family, family_tokenizer, record_family, FORWARD)
 
 
 def check_forward(family: Family, tokenizer, record_family, table: str) -> None:
     model = build(family, tokenizer)
     decoder = Decoder(model)
-    because = decoder.anatomy.padded_because
+    because = decoder.structure.padded_because
     assert because.startswith(family.why_padded)
     assert decoder.packed == (not family.why_padded)
     found = differences(model, decoder, rows_of(tokenizer))

@@ -26,8 +26,8 @@ SIZES = {
 }  # fmt: skip
 
 
-def listen(model) -> list[str]:
-    """To what names its weights' gradients come by."""
+def gradient_order(model) -> list[str]:
+    """Names of the weights, appended when their gradients come."""
     came: list[str] = []
     for name, weight in model.named_parameters():
         if weight.requires_grad:
@@ -39,7 +39,7 @@ def order_of(kind: str, rows: list[list[int]], recompute: bool) -> list[str]:
     """The names of a model's weights as their gradients come."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES))
-    came = listen(model)
+    came = gradient_order(model)
     decoder, batch = Decoder(model), pack_rows(rows, [5] * len(rows))
     states = decoder.hidden(batch, recompute=recompute)
     token_logprobs(decoder, states, torch.arange(len(states)) % 50).sum().backward()
@@ -63,7 +63,7 @@ def order_in_ppo(kind: str, variant: str, rows: list[list[int]], frozen: int) ->
     if variant == "adapters":
         policy = add_lora(policy, 2, 4, 0.0)
     actor = ActorCritic(policy, critic, frozen)
-    came, batch = listen(actor), pack_rows(rows, [5] * len(rows))
+    came, batch = gradient_order(actor), pack_rows(rows, [5] * len(rows))
     logprobs, values = actor(batch, torch.arange(5 * len(rows)) % 50)
     (logprobs.sum() + values.square().sum() + values.sum()).backward()
     assert len(came) == sum(weight.requires_grad for weight in actor.parameters())
@@ -72,7 +72,7 @@ def order_in_ppo(kind: str, variant: str, rows: list[list[int]], frozen: int) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("variant", "frozen"), [("head", 0), ("head", 1), ("critic", 0), ("adapters", 0)])
-def test_so_do_those_of_a_policy_and_its_critic_in_runs_and_pieces_of_any_number(
+def test_gradients_of_a_policy_and_its_critic_come_in_one_order(
     kind: str, variant: str, frozen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logprobs_module, "CHUNK_LOGITS", 50 * 20)  # FEW's logits are one piece
@@ -90,7 +90,7 @@ def pairs_of(lengths: list[int]) -> list[tuple[PairExample, bool]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_do_those_of_scorers_and_of_sft(kind: str) -> None:
+def test_gradients_of_scorers_and_of_sft_come_in_one_order(kind: str) -> None:
     found = []
     for lengths in ([8], [40] * 15, list(range(45, 8, -3))):
         torch.manual_seed(0)
@@ -99,12 +99,12 @@ def test_so_do_those_of_scorers_and_of_sft(kind: str) -> None:
         )
         objective = Pairwise(scorer, 0)
         batch = objective.collate(pairs_of(lengths))
-        came = listen(scorer)
+        came = gradient_order(scorer)
         objective.loss(scorer(**batch["inputs"]), batch)[0].backward()
         policy = PolicyModel(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)))
         rows = [list(range(length)) for length in lengths]
-        heard = listen(policy)
+        policy_order = gradient_order(policy)
         policy(**policy.collate(rows, [range(length // 2, length) for length in lengths])).sum().backward()
-        assert min(len(came), len(heard)) > 20
-        found.append((came, heard))
+        assert min(len(came), len(policy_order)) > 20
+        found.append((came, policy_order))
     assert found[0] == found[1] == found[2]

@@ -82,7 +82,7 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_a_frozen_head_gives_the_same_and_is_asked_for_few_logits_at_a_time(
+def test_a_frozen_head_gives_the_same_with_few_logits_at_a_time(
     temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = make("llama")
@@ -124,7 +124,7 @@ class Gathering(dict):
         raise AssertionError(f"{name} was gathered")
 
 
-def test_whether_weights_are_sharded_is_asked_without_a_collective() -> None:
+def test_checking_for_sharded_weights_needs_no_collective() -> None:
     layer = torch.nn.Linear(2, 2)
     layer.__dict__["_parameters"] = Gathering(layer._parameters)
     with pytest.raises(AssertionError, match="weight was gathered"):
@@ -148,7 +148,7 @@ def compare(ours, theirs, *inputs: torch.Tensor, **tolerance: float) -> None:
 
 
 def drawn(*shape: int, scale: float = 1.0) -> torch.Tensor:
-    """Normal numbers that want a gradient."""
+    """Normal numbers that require a gradient."""
     values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) * scale
     return values.requires_grad_()
 
@@ -167,7 +167,7 @@ def test_target_logprobs_are_the_log_softmax(scale: float, dtype: torch.dtype) -
     assert TargetLogprobs.apply(logits.clone(), targets).dtype == torch.float32
 
 
-def test_a_target_that_cannot_be_drawn_has_its_finite_log_probability() -> None:
+def test_a_target_of_probability_zero_has_a_finite_log_probability() -> None:
     logits = torch.tensor([[0.0, 200.0, -50.0]], requires_grad=True)  # e^-250 is 0 in fp32
     found = TargetLogprobs.apply(logits.clone(), torch.tensor([2]))
     assert found.item() == pytest.approx(-250.0)
@@ -202,7 +202,7 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
         return torch.log_softmax(F.linear(states, weight, bias) / temperature, -1)[torch.arange(6), targets]
 
     def ours(*ignored: torch.Tensor) -> torch.Tensor:
-        return head_logprobs(states, weight, bias, targets, temperature, rows)
+        return head_logprobs(states, targets, weight, bias, temperature, rows)
 
     compare(ours, theirs, *learning, rtol=1e-5, atol=2e-6)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
 def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
     states, weight, targets = drawn(6, 64), drawn(11, 64), torch.arange(6)
     with torch.autocast("cpu", torch.bfloat16):
-        found = head_logprobs(states, weight, None, targets, 1.0, 4)
+        found = head_logprobs(states, targets, weight, None, 1.0, 4)
         expected = TargetLogprobs.apply(F.linear(states, weight), targets)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
@@ -221,9 +221,9 @@ def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
 
 
-def test_a_token_that_is_nearly_certain_keeps_its_small_gradient_in_bf16() -> None:
+def test_a_nearly_certain_token_keeps_its_small_gradient_in_bf16() -> None:
     weight, states = torch.eye(2, 4), torch.tensor([[9.0, 0.0, 0.0, 0.0]], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        head_logprobs(states, weight, None, torch.tensor([0]), 1.0, 1).backward()
+        head_logprobs(states, torch.tensor([0]), weight, None, 1.0, 1).backward()
     rest = 1 / (1 + math.exp(9))  # 1.2e-4, which 1 - p would lose in bf16
     torch.testing.assert_close(states.grad, torch.tensor([[rest, -rest, 0.0, 0.0]]), rtol=0.01, atol=0)

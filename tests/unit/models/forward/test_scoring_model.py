@@ -9,7 +9,14 @@ from families import three_families
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lmgym.errors import InputError
-from lmgym.models.forward.packed_rows import PackedRows, pack_places, pack_replies, pack_rows, pad_right
+from lmgym.models.forward.packed_rows import (
+    PackedRows,
+    pack_last_tokens,
+    pack_places,
+    pack_replies,
+    pack_rows,
+    pad_right,
+)
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from lmgym.training.setup import CHECKPOINTING
@@ -122,7 +129,7 @@ def test_scores_in_bf16_are_close_to_those_in_fp32(family: str) -> None:
 
 
 def visible(batch: PackedRows) -> list[set[int]]:
-    """Which tokens each token may look at."""
+    """The tokens that each token sees."""
     begins = [sum(batch.lengths[:segment]) for segment in range(len(batch.lengths))]
     whole: list[list[int]] = []
     seen = []
@@ -150,7 +157,7 @@ def test_packed_rows_and_places_by_hand() -> None:
     assert batch.ids.tolist() == [1, 2, 4, 5, 6]
     assert batch.positions.tolist() == [0, 1, 0, 1, 2]
     assert batch.places.tolist() == [1, 3, 4]
-    assert pack_rows([[1, 2, 3], [4]], [1, 1], skip=0).places.tolist() == [2, 3]
+    assert pack_last_tokens([[1, 2, 3], [4]]).places.tolist() == [2, 3]
     assert pack_places([[1, 2, 3], [4, 5]], [[0, 2], [1]]).places.tolist() == [0, 2, 4]
 
 

@@ -10,9 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.models.classifiers import Float32Head, classifier_class, new_classifier
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.headed import classifier_class, new_classifier
-from lmgym.models.heads import Float32Head
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import count_weights
@@ -81,7 +80,7 @@ def test_a_decoder_gets_a_new_head_as_other_families_do(family: str, decoders) -
     assert torch.equal(model.score.weight, again.score.weight)
     stored = load_file(decoders[family] / "model.safetensors")
     assert torch.equal(model.model.layers[1].mlp.up_proj.weight, stored["model.layers.1.mlp.up_proj.weight"])
-    with pytest.raises(InputError, match="is no scorer: it has no trained score"):
+    with pytest.raises(InputError, match="is not a scorer: it has no trained score"):
         load_classifier(str(decoders[family]), tokenizer, fresh_head=False)
 
 
@@ -96,7 +95,7 @@ def test_padded_rows_are_read_at_their_last_token(family: str, decoders) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_one_is_an_ordinary_folder_that_loads_again_with_its_head(family: str, decoders, tmp_path) -> None:
+def test_a_saved_classifier_is_an_ordinary_folder_that_loads_with_its_head(family: str, decoders, tmp_path) -> None:
     tokenizer = load_tokenizer(str(decoders[family]))
     model, _ = load_classifier(str(decoders[family]), tokenizer)
     expected = own_scores(model.eval(), tokenizer)
@@ -133,7 +132,7 @@ def test_adapters_train_beside_the_head_and_merge_into_the_same_scores(family: s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_can_be_checkpointed_in_training(family: str, decoders) -> None:
+def test_gradient_checkpointing_works(family: str, decoders) -> None:
     tokenizer = load_tokenizer(str(decoders[family]))
     gradients = []
     for recompute in (False, True):
@@ -155,7 +154,7 @@ def test_weights_are_counted_without_allocating_any(family: str, decoders) -> No
 
 
 @pytest.mark.parametrize("family", ["mamba", "llama4_text", "codegen"])
-def test_the_head_stands_on_any_trunk(family: str, tmp_path: Path) -> None:
+def test_the_head_works_on_any_trunk(family: str, tmp_path: Path) -> None:
     """Mamba's is called backbone and takes no position ids; Llama 4's class names no prefix; CodeGen's is GPT's."""
     sizes = {
         "codegen": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4},
@@ -179,6 +178,6 @@ def test_the_head_stands_on_any_trunk(family: str, tmp_path: Path) -> None:
     assert (both[0] - both[1]).abs() > 1e-4
 
 
-def test_a_family_that_reads_no_text_gets_no_head() -> None:
+def test_a_family_without_text_input_gets_no_head() -> None:
     with pytest.raises(InputError, match="neither a classifier nor a causal model of the family vit"):
         new_classifier(AutoConfig.for_model("vit"))
