@@ -14,10 +14,10 @@ from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank
 from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode, run_episodes
-from lmgym.environments.scorer_reward import ask_scorer
+from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling, own_sampling
-from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
+from lmgym.generation.protocol import Sampling, sampling_from_config
+from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
@@ -103,7 +103,7 @@ def replies_to_show(
     Where the model's generation config has settings, its users sample with these: SHOWN replies are drawn so. Else they
     are the evaluation's own `rows`.
     """
-    own, source = own_sampling(generator.model.generation_config, sampling)
+    own, source = sampling_from_config(generator.model.generation_config, sampling)
     if str(own) == str(sampling):
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
@@ -174,7 +174,7 @@ def _ask_metric(
         answer = call_function(metric, steps, tokenizer, columns)
         return [{name: float(np.mean(value)) for name, value in answer.items()}]
 
-    return ask(call, 1, lambda answer, _: answer, patience)
+    return call_with_retries(call, 1, lambda answer, _: answer, patience)
 
 
 def _of_metric(said: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:
@@ -199,7 +199,7 @@ def watch(
         return {name: [] for name in setup.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in setup.watched.items()}
+    return {name: score_with_retries(scorer, prompts, replies, patience) for name, scorer in setup.watched.items()}
 
 
 def table_rows(

@@ -19,7 +19,7 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.scoring.named_scorers import load_on_main_rank
-from lmgym.scoring.scorers import Scorer
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts
 from lmgym.training.reporting import show_notes, show_plan, show_warning
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
-from lmgym.scoring.retries import RetryPolicy, Reward, ask, read_number
+from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
 
 GIVEN = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # passed only to functions with a parameter of this name
@@ -73,7 +73,7 @@ class FunctionReward:
         def read(answer: Any, place: int) -> Reward:
             return _read_reward(answer, len(samples[place].completion.ids))
 
-        found = ask(call, len(samples), read, RetryPolicy(self.timeout, self.retries))
+        found = call_with_retries(call, len(samples), read, RetryPolicy(self.timeout, self.retries))
         return [SampleReward(one.value, error=one.error) for one in found]
 
 

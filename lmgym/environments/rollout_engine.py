@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
 from lmgym.errors import InputError
-from lmgym.generation.prompt_fitting import Prompt, fit_prompts, room_for_prompts
+from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
 from lmgym.generation.protocol import Completion, Generator, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 
@@ -293,7 +293,7 @@ class _Players:
             for agent, steps in one.steps.items()
         ]  # fmt: skip
 
-    def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[Prompt]:
+    def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[FittedPrompt]:
         """What agents see, as the policy's template renders it, in at most `room` tokens."""
         prompts = fit_prompts(self.tokenizer, [one.observations[agent].prompt for one, agent in asked], self.room)
         for (one, agent), prompt in zip(asked, prompts, strict=True):

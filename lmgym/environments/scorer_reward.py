@@ -13,7 +13,7 @@ import torch
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.scoring.moments import moments_of, sums_of
-from lmgym.scoring.retries import RetryPolicy, RewardResult, ask, read_number
+from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries, read_number
 from lmgym.scoring.scorers import HFScorer, Scorer, TextCounts
 from lmgym.text import Conversation, reply_text
 
@@ -61,7 +61,9 @@ class ScorerReward:
         replies = [reply_text(sample.request.reply) for sample in samples]
         patience = RetryPolicy(self.timeout, self.retries)
 
-        return {name: ask_scorer(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()}
+        return {
+            name: score_with_retries(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()
+        }
 
     def _weighted_sum(self, found: Mapping[str, RewardResult[float]]) -> SampleReward:
         scores = {name: one.value for name, one in found.items() if one.value is not None}
@@ -83,7 +85,7 @@ def text_counts(reward_function: Any) -> dict[str, TextCounts]:
     return {name: replace(one.counts) for name, one in scorers.items() if isinstance(one, HFScorer)}
 
 
-def ask_scorer(
+def score_with_retries(
     scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], patience: RetryPolicy
 ) -> list[RewardResult[float]]:
     """What it says of each reply, as it is, or why that could not be had."""
@@ -91,7 +93,7 @@ def ask_scorer(
     def call(places: Sequence[int]) -> Any:
         return scorer.score([conversations[i] for i in places], [replies[i] for i in places])
 
-    return ask(call, len(replies), lambda answer, _: read_number(answer), patience)
+    return call_with_retries(call, len(replies), lambda answer, _: read_number(answer), patience)
 
 
 def reference_moments(reward_function: ScorerReward, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:

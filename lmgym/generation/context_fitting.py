@@ -10,7 +10,7 @@ from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
-class WithPersona:
+class PersonaGenerator:
     """A generator whose model knows personas in a form of its own: `{persona}` in `form` is the person's text."""
 
     generator: Generator

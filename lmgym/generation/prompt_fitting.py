@@ -10,7 +10,7 @@ from lmgym.text import Conversation, render_all, tokenize_texts
 
 
 @dataclass(frozen=True)
-class Prompt:
+class FittedPrompt:
     """A prompt as the policy sees it."""
 
     ids: list[int]
@@ -43,7 +43,7 @@ def room_for_prompts(context: int, sampling: Sampling, max_prompt: int | None = 
     return left if max_prompt is None else max_prompt
 
 
-def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> list[Prompt]:
+def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> list[FittedPrompt]:
     """Prompts in at most `room` tokens each: conversations as the chat template renders them, texts as they are.
 
     A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning behind a BOS.
@@ -66,16 +66,16 @@ def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> 
         if kept is not None:
             [own] = kept.ids
             [shown] = render_all(tokenizer, [kept.conversation])
-            found.append(Prompt(own, shown, kept.dropped_turns, kept.shortened))
+            found.append(FittedPrompt(own, shown, kept.dropped_turns, kept.shortened))
         elif len(ids) > room:
             found.append(_end_of_text(tokenizer, ids, room))
         else:
-            found.append(Prompt(ids, text))
+            found.append(FittedPrompt(ids, text))
     return found
 
 
-def _end_of_text(tokenizer, ids: list[int], room: int) -> Prompt:
+def _end_of_text(tokenizer, ids: list[int], room: int) -> FittedPrompt:
     """The last tokens of a plain text; a BOS at its front stays."""
     first = ids[:1] if ids[0] == tokenizer.bos_token_id and room > 1 else []
     kept = first + ids[len(first) + len(ids) - room :]
-    return Prompt(kept, tokenizer.decode(kept), shortened=len(ids) - len(kept))
+    return FittedPrompt(kept, tokenizer.decode(kept), shortened=len(ids) - len(kept))

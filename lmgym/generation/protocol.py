@@ -114,7 +114,7 @@ class Generator(Protocol):
         ...
 
 
-def own_sampling(config: Any, default: Sampling) -> tuple[Sampling, str]:
+def sampling_from_config(config: Any, default: Sampling) -> tuple[Sampling, str]:
     """How a model's folder says that it is sampled, and where that is said, for people; else `default`.
 
     `config` is transformers' GenerationConfig, or None. Where it says anything, what it leaves out is neutral.

@@ -8,7 +8,8 @@ from rewarded import chats, rewards_of, sample
 
 from lmgym.environments.scorer_reward import ScorerReward, reference_moments, to_moments
 from lmgym.errors import InputError
-from lmgym.scoring.scorers import FunctionScorer, RandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.scorers import FunctionScorer
 
 NAN, INF = float("nan"), float("inf")
 LONG = FunctionScorer(lambda _, replies: [float(len(reply)) for reply in replies])

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 from lmgym.chat import embedded_world
 from lmgym.chat.loading import Experiment, model_revisions, sampling_of
 from lmgym.errors import InputError
-from lmgym.generation.context_fitting import WithPersona, fit
+from lmgym.generation.context_fitting import PersonaGenerator, fit
 from lmgym.generation.local_generation import LocalGenerator, load_causal
 from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import load_tokenizer
@@ -48,7 +48,7 @@ def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string
 
 
 def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: LocalGenerator) -> None:
-    persona = WithPersona(plain, "{persona}")
+    persona = PersonaGenerator(plain, "{persona}")
     any_model, settled = Experiment("hh", hh, ()), Experiment("gptj_engagement", gptj_engagement, ())
     assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "samples: temperature 0.9, top_p 0.95 (defaults)")
     plain.model.generation_config.temperature = 0.6

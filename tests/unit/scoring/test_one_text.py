@@ -13,7 +13,7 @@ from lmgym.environments.protocol import Sample, ScoreRequest
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
-from lmgym.scoring.judging import ask
+from lmgym.scoring.ranking import score_replies
 from lmgym.scoring.retries import RetryPolicy
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, messages
@@ -66,7 +66,7 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
     episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
     watch(SimpleNamespace(watched={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())
-    ask({"a": scorer}, PROMPT, [REPLY])
+    score_replies({"a": scorer}, PROMPT, [REPLY])
     assert seen == [trained] * 5
 
     chat = [*messages(PROMPT), {"role": "assistant", "content": said}]

@@ -1,4 +1,4 @@
-"""Scorers: the trained model's own scores at any batch, order and padding; other opinions; how opinions combine."""
+"""Scorers: a model's scores at any batch, order and padding; functions, random scores, ensembles."""
 
 import json
 import random
@@ -15,14 +15,14 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.named_scorers import load_on_main_rank, load_scorer, weights_dtype
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import (
     REPLIES_A_ROW,
     Ensemble,
     FunctionScorer,
     HFScorer,
-    RandomScorer,
     TextCounts,
-    _rows_of_few,
+    _split_long_rows,
     reduce_logits,
 )
 from lmgym.text import Conversation, Turn, from_messages, messages
@@ -217,7 +217,7 @@ def test_scores_are_normalised_by_the_stored_moments_on_request_only(scorer_fold
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [("{garbage", "is no JSON"), ("[1, 2]", "is a JSON list"), ('{"reduce": "x"}', "'x'")]
+    ("settings", "message"), [("{garbage", "is not JSON"), ("[1, 2]", "is a JSON list"), ('{"reduce": "x"}', "'x'")]
 )
 def test_a_scorer_json_that_is_none_is_refused(settings: str, message: str, scorer_folders, tmp_path: Path) -> None:
     folder = copy_with(scorer_folders["gpt2"], tmp_path / "m", settings)
@@ -333,13 +333,12 @@ def test_a_function_that_gives_no_number_a_reply_is_refused(values: list[float],
         FunctionScorer(lambda *_: values).score([CHAT, CHAT], ["a", "b"])
 
 
-def test_a_random_scorer_says_the_same_whatever_the_batch_and_is_seeded() -> None:
+def test_a_random_scorer_gives_the_same_scores_in_any_batch_and_is_seeded() -> None:
     scorer = RandomScorer(3)
-    together = scorer.score(CONVERSATIONS, REPLIES)
-    alone = torch.cat([scorer.score([c], [r]) for c, r in zip(CONVERSATIONS, REPLIES, strict=True)])
-    assert torch.equal(together, alone)
-    assert torch.equal(scorer.score(CONVERSATIONS[::-1], REPLIES[::-1]), together.flip(0))
-    assert not torch.equal(RandomScorer(4).score(CONVERSATIONS, REPLIES), together)
+    together = scorer.score(CONVERSATIONS, REPLIES).tolist()
+    assert together == [scorer.score([c], [r]).item() for c, r in zip(CONVERSATIONS, REPLIES, strict=True)]
+    assert scorer.score(CONVERSATIONS[::-1], REPLIES[::-1]).tolist() == together[::-1]
+    assert RandomScorer(4).score(CONVERSATIONS, REPLIES).tolist() != together
     many = scorer.score([CHAT] * 2000, [str(i) for i in range(2000)])
     assert len(set(many.tolist())) > 1990
     assert many.min() >= 0
@@ -351,7 +350,7 @@ def constant(*values: float) -> FunctionScorer:
     return FunctionScorer(lambda *_: list(values))
 
 
-def test_an_ensemble_combines_opinions_as_by_hand() -> None:
+def test_an_ensemble_combines_scores_as_by_hand() -> None:
     scorers = [constant(1.0, 0.0), constant(2.0, 0.0), constant(6.0, 3.0)]
     combined = {
         "mean": Ensemble(scorers),
@@ -387,4 +386,4 @@ def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders) -> N
     alone = torch.cat([scorer.score([c], [r]) for c, r in zip(conversations, replies * 2, strict=True)])
     torch.testing.assert_close(scorer.score(conversations, replies * 2), alone, rtol=0, atol=1e-5)
     rows, _ = scorer._rows(conversations, replies * 2)
-    assert [len(row.suffixes) for row in _rows_of_few(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2
+    assert [len(row.suffixes) for row in _split_long_rows(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2

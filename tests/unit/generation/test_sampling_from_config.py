@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, sampling_from_config
 
 DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
 
@@ -26,12 +26,12 @@ DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
     ],
 )
 def test_a_folder_that_says_how_is_followed(said: dict, expected: Sampling) -> None:
-    assert own_sampling(GenerationConfig(**said), DEFAULT) == (expected, "generation_config.json")
+    assert sampling_from_config(GenerationConfig(**said), DEFAULT) == (expected, "generation_config.json")
 
 
 @pytest.mark.parametrize("config", [None, GenerationConfig(), GenerationConfig(eos_token_id=2, max_length=99)])
 def test_a_folder_that_says_nothing_leaves_the_defaults(config: GenerationConfig | None) -> None:
-    assert own_sampling(config, DEFAULT) == (DEFAULT, "defaults")
+    assert sampling_from_config(config, DEFAULT) == (DEFAULT, "defaults")
 
 
 def test_settings_are_read_from_the_file_of_a_model(small_models: dict[str, Path], tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_settings_are_read_from_the_file_of_a_model(small_models: dict[str, Path
     file = tmp_path / "model/generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sample": True, "temperature": 0.6}))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert own_sampling(model.generation_config, DEFAULT)[0].temperature == 0.6
+    assert sampling_from_config(model.generation_config, DEFAULT)[0].temperature == 0.6
 
 
 def test_a_file_with_settings_that_no_sampler_has_is_refused() -> None:
     config = GenerationConfig()
     config.top_p = 7.0
     with pytest.raises(InputError, match=r"generation_config.json of the model: top_p=7.0; needed: above 0"):
-        own_sampling(config, DEFAULT)
+        sampling_from_config(config, DEFAULT)
 
 
 @pytest.mark.parametrize(
