@@ -402,7 +402,7 @@ def test_a_persona_that_alone_is_too_long_for_the_model_is_refused_with_figures(
 def test_a_persona_has_the_models_own_form_and_counts_in_it(local) -> None:
     shaped = PersonaGenerator(local, "{persona}\n<START>" + " soup" * 100)
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
-    assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
+    assert shaped.with_form(chat).persona.startswith("A {persona} of soup.\n<START>")
     long = replace(chat, turns=(Turn("user", "soup " * 300),))
     kept, of_shaped = (fit(one, long, Sampling(max_new_tokens=8))[0].turns[0].text for one in (local, shaped))
     assert len(kept) - len(of_shaped) > 90 * len("soup "), "the form is counted"

@@ -17,7 +17,7 @@ from lmgym.chat.loading import model_revisions
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import TooLong
-from lmgym.generation import openai_server as served_generation
+from lmgym.generation import openai_server
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.scoring.random_scorer import RandomScorer
 
@@ -27,7 +27,7 @@ Serve = Callable[[str], Server]
 @pytest.fixture
 def talk(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
     """With a server that answers."""
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
     return Talk(

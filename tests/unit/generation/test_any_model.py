@@ -95,7 +95,7 @@ def test_gpt_j_talks_with_the_originals_sampling(small_models, scorer_folders, t
     replies = generator.reply(CHATS, 4, sampling)
     assert [len(r) for r in replies] == [4, 4]
     assert not any("\n" in c.text for r in replies for c in r)
-    assert generator.shaped(CHATS[1]).persona == "A bot.\n<START>"
+    assert generator.with_form(CHATS[1]).persona == "A bot.\n<START>"
     judges = gptj_engagement.get_reward_models(settings)
     assert judges["a"].score(CHATS, ["x", "y"]).shape == (2,)
     known = model_revisions(generator, judges)

@@ -324,13 +324,13 @@ def test_weights_that_change_without_a_trace_are_taken_over_when_told(
 def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, monkeypatch) -> None:
     generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, batch_rows=8)
     prompts, sampling = [[5 + i] * (3 + 2 * i) for i in range(8)], Sampling(6, temperature=0, ends_at_eos=False)
-    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._batch
+    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._generate_batch
 
     def noted(prompts, *rest):
         sizes.append(len(prompts))
         return batch(prompts, *rest)
 
-    monkeypatch.setattr(generator, "_batch", noted)
+    monkeypatch.setattr(generator, "_generate_batch", noted)
     assert generator.generate(prompts, 1, sampling) == expected
     assert sizes == [8]
     sizes.clear()
