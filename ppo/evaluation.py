@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
+from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
-from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Sample, SampleReward
-from lmgym.environments.rollout_engine import Episode
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
 from ppo.experience import LogprobMismatch

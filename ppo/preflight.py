@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from lmgym.distributed.ranks import raise_on_all_ranks
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Task
-from lmgym.environments.rollout_engine import Episode
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy

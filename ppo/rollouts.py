@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Task
-from lmgym.environments.rollout_engine import Episode
 
 
 @dataclass

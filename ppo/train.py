@@ -23,8 +23,8 @@ from lmgym.distributed.ranks import (
     sum_over_ranks,
     world_size,
 )
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Sample, SampleReward, Task
-from lmgym.environments.rollout_engine import Episode
 from lmgym.environments.scorer_reward import ScorerReward, reference_moments, text_counts, to_moments
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer

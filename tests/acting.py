@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
-from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.small_models import train_tokenizer
 from lmgym.text import Conversation, Turn, tokenize_texts

@@ -1,7 +1,7 @@
 """The interface of generators (a local model, a server, a script, best-of-n) and the settings of sampling.
 
-A `Generator` replies to conversations. One whose `capabilities.token_ids` is true also has `generate`, with token ids
-in and out and the sampler's log-probabilities, which reinforcement learning needs.
+A `Generator` replies to conversations. One whose `capabilities.token_ids` is true is a `TokenGenerator` too, whose
+completions have the sampler's log-probabilities, which reinforcement learning needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,6 +117,19 @@ class Generator(Protocol):
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
         """n replies to each conversation, independent of each other and of the rest of the request."""
+        ...
+
+
+class TokenGenerator(Protocol):
+    """A source of replies with token ids in and out, for agents that are trained."""
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a prompt and its reply together."""
+        ...
+
+    def generate(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """n completions of each prompt."""
         ...
 
 

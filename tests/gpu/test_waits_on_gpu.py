@@ -11,7 +11,7 @@ from launching import flags
 from transformers import AutoModelForCausalLM, Trainer
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.local_generation import CHECK_EVERY, LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
