@@ -62,7 +62,7 @@ class RunningEpisode:
 
     @property
     def observations(self) -> Mapping[str, Observation]:
-        """Of the agents that act next."""
+        """Observations of the agents that act next."""
         return self.result.observations
 
     @property

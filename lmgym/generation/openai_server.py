@@ -40,7 +40,7 @@ NEEDED = dict.fromkeys((301, 302, 303, 307, 308), "the address that it redirects
 
 
 class ServerError(RuntimeError):
-    """A server gave no usable answer in any try; says where, the last failure, and what to check."""
+    """A server gave no usable answer in any try. The message names the server and the last failure."""
 
 
 @dataclass

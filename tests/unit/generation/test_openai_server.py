@@ -136,7 +136,7 @@ def test_progress_counts_replies(serve) -> None:
     assert calls == [(done, 6) for done in range(1, 7)]
 
 
-def test_tokens_are_what_the_server_counted_for_one_reply(serve) -> None:
+def test_tokens_are_the_servers_count_for_one_reply(serve) -> None:
     url = serve("good").url
     assert [r.tokens for r in ServedGenerator(url, "m", n_in_one_request=False).reply([HELLO], 2, Sampling())[0]] == [
         7,
@@ -145,13 +145,13 @@ def test_tokens_are_what_the_server_counted_for_one_reply(serve) -> None:
     assert [r.tokens for r in ServedGenerator(url, "m").reply([HELLO], 2, Sampling())[0]] == [0, 0]
 
 
-def test_text_ends_before_the_first_stop_string_where_the_server_went_past(serve) -> None:
+def test_text_ends_before_the_first_stop_string_even_if_the_servers_does_not(serve) -> None:
     sampling = Sampling(stop=("so on", "\nUser:"))
     (reply,) = ServedGenerator(serve("goes_past_stops").url, "tiny").reply([HELLO], 1, sampling)[0]
     assert (reply.text, reply.finish_reason) == ("0.0 to hello", "stop")
 
 
-def test_finish_reasons_are_told_in_our_words(serve) -> None:
+def test_finish_reasons_are_translated(serve) -> None:
     def reasons(mode: str, stop: tuple[str, ...]) -> list[str]:
         replies = ServedGenerator(serve(mode).url, "tiny").reply([HELLO], 2, Sampling(stop=stop))
         return [reply.finish_reason for reply in replies[0]]
@@ -179,7 +179,7 @@ def test_best_of_n_chooses_among_replies_of_a_server(serve) -> None:
 
 
 @pytest.mark.parametrize("mode", ["busy_then_good", "breaks_then_good"])
-def test_a_server_that_is_busy_or_breaks_is_asked_again_not_before_it_says(serve, mode: str) -> None:
+def test_a_busy_or_failing_server_is_retried_after_the_wait_it_asks_for(serve, mode: str) -> None:
     server = serve(mode)
     assert texts(ServedGenerator(server.url, "tiny").reply([HELLO], 1, Sampling())) == [["0.0 to hello"]]
     first, second = server.requests
@@ -363,7 +363,7 @@ def test_a_key_may_go_to_this_machine(host: str, monkeypatch: pytest.MonkeyPatch
     ["localhost:8000", "ftp://localhost", "http://", "http://me:secret@localhost/v1", "http://localhost/v1?k=secret",
      "http://localhost:x/v1", "http://localhost:99999", "http://a b/v1", "http://a..b/v1", "http://localhost/\n", ""],
 )  # fmt: skip
-def test_an_address_that_cannot_be_asked_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(InputError, match="needed: such as http://localhost:8000/v1") as raised:
         ServedGenerator(url, "tiny")
     assert "secret" not in str(raised.value)
@@ -372,7 +372,7 @@ def test_an_address_that_cannot_be_asked_is_refused_without_repeating_it(url: st
 @pytest.mark.parametrize(
     "wrong", [{"api": "responses"}, {"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"concurrency": 0}]
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict) -> None:
+def test_invalid_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InputError, match=f"{next(iter(wrong))}=.*needed"):
         ServedGenerator("http://localhost/v1", "tiny", **wrong)
 

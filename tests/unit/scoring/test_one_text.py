@@ -1,4 +1,4 @@
-"""One reply, one tokenisation: lines, lists and code reach the model alike in every stage."""
+"""One reply, one tokenisation: lines, lists and code reach the model unchanged in every stage."""
 
 import re
 from pathlib import Path
@@ -50,9 +50,9 @@ def seen(scorer: HFScorer, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFScorer, seen: list[list[int]]) -> None:
+def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScorer, seen: list[list[int]]) -> None:
     tokenizer = scorer.tokenizer
-    said = f" {REPLY}\n"  # as a policy says it: white space around a reply is no part of it
+    said = f" {REPLY}\n"  # as a policy samples it: white space around a reply is not part of it
     row = {"prompt": messages(PROMPT), "chosen": said, "rejected": OTHER}
     [pair], rejections = tokenize_pairs([read_pair(Record("a", 1, row))], tokenizer, 250)
     assert rejections == []
