@@ -3,11 +3,11 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from lmgym.environments.episodes import Step
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
 
 ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")
@@ -76,18 +76,8 @@ class FunctionReward:
         return [SampleReward(result.value, error=result.error) for result in results]
 
 
-class PromptWithReply(Protocol):
-    """A sample, or a step of an episode."""
-
-    @property
-    def prompt_text(self) -> str: ...
-
-    @property
-    def completion(self) -> Completion: ...
-
-
 def call_function(
-    function: Callable[..., Any], replies: Sequence[PromptWithReply], tokenizer: Any, columns: Mapping[str, list]
+    function: Callable[..., Any], replies: Sequence[Sample | Step], tokenizer: Any, columns: Mapping[str, list]
 ) -> Any:
     """The answer of trlx's `reward_fn` or `metric_fn` for these replies; `columns` have a value for each."""
     ids = {OUTPUT_IDS: [list(reply.completion.ids) for reply in replies]} if _takes_ids(function) else {}

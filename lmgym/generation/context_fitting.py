@@ -5,7 +5,7 @@ from typing import Any
 
 from lmgym.data.truncation import from_turn, truncate
 from lmgym.errors import InputError, TooLong
-from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.generation.protocol import Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation
 
 
@@ -15,11 +15,6 @@ class PersonaGenerator:
 
     generator: Generator
     form: str
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The generator's."""
-        return self.generator.capabilities
 
     def with_form(self, conversation: Conversation) -> Conversation:
         """The conversation with its persona in the form; one without a persona is unchanged."""

@@ -15,7 +15,7 @@ import torch
 
 from lmgym.console import say
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.generation.reply_batch import ReplyBatch
 from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.models.architectures import refuse_encoder
@@ -33,8 +33,6 @@ CACHE_GIB = 2.0  # of a batch on a CPU; a constant, since batches must not depen
 @final
 class LocalGenerator:
     """Samples from any causal model, up to `batch_rows` replies at a time; `autocast` is a dtype to compute in."""
-
-    capabilities = Capabilities(token_ids=True, logprobs=True)
 
     def __init__(
         self, model, tokenizer, batch_rows: int = 64, decoder: Decoder | None = None,

@@ -21,7 +21,7 @@ from lmgym.generation.http_connections import (
     parse_address,
     parse_retry_after,
 )
-from lmgym.generation.protocol import Capabilities, Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
@@ -71,8 +71,6 @@ class ServedGenerator:
     The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
     address, and for one to which the key would travel unencrypted.
     """
-
-    capabilities = Capabilities()
 
     def __init__(
         self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,

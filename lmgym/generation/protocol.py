@@ -1,7 +1,7 @@
 """The interface of generators (a local model, a server, a script, best-of-n) and the settings of sampling.
 
-A `Generator` replies to conversations. One whose `capabilities.token_ids` is true is a `TokenGenerator` too, whose
-completions have the sampler's log-probabilities, which reinforcement learning needs.
+A `Generator` replies to conversations. A `TokenGenerator` takes and returns token ids, with the sampler's
+log-probabilities, as reinforcement learning needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,11 +71,6 @@ class Sampling:
         first = f"temperature {self.temperature:g}" if self.temperature else "greedy"
         return ", ".join([first, *(f"{name} {getattr(self, name):g}" for name, used in in_use.items() if used)])
 
-    @property
-    def truncates(self) -> bool:
-        """True if the sampled distribution differs from the model's at this temperature."""
-        return self.top_k > 0 or self.top_p < 1 or self.repetition_penalty != 1
-
     def find_stop(self, text: str) -> int | None:
         """Index in the text of the first stop string; None if there is none."""
         return min((index for stop in self.stop if (index := text.find(stop)) >= 0), default=None)
@@ -97,21 +92,8 @@ class Completion:
     """number of tokens generated"""
 
 
-@dataclass(frozen=True)
-class Capabilities:
-    """Outputs of a backend beside text; code that needs more refuses early."""
-
-    token_ids: bool = False
-    logprobs: bool = False
-
-
 class Generator(Protocol):
     """A source of replies."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Outputs beside text."""
-        ...
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
@@ -167,7 +149,6 @@ class ScriptedGenerator:
     """Replies by a function of (conversation, random generator), or drawn from a list; for tests and baselines."""
 
     script: Callable[[Conversation, np.random.Generator], str] | Sequence[str]
-    capabilities: Capabilities = Capabilities()
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None

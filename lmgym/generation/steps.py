@@ -9,7 +9,7 @@ Design decisions:
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -21,33 +21,16 @@ from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.prefixes import Prefix
 
-KEEP_SHARE = 0.75
+KEEP_SHARE = 0.75  # ended rows are dropped once fewer than this share are open; dropping copies the cache
 GRAPHED_KEEP_SHARE = 0.5  # lower, since a smaller batch needs a new graph
 GRAPH_STEPS = 16  # fewer do not pay for a capture, which costs about three steps
 
 
-class Steps(Protocol):
-    """The forward of R = P * n rows, one token a step."""
-
-    keep_share: float
-    """rows that have ended are dropped once fewer than this share are open; dropping copies the cache"""
-
-    @property
-    def replies(self) -> int:
-        """n, the rows of each prompt."""
-        ...
-
-    def advance(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits [R, vocabulary] after one more token [R] a row."""
-        ...
-
-    def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
-        """Keep only these prompts and rows, in this order; each prompt has the same number of rows."""
-        ...
-
-
 class PackedSteps:
-    """Steps of a packed decoder with our cache; on a GPU a CUDA graph, if enough steps are left to pay for it."""
+    """Steps of a packed decoder with our cache; on a GPU a CUDA graph, if enough steps are left to pay for it.
+
+    There are R = P * n rows: n replies to each of P prompts.
+    """
 
     def __init__(self, decoder: Decoder, cache: Cache, room: int) -> None:
         self.decoder, self.cache, self.room = decoder, cache, room
@@ -57,12 +40,12 @@ class PackedSteps:
 
     @property
     def replies(self) -> int:
-        """See `Steps`."""
+        """n."""
         return self.cache.replies
 
     @torch.inference_mode()
     def advance(self, ids: torch.Tensor) -> torch.Tensor:
-        """See `Steps`. With a graph, the next call overwrites the logits."""
+        """Logits [R, vocabulary] after one more token [R] a row. With a graph, the next call overwrites them."""
         cache = self.cache
         if self._graph is None and self.graphs and self.room - cache.length >= GRAPH_STEPS:
             self._graph = _Graph(self.decoder, cache)
@@ -75,7 +58,7 @@ class PackedSteps:
         return logits
 
     def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
-        """See `Steps`."""
+        """Keep only these prompts and rows, in this order; each prompt has the same number of rows."""
         self._graph = None  # captured for another number of rows
         self.cache.keep(prompts, rows)
 
@@ -110,13 +93,16 @@ class PaddedSteps:
 
     @torch.inference_mode()
     def advance(self, ids: torch.Tensor) -> torch.Tensor:
-        """See `Steps`."""
+        """Logits [R, vocabulary] after one more token [R] a row."""
         return self.model(input_ids=ids[:, None], use_cache=True, **{self.name: self.cache}).logits[:, -1]
 
     def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
-        """See `Steps`."""
+        """Keep only these prompts and rows, in this order; each prompt has the same number of rows."""
         self.cache.reorder_cache(rows)
         self.replies = len(rows) // len(prompts)
+
+
+Steps = PackedSteps | PaddedSteps
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
-from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.generation.protocol import Completion, Generator, Progress, Sampling
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, reply_text
 
@@ -63,16 +63,14 @@ def _share_ties(proxy: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArra
 
 @dataclass(frozen=True)
 class BestOfN:
-    """A generator that samples n replies from another and returns the one with the highest score."""
+    """A generator that samples n replies from another and returns the one with the highest score.
+
+    Log-probabilities are the sampler's, not those of best-of-n.
+    """
 
     generator: Generator
     scorer: Scorer
     n: int
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The generator's; log-probabilities are the sampler's, not those of best-of-n."""
-        return self.generator.capabilities
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None

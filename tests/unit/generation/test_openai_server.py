@@ -16,7 +16,7 @@ from lmgym.errors import InputError
 from lmgym.generation import openai_server
 from lmgym.generation.http_connections import MAX_RETRY_AFTER, Connections, parse_retry_after
 from lmgym.generation.openai_server import SEED_STEP, ServedGenerator, ServerError
-from lmgym.generation.protocol import Capabilities, Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
@@ -53,7 +53,6 @@ def test_a_chat_is_sent_as_messages_and_n_replies_come_from_one_request(serve) -
     replies = generator.reply([HELLO, OTHER], 3, Sampling(max_new_tokens=9, temperature=0.7, top_p=0.9, seed=5))
     assert texts(replies) == [[f"5.{i} to hello" for i in range(3)], [f"6.{i} to other" for i in range(3)]]
     assert {reply.finish_reason for some in replies for reply in some} == {"eos"}
-    assert generator.capabilities == Capabilities(token_ids=False, logprobs=False)
     first, second = sorted(server.requests, key=lambda row: row["body"]["seed"])
     assert first["path"] == second["path"] == "/v1/chat/completions"
     assert first["authorization"] is None
