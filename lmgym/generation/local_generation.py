@@ -32,13 +32,13 @@ CACHE_GIB = 2.0  # of a batch on a CPU; a constant, since batches must not depen
 
 @final
 class LocalGenerator:
-    """Samples from any causal model, up to `batch_rows` replies at a time; `autocast` is a dtype to compute in."""
+    """Samples from any causal model, `generation_batch_size` replies at a time; `autocast` is a dtype to compute in."""
 
     def __init__(
-        self, model, tokenizer, batch_rows: int = 64, decoder: Decoder | None = None,
+        self, model, tokenizer, generation_batch_size: int = 64, decoder: Decoder | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.tokenizer, self.batch_rows = model, tokenizer, batch_rows
+        self.model, self.tokenizer, self.generation_batch_size = model, tokenizer, generation_batch_size
         self.autocast = autocast
         self.decoder = Decoder(model) if decoder is None else decoder
         self.prefix = Prefix(self.decoder)
@@ -90,7 +90,7 @@ class LocalGenerator:
 
     def _batch_size(self, longest: int, n: int, room: int) -> int:
         """Prompts of up to `longest` tokens in a batch; on a CPU their cache takes at most CACHE_GIB."""
-        size = max(1, self.batch_rows // n)
+        size = max(1, self.generation_batch_size // n)
         if self.decoder.device.type != "cpu":
             return size
         bytes_a_token = max(1, 4 * cached_numbers(self.model.config))  # fp32

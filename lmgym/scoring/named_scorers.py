@@ -3,17 +3,17 @@
 The path `world:SEED` stands for the hidden utility of that simulated world, for users of average taste.
 """
 
+import math
 import re
 from typing import TYPE_CHECKING, Literal
 
-from lmgym.errors import MOST_SEED, InputError, one_line, shown
+from lmgym.errors import MOST_SCORE, MOST_SEED, InputError, one_line, shown
 
 if TYPE_CHECKING:
     import torch
 
-    from lmgym.scoring.protocol import Scorer  # imports torch and transformers
+    from lmgym.scoring.protocol import Scorer
     from lmgym.world.world import World
-
 
 Precision = Literal["auto", "bf16", "fp32"]
 WORLD = re.compile("world:([0-9]{1,10})")
@@ -84,3 +84,21 @@ def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[
 
     with without_sharded_load():
         return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
+
+
+def read_weights(weights: str | None, scorers: str) -> dict[str, float]:
+    """Weights by scorer, 1 by default. Raises InputError for anything but `name=NUMBER`."""
+    names = [part.partition("=")[0].strip() for part in scorers.split(",") if part.strip()]
+    given: dict[str, float] = {}
+    for part in filter(str.strip, (weights or "").split(",")):
+        name, _, number = part.partition("=")
+        try:
+            given[name.strip()] = weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not abs(weight) <= MOST_SCORE:
+            needed = f"name=NUMBER, comma-separated, each at most {MOST_SCORE:,.0f} in size"
+            raise InputError(f"--weights {shown(weights)}: found {shown(number)}; needed: {needed}")
+    if unknown := given.keys() - set(names):
+        raise InputError(f"--weights names {one_line(', '.join(sorted(unknown)))}; the scorers are {', '.join(names)}")
+    return {name: given.get(name, 1.0) for name in names}

@@ -25,12 +25,13 @@ from launching import ROOT, flags, launch, read_lines, read_metrics, run
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from lmgym.models.critics import VALUE_HEAD
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
-from ppo.actor_critic import VALUE_HEAD, ActorCritic
+from ppo.actor_critic import ActorCritic
 from reward_models.pairwise import PairTask
 from sft.tasks import CHAT
 
@@ -163,7 +164,7 @@ def test_ppo_with_frozen_layers_learns_packed_as_padded_and_its_folder_is_the_po
     packed, padded = ran("ppo", family), ran("ppo", family, padded=True)
     assert_laid(packed, padded, family)
     metrics = read_metrics(packed.folder)
-    assert max(metrics["policy/sampler_gap"].values()) < 1e-4, "the sampler is not the policy that learns"
+    assert max(metrics["rollout/logprob_mismatch"].values()) < 1e-4, "the sampler is not the policy that learns"
     model, before = causal(packed.folder / "model"), weights(policy(family_folder(family)))
     after = weights(model)
     assert_same_updates(after, weights(causal(padded.folder / "model")), before)
@@ -276,5 +277,5 @@ def test_two_ranks_under_zero_2_and_3_learn_what_plain_python_does(
     for config in ("zero2.json", "zero3.json"):
         found = launched(stage, family, config, **replay)
         assert_same_updates(*map(weights, (load(found / "model"), load(wanted / "model"), start)))
-        losses = "losses/policy_loss" if stage == "ppo" else "train/loss"
+        losses = "loss/policy" if stage == "ppo" else "train/loss"
         assert read_metrics(found)[losses] == pytest.approx(read_metrics(wanted)[losses], abs=BAR)
