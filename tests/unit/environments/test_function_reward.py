@@ -374,7 +374,7 @@ def test_the_run_stops_if_more_than_the_allowed_share_of_rewards_failed() -> Non
     stop_if_too_many_failed(1, 10, 0.1, "x")
     stop_if_too_many_failed(0, 10, 0.0, "x")
     stop_if_too_many_failed(0, 0, 0.0, "x")
-    with pytest.raises(RunStopped, match=r"2 of 10 rewards could not be had.*one of them: gave nan") as stopped:
+    with pytest.raises(RunStopped, match=r"2 of 10 rewards failed, .*one of them: gave nan") as stopped:
         stop_if_too_many_failed(2, 10, 0.1, "gave nan")
     assert (stopped.value.outcome, stopped.value.exit_code) == ("rewards_failed", 69)
     with pytest.raises(RunStopped):

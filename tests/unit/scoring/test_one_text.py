@@ -17,7 +17,7 @@ from lmgym.scoring.ranking import score_replies
 from lmgym.scoring.retries import RetryPolicy
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, messages
-from ppo.evaluation import watch
+from ppo.evaluation import monitor
 from reward_models.data import tokenize_pairs
 from sft.conversations import read_chat
 from sft.tokenization import tokenize_chats
@@ -64,7 +64,7 @@ def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScor
     sample = Sample(ScoreRequest("policy", PROMPT, said, {}), "", completion)
     ScorerReward({"a": scorer}, {"a": 1.0}).rewards([sample])
     episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
-    watch(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
+    monitor(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())
     score_replies({"a": scorer}, PROMPT, [REPLY])
     assert seen == [trained] * 5

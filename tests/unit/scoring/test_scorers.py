@@ -291,10 +291,10 @@ def test_the_head_of_a_scorer_in_bf16_is_that_of_the_folder(family: str, scorer_
 
 def test_ppo_and_sft_load_scorers_as_their_flag_says(scorer_folders) -> None:
     words = f"a={scorer_folders['llama']}"
-    reward_function, watched = load_scorer_reward(
-        RewardConfig(scorers=words, watched=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
+    reward_function, monitors = load_scorer_reward(
+        RewardConfig(scorers=words, monitor_scorers=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
     )
-    for scorer in (*reward_function.scorers.values(), *watched.values(), *load_on_main_rank(words, "bf16").values()):
+    for scorer in (*reward_function.scorers.values(), *monitors.values(), *load_on_main_rank(words, "bf16").values()):
         assert next(scorer.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
     [plain] = load_scorer_reward(RewardConfig(scorers=words))[0].scorers.values()
     assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
