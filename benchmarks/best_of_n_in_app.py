@@ -70,7 +70,7 @@ def estimate(world: World, policy: str, scorer: str, design: Design) -> dict:
     gold = world.utility(owners, texts).reshape(-1, POOL)
     values = {}
     for kind, words in scorers_of(scorer).items():
-        proxy = load_scorer(words, world).score(owners, texts).numpy().reshape(-1, POOL)
+        proxy = np.asarray(load_scorer(words, world).score(owners, texts)).reshape(-1, POOL)
         for n in (1, *SIZES):
             each = best_of_n_values(proxy, gold, n)
             mean, reach = each.mean(), 1.96 * each.std(ddof=1) / math.sqrt(len(each))

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
+from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
-from lmgym.environments.rollout_engine import Episode
-from lmgym.environments.scorer_reward import ask_scorer
+from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.run import Run
-from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
+from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
@@ -91,7 +91,7 @@ def replies_to_show(
     If the model's generation config has settings, its users sample with these: SHOWN replies are sampled so. Otherwise
     they are the evaluation's `rows`.
     """
-    own, source = own_sampling(generator.model.generation_config, sampling)
+    own, source = sampling_from_config(generator.model.generation_config, sampling)
     if str(own) == str(sampling):
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
@@ -160,7 +160,7 @@ def _call_metric(
         answer = call_function(metric, steps, tokenizer, columns)
         return [{name: float(np.mean(value)) for name, value in answer.items()}]
 
-    return ask(call, 1, lambda answer, _: answer, retries)
+    return call_with_retries(call, 1, lambda answer, _: answer, retries)
 
 
 def _metric_sums(answers: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:
@@ -185,7 +185,7 @@ def monitor(
         return {name: [] for name in setup.monitors}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: ask_scorer(scorer, prompts, replies, retries) for name, scorer in setup.monitors.items()}
+    return {name: score_with_retries(scorer, prompts, replies, retries) for name, scorer in setup.monitors.items()}
 
 
 def table_rows(

@@ -11,8 +11,8 @@ import torch
 
 from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
-from lmgym.environments.rollout_engine import Episode
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts

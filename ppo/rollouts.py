@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from lmgym.distributed.ranks import max_over_ranks, raise_on_all_ranks
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import RewardFunction, Task
-from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.packed_rows import PackedRows, pack_rows

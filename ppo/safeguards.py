@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks
-from lmgym.environments.rollout_engine import Episode
+from lmgym.environments.episodes import Episode
 from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run

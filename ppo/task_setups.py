@@ -19,7 +19,7 @@ from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
-from lmgym.scoring.scorers import Scorer
+from lmgym.scoring.protocol import Scorer
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig

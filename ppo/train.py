@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from lmgym.distributed.ranks import all_gather_objects, rank, stop_distributed, sum_over_ranks, world_size
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Sample, SampleReward, Task
-from lmgym.environments.rollout_engine import Episode
 from lmgym.environments.scorer_reward import ScorerReward, reference_moments, text_counts, to_moments
 from lmgym.errors import InputError
 from lmgym.runs.run import Run

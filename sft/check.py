@@ -14,7 +14,7 @@ from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.scoring.named_scorers import load_on_main_rank
-from lmgym.scoring.scorers import Scorer
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts
 from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
 from sft.config import SftConfig

@@ -12,10 +12,10 @@ from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.deepspeed_engine import whole_weights
 from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks, world_size
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.policies import PolicyModel, merged_copy
-from lmgym.scoring.scorers import Scorer
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.objectives import Objective
 from lmgym.training.probes import Report
@@ -85,7 +85,7 @@ class SamplePrompt:
 
 def sampling_of(settings: SamplesConfig, generation_config: Any, seed: int) -> tuple[Sampling, str]:
     """(sampling of the fixed prompts, its source in words: flags, the model's generation_config.json, or defaults)."""
-    sampling, source = own_sampling(generation_config, Sampling(settings.sample_tokens, seed=seed))
+    sampling, source = sampling_from_config(generation_config, Sampling(settings.sample_tokens, seed=seed))
     temperature, top_p = settings.temperature, settings.top_p
     flags = ["--temperature"] * (temperature is not None) + ["--top_p"] * (top_p is not None)
     sampling = replace(

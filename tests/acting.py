@@ -1,10 +1,11 @@
-"""A policy that follows a script and a judge with an opinion, which remember what they saw; and a chat for them."""
+"""A scripted policy and a fake reward function, which record their input, and an environment for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
-from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.small_models import train_tokenizer
 from lmgym.text import Conversation, Turn, tokenize_texts
@@ -14,7 +15,7 @@ TOKENIZER = train_tokenizer(["hello there, how are you? fine thanks. one two thr
 
 @dataclass
 class Scripted:
-    """A policy whose reply is a function of (prompt's text, seed)."""
+    """A policy whose reply is a function of (prompt text, seed)."""
 
     script: Callable[[str, int], str] = lambda text, seed: "fine"
     max_length: int = 256
@@ -36,19 +37,19 @@ class Scripted:
 
 @dataclass
 class FakeReward:
-    """Gives what a function of the sample says."""
+    """Rewards by a function of the sample."""
 
-    opinion: Callable[[Sample], SampleReward] = lambda sample: SampleReward(1.0)
+    reward: Callable[[Sample], SampleReward] = lambda sample: SampleReward(1.0)
     calls: list[list[Sample]] = field(default_factory=list)
 
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         self.calls.append(list(samples))
-        return [self.opinion(sample) for sample in samples]
+        return [self.reward(sample) for sample in samples]
 
 
 @dataclass
 class Chat:
-    """So many turns with one agent; each reply is in the next prompt. Its reward is the number of the turn."""
+    """`turns` turns with one agent; each reply is in the next prompt. The reward is the number of the turn."""
 
     turns: int
     truncates: bool = False
@@ -81,7 +82,7 @@ class Chat:
 
 
 def play(environments: Sequence, generator=None, reward_function=None, **settings) -> list[Episode]:
-    """Each with a topic and a seed of its number."""
+    """Episodes of the environments, by default with a topic and a seed for each."""
     tasks = settings.pop("tasks", [{"topic": f"hello {i}"} for i in range(len(environments))])
     seeds = settings.pop("seeds", list(range(len(environments))))
     sampling = settings.pop("sampling", Sampling(max_new_tokens=16))

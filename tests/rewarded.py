@@ -18,4 +18,4 @@ def chats(*texts: str) -> list[Sample]:
 
 
 def rewards_of(rewards: Sequence[SampleReward]) -> list[Any]:
-    return [one.reward for one in rewards]
+    return [result.reward for result in rewards]

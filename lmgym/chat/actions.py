@@ -16,7 +16,7 @@ from lmgym.chat.records import load as read_session
 from lmgym.chat.session import ChatSession, checked_count, readable
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
 from lmgym.generation.protocol import Progress
-from lmgym.scoring.judging import agreement, described, ranks
+from lmgym.scoring.ranking import agreement, describe_weights, ranks
 
 VIEWS = ("scores", "ranks", "z")
 LONGEST_SETTINGS = 10_000  # characters behind %set and %blend
@@ -102,7 +102,7 @@ def select(talk: Talk, words: str, progress: Progress | None) -> Shown:
 def blend(talk: Talk, words: str, progress: Progress | None) -> Shown:
     weights = {name: number(value, f"{name}=1") for name, value in assignments(words, "%blend rm_a=1 rm_b=.5")}
     talk.session.blend(weights)
-    return Shown(f"{described(weights)}, of scores standardised within a turn, selects from the next turn on")
+    return Shown(f"{describe_weights(weights)}, of scores standardised within a turn, selects from the next turn on")
 
 
 def retry(talk: Talk, words: str, progress: Progress | None) -> Shown:

@@ -12,7 +12,8 @@ from typing import IO
 from lmgym.chat.loading import Experiment
 from lmgym.console import bear_any_text, say
 from lmgym.errors import MOST_STEPS, count_bound, refuse_out_of_bounds
-from lmgym.scoring.judging import Judge, ask
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import score_replies
 from lmgym.text import Conversation, from_transcript
 
 SAMPLES = (
@@ -39,15 +40,15 @@ class Step:
     """why a scorer has none"""
 
 
-def walk(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> Iterator[Step]:
+def walk(judges: Mapping[str, Scorer], conversations: Sequence[Conversation]) -> Iterator[Step]:
     """A step for each line of a user that answers a bot."""
     for number, conversation in enumerate(conversations, 1):
         turns = conversation.turns
         for end in range(1, len(turns)):
             if turns[end].speaker != "user" or turns[end - 1].speaker != "bot":
                 continue
-            after = ask(judges, replace(conversation, turns=turns[: end + 1]), [""])
-            before = ask(judges, replace(conversation, turns=turns[:end]), [""])
+            after = score_replies(judges, replace(conversation, turns=turns[: end + 1]), [""])
+            before = score_replies(judges, replace(conversation, turns=turns[:end]), [""])
             yield Step(
                 number, end + 1, turns[end - 1].text, turns[end].text,
                 {name: column[0] for name, column in after.scores.items()},

@@ -11,7 +11,8 @@ from hashlib import blake2b
 from types import NoneType
 from typing import Any
 
-from lmgym.scoring.judging import Judge, ask, ranks
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import ranks, score_replies
 from lmgym.text import Conversation, Turn, from_messages, messages
 
 HUMAN_WORDS = ("written", "tie", "rejected")
@@ -231,10 +232,10 @@ class Why:
         return None if self.score is None or self.empty is None else self.score - self.empty
 
 
-def explain(judges: Mapping[str, Judge], exchange: Exchange, place: int) -> list[Why]:
+def explain(judges: Mapping[str, Scorer], exchange: Exchange, place: int) -> list[Why]:
     """Each scorer's score of a candidate and of an empty reply in its place."""
     reply = exchange.candidates[place].text
-    opinions = ask(judges, exchange.prompt, [reply, ""])
+    opinions = score_replies(judges, exchange.prompt, [reply, ""])
     rows = []
     for name, judge in judges.items():
         score, empty = opinions.scores[name]

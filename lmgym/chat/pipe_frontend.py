@@ -10,7 +10,7 @@ from lmgym.chat.commands import LEAVE, respond
 from lmgym.chat.exchanges import Exchange
 from lmgym.chat.screen import make_console, progress_on, show
 from lmgym.console import say
-from lmgym.scoring.judging import ranks
+from lmgym.scoring.ranking import ranks
 
 
 def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from lmgym.chat.actions import Shown, Talk
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.console import CleanConsole, clean, clean_line, printed_line
-from lmgym.scoring.judging import ranks, standardise
+from lmgym.scoring.ranking import ranks, standardise
 
 LEAST_REPLY, SQUEEZED_REPLY, MOST_SHOWN, LONGEST_NAME = 24, 8, 2000, 16
 """columns that a reply needs at least, and beside the one scorer that decides, characters of a reply that are shown,

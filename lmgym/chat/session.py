@@ -21,7 +21,8 @@ from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.context_fitting import reply_within
 from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
 from lmgym.runs.record import timestamp
-from lmgym.scoring.judging import Judge, ask, choose, described
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import describe_weights, score_replies, select_best
 from lmgym.text import Conversation, Turn, messages
 
 MOST_REPLIES = 1024
@@ -41,7 +42,7 @@ class ChatSession:
     def __init__(
         self,
         generator: Generator,
-        judges: Mapping[str, Judge],
+        judges: Mapping[str, Scorer],
         select: str,
         best_of: int = 6,
         sampling: Sampling | None = None,
@@ -210,7 +211,7 @@ class ChatSession:
     @property
     def selects(self) -> str:
         """Who decides."""
-        return described(self.weights)
+        return describe_weights(self.weights)
 
     # --- files
 
@@ -273,7 +274,7 @@ class ChatSession:
     def _judge(self, exchange: Exchange, hides: bool) -> None:
         """Asks every scorer about every candidate, and selects, or hides all that and shuffles."""
         texts = [candidate.text for candidate in exchange.candidates]
-        opinions = ask(self.judges, exchange.prompt, texts)
+        opinions = score_replies(self.judges, exchange.prompt, texts)
         scores = [{name: column[i] for name, column in opinions.scores.items()} for i in range(len(texts))]
         judged = [replace(c, scores=s) for c, s in zip(exchange.candidates, scores, strict=True)]
         exchange.failed = opinions.failed
@@ -286,7 +287,7 @@ class ChatSession:
         self._choose(exchange)
 
     def _choose(self, exchange: Exchange) -> None:
-        exchange.selected, exchange.selected_by = choose(exchange.columns, self.weights)
+        exchange.selected, exchange.selected_by = select_best(exchange.columns, self.weights)
         if exchange.selected_by != self.selects and exchange.failed:
             exchange.notes.append(f"{self.selects} did not decide, since a scorer failed: {exchange.selected_by} did")
 

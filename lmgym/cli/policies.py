@@ -10,7 +10,8 @@ from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.named_scorers import hidden_utility
 from lmgym.scoring.named_scorers import load_scorer as load_named
-from lmgym.scoring.scorers import RandomScorer, Scorer
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.world.app import OneLine
 from lmgym.world.world import World
 

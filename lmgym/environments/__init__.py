@@ -1,4 +1,4 @@
-"""Where episodes come from: the Environment protocol, scored chat, games, the rollout engine.
+"""Environments: the protocol, scored chat, games, reward functions, and the rollout engine that plays episodes.
 
 May import scoring and what is below it.
 """

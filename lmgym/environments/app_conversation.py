@@ -1,11 +1,11 @@
-"""A conversation of the app: one of its users talks to the policy, and what the user does is the reward.
+"""A conversation of the simulated app: a user talks to the policy, and the user's behaviour is the reward.
 
 Design decisions:
-- The users, their words, what a reply is worth to them and what they do about it are those of `deploy` (`app.py`), by
-  the same functions and the same streams of chance: (world, population, user, day) decides all that a user brings. The
-  episode's seed is the day, so a user has as many conversations as there are seeds.
-- The reward is what an app sees, and not the hidden utility: a message that the user goes on with. Over an episode it
-  sums to the conversation's length, less the message that opened it.
+- Users, their messages, the utility of replies and reactions to them are those of `deploy` (`app.py`), by the same
+  functions and the same random streams: (world, population, user, day) determines everything a user brings. The
+  episode's seed is the day, so a user has one conversation a seed.
+- The reward is what an app observes rather than the hidden utility: 1 for each further message of the user. Over an
+  episode it sums to the conversation's length, less its first message.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ from lmgym.world.streams import Population
 from lmgym.world.users import Reaction
 from lmgym.world.world import Chat, World, open_chat, say
 
-SEEDS = 1 << 35  # days that a user's stream of words has room for
+SEEDS = 1 << 35  # days in a user's stream of messages
 
 
 @final
 class AppConversation:
     """One conversation with a user of a population (`streams.draw_population`); the task is {"user": its number}.
 
-    The user goes on (reward 1), asks for another reply to the same message (`retry_reward`), does not see the reply
-    (0), or leaves (0, or `retry_reward` where the last thing asked for was another reply): then the episode is
-    terminated. It is truncated after `max_replies` replies. `info`: mean hidden utility of the replies, messages that
-    the user wrote, retries.
+    The user writes another message (reward 1), requests another reply to the same message (`retry_reward`), does not
+    see the reply (0), or leaves (0, or `retry_reward` after a request for another reply), which terminates the episode.
+    It is truncated after `max_replies` replies. `info`: mean hidden utility of the replies, messages of the user,
+    retries.
     """
 
     def __init__(
@@ -43,60 +43,61 @@ class AppConversation:
         self.world, self.population = world, population
         self.max_replies, self.retry_reward = max_replies, retry_reward
         self.day, self.retries = 0, 0
-        self.worth: list[float] = []
+        self.utilities: list[float] = []
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        """The user's first message. Raises InputError for a user who is not of the population."""
-        self.who = self._place(task.get("user"))
-        self.user = self.population.users.take(self.who)
-        self.day, self.retries, self.worth = seed % SEEDS, 0, []
-        place = int(self.who[0])
-        words = self.population.words(place, self.day, 0)
-        self.chat: Chat = open_chat(self.world, words, self.population.users, place)
+        """The user's first message. Raises InputError for a user that is not in the population."""
+        self.row = self._find_user(task.get("user"))
+        self.user = self.population.users.take(self.row)
+        self.day, self.retries, self.utilities = seed % SEEDS, 0, []
+        row = int(self.row[0])
+        words = self.population.words(row, self.day, 0)
+        self.chat: Chat = open_chat(self.world, words, self.population.users, row)
         return self._shown()
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
-        """What the user does about a reply."""
+        """The user's reaction to a reply."""
         reply = one_line(actions[POLICY])
-        did = self._reaction(reply)
+        reaction = self._reaction(reply)
         reward = 0.0
-        if did.retried[0]:
+        if reaction.retried[0]:
             reward, self.retries = self.retry_reward, self.retries + 1
-        if did.retried[0] or not did.shown[0]:
+        if reaction.retried[0] or not reaction.shown[0]:
             self.chat.attempts += 1
-        elif not did.ended[0]:
+        elif not reaction.ended[0]:
             reward = 1.0
-            self._go_on(reply)
-        ended = bool(did.ended[0])
-        info = {"utility": float(np.mean(self.worth)), "length": self.chat.messages, "retries": self.retries}
+            self._continue(reply)
+        ended = bool(reaction.ended[0])
+        info = {"utility": float(np.mean(self.utilities)), "length": self.chat.messages, "retries": self.retries}
         return StepResult(
             {} if ended else self._shown(),
             {POLICY: reward},
             terminated=ended,
-            truncated=not ended and len(self.worth) >= self.max_replies,
+            truncated=not ended and len(self.utilities) >= self.max_replies,
             info=info,
         )
 
-    def _place(self, number: object) -> np.ndarray:
+    def _find_user(self, number: object) -> np.ndarray:
+        """[1] the row of the user in the population."""
         numbers = self.population.numbers
-        places = np.flatnonzero(numbers == number)
-        if len(places) != 1:
+        rows = np.flatnonzero(numbers == number)
+        if len(rows) != 1:
             raise InputError(
                 f"a task has user={number!r}; needed: a number of the population's {len(numbers)} users, from "
                 f"{numbers[0]} to {numbers[-1]}"
             )
-        return places
+        return rows
 
     def _reaction(self, reply: str) -> Reaction:
         chat, day = self.chat, np.array([self.day])
-        worth = self.world.utility([chat.conversation], [reply], self.user)
-        self.worth.append(float(worth[0]))
+        utility = self.world.utility([chat.conversation], [reply], self.user)
+        self.utilities.append(float(utility[0]))
         messages, attempts = np.array([chat.messages]), np.array([chat.attempts])
-        chance = self.population.moments("reaction", self.who, day, messages, attempts)
-        return behaviour.react(chance, self.user, worth, messages, attempts, self.world.noise)
+        randomness = self.population.moments("reaction", self.row, day, messages, attempts)
+        return behaviour.react(randomness, self.user, utility, messages, attempts, self.world.noise)
 
-    def _go_on(self, reply: str) -> None:
-        """The reply joins the conversation, and the user's next message follows."""
+    def _continue(self, reply: str) -> None:
+        """Append the reply and the user's next message to the conversation."""
         chat = self.chat
         chat.turns.append(Turn("bot", reply))
         words = self.population.words(chat.user, self.day, chat.messages + 1)

@@ -1,4 +1,4 @@
-"""Gymnasium's Blackjack-v1 in words: how an environment that knows nothing of text becomes one of ours.
+"""Gymnasium's Blackjack-v1 as text: an example of adapting an environment that knows no text.
 
 Gymnasium is an extra: `pip install 'lmgym[gym]'`.
 """
@@ -16,11 +16,11 @@ MOVES = {"stick": 0, "hit": 1}
 
 @final
 class Blackjack:
-    """A hand of Blackjack-v1 with its rewards: 1 won, 0 drawn, -1 lost. The task is not looked at; the seed deals.
+    """A hand of Blackjack-v1 with its rewards: 1 won, 0 drawn, -1 lost. The seed deals; the task is ignored.
 
-    The reply must have just one of the words hit and stick; any other is an illegal move, which earns
-    `illegal_reward` and leaves the hand as it is. Truncated after `max_moves` moves, illegal ones too. `info`: illegal
-    moves.
+    The reply must contain exactly one of the words hit and stick; any other is an illegal move, which earns
+    `illegal_reward` and leaves the hand unchanged. Truncated after `max_moves` moves, including illegal ones. `info`:
+    illegal moves.
     """
 
     def __init__(self, max_moves: int = 12, illegal_reward: float = -1.0) -> None:
@@ -29,20 +29,20 @@ class Blackjack:
         try:
             import gymnasium
         except ImportError as error:
-            raise InputError("Blackjack needs gymnasium, which is not here: pip install 'lmgym[gym]'") from error
+            raise InputError("Blackjack needs gymnasium, which is not installed: pip install 'lmgym[gym]'") from error
         self.table = gymnasium.make("Blackjack-v1")
         self.max_moves, self.illegal_reward = max_moves, illegal_reward
         self.moves, self.illegal = 0, 0
         self.hand = (0, 0, 0)
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        """Deals."""
+        """Deal a hand."""
         self.hand, _ = self.table.reset(seed=seed)
         self.moves, self.illegal = 0, 0
         return self._shown()
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
-        """Takes a card or ends the hand."""
+        """Draw a card or end the hand."""
         self.moves += 1
         move, terminated, truncated = _move(actions[POLICY]), False, False
         if move is None:
@@ -64,5 +64,5 @@ class Blackjack:
 
 def _move(reply: str) -> int | None:
     """Blackjack-v1's action; None for a reply with neither word, or both."""
-    said = MOVES.keys() & set(re.findall("[a-z]+", reply.lower()))
-    return MOVES[said.pop()] if len(said) == 1 else None
+    moves = MOVES.keys() & set(re.findall("[a-z]+", reply.lower()))
+    return MOVES[moves.pop()] if len(moves) == 1 else None

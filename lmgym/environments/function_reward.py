@@ -1,31 +1,28 @@
-"""Rewards by a Python function with trlx's signature.
-
-A failed reward is None, never 0 (lmgym/scoring/retries.py).
-"""
+"""Rewards by a Python function with trlx's signature. A failed reward is None, never 0 (lmgym/scoring/retries.py)."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from lmgym.environments.episodes import Step
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion
-from lmgym.scoring.retries import RetryPolicy, Reward, ask, read_number
+from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
 
-GIVEN = ("samples", "prompts", "outputs", "tokenizer")
+ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # passed only to functions with a parameter of this name
 _SIGNATURE = "reward_fn(samples, prompts, outputs, tokenizer, **columns)"
 
 
 @dataclass(frozen=True)
 class FunctionReward:
-    """trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`, all by keyword, as a reward_function.
+    """A reward function in Python: trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`.
 
-    `samples` are prompts with outputs; columns are the tasks', a list each, None where a task has none of that name.
-    A function with a parameter `output_ids` is given the sampled ids too, a list a sample, an eos included where it was
-    sampled. It gives a number a sample, or a list with a number for each of these ids. Raises InputError for a function
-    that cannot be called so.
+    All arguments are passed by keyword. `samples` are prompts with outputs; columns are those of the tasks, a list
+    each, with None for a task that lacks one. A function with a parameter `output_ids` also gets the sampled ids, a
+    list a sample, including an eos if one was sampled. It returns a number a sample, or a list with a number for each
+    of these ids. Raises InputError for a function that cannot be called so.
     """
 
     function: Callable[..., Any]
@@ -39,18 +36,20 @@ class FunctionReward:
         self._bind((), whole=False)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raises InputError where the function cannot be given columns of these names, or asks for others."""
+        """Raises InputError if the function does not accept columns of these names, or requires others."""
         self._bind(columns, whole=True)
 
     def _bind(self, columns: Iterable[str], whole: bool) -> None:
+        """Bind the arguments to the function's parameters, all of which must be given if `whole`."""
         if not callable(self.function) or inspect.iscoroutinefunction(self.function):
             raise InputError(f"the reward is {self.function!r}; needed: a plain function, {_SIGNATURE}")
-        given = (*GIVEN, OUTPUT_IDS) if _asks_for_ids(self.function) else GIVEN
-        names = [*given, *columns]
-        if taken := sorted(set(given) & set(names[len(given) :])):
+        arguments = (*ARGUMENTS, OUTPUT_IDS) if _takes_ids(self.function) else ARGUMENTS
+        columns = list(columns)
+        if taken := sorted(set(arguments) & set(columns)):
             raise InputError(
                 f"the data has columns named {taken}, which a reward function is given anyway; rename them"
             )
+        names = [*arguments, *columns]
         try:
             signature = inspect.signature(self.function)
             (signature.bind if whole else signature.bind_partial)(**dict.fromkeys(names))
@@ -59,54 +58,44 @@ class FunctionReward:
                 f"the reward function cannot be called with {names}: {error}; needed: {_SIGNATURE}"
             ) from error
         except ValueError:
-            return  # a builtin that does not tell its parameters
+            return  # a builtin without a signature
 
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
-        """One reward a sample, in their order."""
+        """One reward a sample, in order."""
         names = list(dict.fromkeys(name for sample in samples for name in sample.request.columns))
 
-        def call(places: Sequence[int]) -> Any:
-            chosen = [samples[place] for place in places]
-            columns = {name: [one.request.columns.get(name) for one in chosen] for name in names}
+        def call(indices: Sequence[int]) -> Any:
+            chosen = [samples[i] for i in indices]
+            columns = {name: [sample.request.columns.get(name) for sample in chosen] for name in names}
             return call_function(self.function, chosen, self.tokenizer, columns)
 
-        def read(answer: Any, place: int) -> Reward:
-            return _read_reward(answer, len(samples[place].completion.ids))
+        def parse(answer: Any, index: int) -> Reward:
+            return _read_reward(answer, len(samples[index].completion.ids))
 
-        found = ask(call, len(samples), read, RetryPolicy(self.timeout, self.retries))
-        return [SampleReward(one.value, error=one.error) for one in found]
-
-
-class Replied(Protocol):
-    """A reply and what it is one to: a sample, or an episode's step."""
-
-    @property
-    def prompt_text(self) -> str: ...
-
-    @property
-    def completion(self) -> Completion: ...
+        results = call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
+        return [SampleReward(result.value, error=result.error) for result in results]
 
 
 def call_function(
-    function: Callable[..., Any], replies: Sequence[Replied], tokenizer: Any, columns: Mapping[str, list]
+    function: Callable[..., Any], replies: Sequence[Sample | Step], tokenizer: Any, columns: Mapping[str, list]
 ) -> Any:
-    """What trlx's `reward_fn` or `metric_fn` says of these replies; `columns` have a value for each."""
-    ids = {OUTPUT_IDS: [list(one.completion.ids) for one in replies]} if _asks_for_ids(function) else {}
+    """The answer of trlx's `reward_fn` or `metric_fn` for these replies; `columns` have a value for each."""
+    ids = {OUTPUT_IDS: [list(reply.completion.ids) for reply in replies]} if _takes_ids(function) else {}
     return function(
-        samples=[one.prompt_text + one.completion.text for one in replies],
-        prompts=[one.prompt_text for one in replies],
-        outputs=[one.completion.text for one in replies],
+        samples=[reply.prompt_text + reply.completion.text for reply in replies],
+        prompts=[reply.prompt_text for reply in replies],
+        outputs=[reply.completion.text for reply in replies],
         tokenizer=tokenizer,
         **ids,
         **columns,
     )
 
 
-def _asks_for_ids(function: Callable[..., Any]) -> bool:
+def _takes_ids(function: Callable[..., Any]) -> bool:
     try:
         parameter = inspect.signature(function).parameters.get(OUTPUT_IDS)
     except (TypeError, ValueError):
-        return False  # it does not tell its parameters
+        return False  # a builtin without a signature
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 

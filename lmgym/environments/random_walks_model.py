@@ -1,4 +1,4 @@
-"""What PPO starts from on random walks: a small GPT-2 that copies them, and a tokenizer of their letters."""
+"""The initial policy of PPO on random walks: a small GPT-2 trained on them, with a tokenizer of letters."""
 
 import tempfile
 from pathlib import Path
@@ -18,37 +18,37 @@ from lmgym.models.small_models import EOS_TOKEN, build_model, size_settings
 from lmgym.random_state import seeded
 
 LAYERS, WIDTH, HEADS, CONTEXT = 6, 144, 12, 32
-# 14 CPU seconds: by then one letter in thirty is no step of the graph, and samples are as long as the walks
+# 14 CPU seconds; after them 1 in 30 sampled steps is not an edge, and samples are as long as the walks
 STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 70, 100, 2e-3, 20
-# a walk goes on where the text before it ends
+# only the text, so that a walk continues the prompt
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_start(folder: str | Path, graph_seed: int = 1000, seed: int = 0, steps: int = STEPS) -> Path:
-    """An ordinary Hugging Face folder under `folder` with such a model; made on first use, reused after.
+    """A Hugging Face folder under `folder` with such a model, made on first use and reused later.
 
-    Several processes may ask at once: the first that is done is heard.
+    If several processes make it at once, the first to finish provides it.
     """
     target = Path(folder) / f"graph{graph_seed}_seed{seed}_steps{steps}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     model, tokenizer = train_start(graph_seed, seed, steps)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as aside:
-        whole = Path(aside) / "model"
-        save_plain(model, model.state_dict(), whole, tokenizer)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
+        saved = Path(partial) / "model"
+        save_plain(model, model.state_dict(), saved, tokenizer)
         try:
-            whole.rename(target)
-        except OSError:  # another process has put its own there
+            saved.rename(target)
+        except OSError:  # another process was first
             if not target.is_dir():
                 raise
     return target
 
 
 def train_start(graph_seed: int = 1000, seed: int = 0, steps: int = STEPS):
-    """(model, tokenizer): a GPT-2 in fp32, trained on the graph's walks by the cross entropy of next letters.
+    """(model, tokenizer): a GPT-2 in fp32, trained on the graph's walks with the cross entropy of next letters.
 
-    A walk that comes to the goal ends with eos; one of ten nodes that does not is left open. A function of the seeds.
+    A walk that reaches the goal ends with eos; one that does not has no eos. A function of the seeds.
     """
     tokenizer = build_letter_tokenizer()
     with seeded(graph_seed, seed), without_sharded_load():
@@ -60,7 +60,7 @@ def train_start(graph_seed: int = 1000, seed: int = 0, steps: int = STEPS):
 
 
 def build_letter_tokenizer() -> PreTrainedTokenizerFast:
-    """A token a letter, eos and pad: 23 in all. Other text is refused: a walk that is read in part is another walk."""
+    """A token a letter, eos and pad: 23 in all. Raises an exception for other characters, which would change a walk."""
     vocabulary = {token: i for i, token in enumerate([*LETTERS, EOS_TOKEN, PAD_TOKEN])}
     letters = Tokenizer(models.WordLevel(vocabulary))
     letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -77,7 +77,7 @@ def _ids(walk: str, eos: int) -> list[int]:
 
 
 def _fit(policy: PolicyModel, rows: list[list[int]], pad_id: int, steps: int, rng: np.random.Generator) -> None:
-    """Updates on `steps` batches, each epoch in an order of its own."""
+    """Update on `steps` batches; each epoch has its own order."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 1 - 0.9 * step / steps)

@@ -1,80 +1,31 @@
 """The rollout engine: many episodes advance together, whatever their environments do and however long they take.
 
 Design decisions:
-- All pending observations go into one request to the generator, and all score requests into one to the reward function.
-- The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent): who else is in the
-  batch changes nothing.
-- What was sampled stays as the sampler's ids: only what an environment shows is tokenised.
-- An agent with a generator of its own acts and leaves no step. What a trained agent earns while others act belongs to
-  its latest act.
+- All pending observations are one request to the generator, and all score requests one call of the reward function.
+- The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent), so that the rest of
+  the batch changes nothing.
+- Sampled ids are never tokenised again: only the text of observations is tokenised.
+- An agent with a generator of its own acts and leaves no steps. Rewards of a trained agent while others act are added
+  to its latest step.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
+from lmgym.environments.episodes import Episode, RunningEpisode, Step
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
 from lmgym.errors import InputError
-from lmgym.generation.prompt_fitting import Prompt, fit_prompts, room_for_prompts
-from lmgym.generation.protocol import Completion, Generator, Sampling, seeds_of
+from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
+from lmgym.generation.protocol import Generator, Sampling, TokenGenerator, seeds_of
 from lmgym.text import Conversation, Turn
 
-MOST_THREADS = 64  # blocking environments that wait at the same time
-Reward = float | tuple[float, ...] | None
+MAX_THREADS = 64  # for environments that block
 OnLongPrompt = Literal["cut", "refuse"]
 T = TypeVar("T")
-
-
-class TokenGenerator(Protocol):
-    """Who samples for the agents that are trained: token ids in and out."""
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of a prompt and its reply together."""
-        ...
-
-    def generate(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
-        """n completions of each prompt, by a seed each."""
-        ...
-
-
-@dataclass(frozen=True)
-class Step:
-    """One act of an agent that is trained."""
-
-    prompt: list[int]
-    """ids that the policy saw"""
-    prompt_text: str
-    """the same in words"""
-    completion: Completion
-    reward: Reward = 0.0
-    """the environment's and the reward's; one a sampled id where that is dense, the environment's on the last; None
-    where the reward failed: to be masked"""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    error: str = ""
-    dropped_turns: int = 0
-    """oldest turns that the prompt was shown without"""
-    shortened: int = 0
-    """tokens that its last turn lost: see lmgym/data/truncation.py"""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """The steps of one agent in one episode, in order."""
-
-    index: int
-    """which task of the request"""
-    agent: str
-    steps: list[Step]
-    terminated: bool
-    truncated: bool
-    final_prompt: list[int] | None
-    """of an episode that was truncated: ids of what this agent would see next, to bootstrap from"""
-    info: Mapping[str, float]
 
 
 def run_episodes(
@@ -89,164 +40,83 @@ def run_episodes(
     max_prompt: int | None = None,
     on_long_prompt: OnLongPrompt = "cut",
 ) -> list[Episode]:
-    """Environment i plays task i by seed i to its end; an `Episode` for each trained agent who acted, in that order.
+    """Plays task i by seed i in environment i to its end; returns an `Episode` for each trained agent that acted.
 
-    `others` act for the agents of those names, which are not trained: score requests for them are left out. A prompt
-    has at most `max_prompt` tokens (None: what the context leaves beside `sampling.max_new_tokens`); a longer one
-    loses its oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that
-    is given twice, and environments that break the protocol; what an environment raises goes through with a note of
-    the episode, what the reward function raises as it is.
+    `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
+    prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
+    oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that is given
+    twice, and environments that break the protocol. Exceptions of an environment get a note that names the episode.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
         raise InputError("an environment was given twice; needed: an instance an episode, as [Chat() for _ in tasks]")
     room = room_for_prompts(generator.max_length, sampling, max_prompt)
-    players = _Players(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
-    running = [_Running(i, seed, one) for i, (seed, one) in enumerate(zip(seeds, environments, strict=True))]
-    threads = ThreadPoolExecutor(MOST_THREADS)  # none starts before it is needed
+    agents = _Agents(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
+    episodes = [RunningEpisode(i, seed, env) for i, (seed, env) in enumerate(zip(seeds, environments, strict=True))]
+    threads = ThreadPoolExecutor(MAX_THREADS)  # starts a thread when it is first needed
     try:
-        resets = [partial(one.environment.reset, task, one.seed) for one, task in zip(running, tasks, strict=True)]
-        for one, observations in zip(running, _call_all(threads, running, resets), strict=True):
-            one.go_on(StepResult(observations))
-        while pending := [one for one in running if not one.ended]:
-            actions = players.act(pending)
-            steps = [partial(one.environment.step, said) for one, said in zip(pending, actions, strict=True)]
-            for one, result in zip(pending, _call_all(threads, pending, steps), strict=True):
-                one.number += 1
-                one.go_on(result)
-            _reward(pending, reward_function, players.others)
+        resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
+        for episode, observations in zip(episodes, _call_all(threads, episodes, resets), strict=True):
+            episode.receive(StepResult(observations))
+        while pending := [episode for episode in episodes if not episode.ended]:
+            steps = [partial(e.environment.step, a) for e, a in zip(pending, agents.act(pending), strict=True)]
+            for episode, result in zip(pending, _call_all(threads, pending, steps), strict=True):
+                episode.step_number += 1
+                episode.receive(result)
+            _add_rewards(pending, reward_function, agents.others)
     finally:
         threads.shutdown(cancel_futures=True)
-    return players.episodes(running)
+    return agents.finish(episodes)
 
 
-@dataclass
-class _Running:
-    """An episode under way."""
-
-    index: int
-    seed: int
-    environment: Environment
-    number: int = 0
-    """steps that were taken"""
-    result: StepResult = field(default_factory=StepResult)
-    steps: dict[str, list[Step]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"episode {self.index} (seed {self.seed}) of {type(self.environment).__name__}, step {self.number}"
-
-    @property
-    def observations(self) -> Mapping[str, Observation]:
-        return self.result.observations
-
-    @property
-    def ended(self) -> bool:
-        return self.result.terminated or self.result.truncated
-
-    def go_on(self, result: StepResult) -> None:
-        if not isinstance(result, StepResult):
-            raise InputError(
-                f"{self}: `step` gave a {type(result).__name__}; needed: a StepResult, which Gymnasium's tuples become "
-                "as in lmgym/environments/blackjack.py"
-            )
-        self.result = result
-        seen = self.observations.values() if isinstance(self.observations, Mapping) else [self.observations]
-        if strange := [type(one).__name__ for one in seen if not isinstance(one, Observation)]:
-            raise InputError(
-                f"{self}: a {strange[0]} is observed; needed: {{agent: Observation(prompt)}} for all who act next"
-            )
-        if not (self.observations or self.ended):
-            raise InputError(
-                f"{self}: nobody has an observation and the episode has not ended; needed: an observation for who acts "
-                "next, or terminated or truncated"
-            )
-
-    def latest(self, agent: str) -> Step:
-        if agent not in self.steps:
-            raise InputError(
-                f"{self}: a reward or a score request for {agent!r}, who has not acted; needed: one of "
-                f"{sorted(self.steps)}"
-            )
-        return self.steps[agent][-1]
-
-    def earn(self, agent: str, reward: Reward, scores: Mapping[str, float], error: str) -> None:
-        """Adds to the agent's latest step."""
-        step = self.latest(agent)
-        if isinstance(reward, tuple) and len(reward) != len(step.completion.ids):
-            raise ValueError(
-                f"{self}: the reward function gave {len(reward)} rewards for a reply of {len(step.completion.ids)} "
-                "tokens; needed: one a token"
-            )
-        self.steps[agent][-1] = replace(
-            step,
-            reward=_sum(step.reward, reward),
-            scores={**step.scores, **scores},
-            error="; ".join(filter(None, (step.error, error))),
-        )
-
-
-def _sum(one: Reward, other: Reward) -> Reward:
-    """Both rewards of a step; a single number beside dense ones lands on the last token."""
-    if one is None or other is None:
-        return None
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return tuple(a + b for a, b in zip(one, other, strict=True))
-    if isinstance(one, tuple):
-        one, other = other, one
-    if isinstance(other, tuple):
-        return (*other[:-1], other[-1] + one)  # type: ignore[operator]
-    return one + other  # type: ignore[operator]
-
-
-def _call_all(threads: ThreadPoolExecutor, running: Sequence[_Running], calls: Sequence[Callable[[], T]]) -> list[T]:
-    """What each episode's call gives; those of blocking environments wait in threads, all at once."""
-    waiting = {
-        place: threads.submit(call)
-        for place, (one, call) in enumerate(zip(running, calls, strict=True))
-        if getattr(one.environment, "blocking", False)
+def _call_all(
+    threads: ThreadPoolExecutor, episodes: Sequence[RunningEpisode], calls: Sequence[Callable[[], T]]
+) -> list[T]:
+    """The result of each episode's call; those of blocking environments run in threads, all at once."""
+    futures = {
+        i: threads.submit(call)
+        for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
+        if getattr(episode.environment, "blocking", False)
     }
-    found = []
-    for place, (one, call) in enumerate(zip(running, calls, strict=True)):
+    results = []
+    for i, (episode, call) in enumerate(zip(episodes, calls, strict=True)):
         try:
-            found.append(waiting[place].result() if place in waiting else call())
+            results.append(futures[i].result() if i in futures else call())
         except Exception as error:
-            error.add_note(f"in {one}")
+            error.add_note(f"in {episode}")
             raise
-    return found
+    return results
 
 
-def _reward(
-    running: Sequence[_Running], reward_function: RewardFunction | None, others: Mapping[str, Generator]
+def _add_rewards(
+    episodes: Sequence[RunningEpisode], reward_function: RewardFunction | None, others: Mapping[str, Generator]
 ) -> None:
     """Add to each step the environment's reward and, from one call, the reward function's."""
-    samples, owners = [], []
-    for one in running:
-        for agent, reward in one.result.rewards.items():
+    requested: list[tuple[RunningEpisode, Sample]] = []
+    for episode in episodes:
+        for agent, reward in episode.result.rewards.items():
             if agent not in others:
-                if not (hasattr(reward, "__float__") and math.isfinite(reward)):
-                    raise InputError(f"{one}: a reward of {reward} for {agent!r}; needed: a finite number")
-                one.earn(agent, float(reward), {}, "")
-        for request in one.result.score_requests:
+                episode.add_environment_reward(agent, reward)
+        for request in episode.result.score_requests:
             if request.agent not in others:
-                step = one.latest(request.agent)
-                samples.append(Sample(request, step.prompt_text, step.completion))
-                owners.append(one)
-    if not samples:
+                step = episode.latest_step(request.agent)
+                requested.append((episode, Sample(request, step.prompt_text, step.completion)))
+    if not requested:
         return
     if reward_function is None:
-        raise InputError(f"{owners[0]} requests a score; needed: a reward function or scorers")
-    rewards = reward_function.rewards(samples)
-    if len(rewards) != len(samples):
+        raise InputError(f"{requested[0][0]} requests a score; needed: a reward function or scorers")
+    rewards = reward_function.rewards([sample for _, sample in requested])
+    if len(rewards) != len(requested):
         raise ValueError(
-            f"the reward function gave {len(rewards)} rewards for {len(samples)} replies; needed: one each"
+            f"the reward function gave {len(rewards)} rewards for {len(requested)} replies; needed: one each"
         )
-    for one, sample, earned in zip(owners, samples, rewards, strict=True):
-        one.earn(sample.request.agent, earned.reward, earned.scores, earned.error)
+    for (episode, sample), result in zip(requested, rewards, strict=True):
+        episode.add_reward(sample.request.agent, result.reward, result.scores, result.error)
 
 
 @dataclass(frozen=True)
-class _Players:
-    """Who acts: the policy for the agents that are trained, and others."""
+class _Agents:
+    """The agents that act: the policy for those that are trained, a generator each for the others."""
 
     generator: TokenGenerator
     tokenizer: Any
@@ -255,70 +125,72 @@ class _Players:
     room: int
     on_long_prompt: OnLongPrompt
 
-    def act(self, running: Sequence[_Running]) -> list[dict[str, str]]:
-        """The words of every agent with an observation, an episode each; a trained agent's step is noted."""
-        said: dict[tuple[int, str], str] = {}
-        trained = [(one, agent) for one in running for agent in one.observations if agent not in self.others]
+    def act(self, episodes: Sequence[RunningEpisode]) -> list[dict[str, str]]:
+        """The reply of every agent with an observation, by episode; adds the steps of trained agents."""
+        replies: dict[tuple[int, str], str] = {}
+        trained = [(e, agent) for e in episodes for agent in e.observations if agent not in self.others]
         if trained:
-            prompts = self._read(trained, self.on_long_prompt)
-            found = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
-            for (one, agent), prompt, [completion] in zip(trained, prompts, found, strict=True):
+            prompts = self._fit_prompts(trained, self.on_long_prompt)
+            completions = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
+            for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
                     prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened
                 )  # fmt: skip
-                one.steps.setdefault(agent, []).append(step)
-                said[one.index, agent] = completion.text
+                episode.steps.setdefault(agent, []).append(step)
+                replies[episode.index, agent] = completion.text
         for agent, generator in self.others.items():
-            asked = [(one, agent) for one in running if agent in one.observations]
-            if asked:
-                conversations = [_conversation(one.observations[agent]) for one, _ in asked]
-                found = generator.reply(conversations, 1, self._seeded(asked))
-                said |= {(one.index, agent): reply.text for (one, _), [reply] in zip(asked, found, strict=True)}
-        return [{agent: said[one.index, agent] for agent in one.observations} for one in running]
+            acting = [(episode, agent) for episode in episodes if agent in episode.observations]
+            if acting:
+                conversations = [_conversation(episode.observations[agent]) for episode, _ in acting]
+                completions = generator.reply(conversations, 1, self._seeded(acting))
+                for (episode, _), [completion] in zip(acting, completions, strict=True):
+                    replies[episode.index, agent] = completion.text
+        return [{agent: replies[episode.index, agent] for agent in episode.observations} for episode in episodes]
 
-    def episodes(self, running: Sequence[_Running]) -> list[Episode]:
-        """Those that have ended; what comes next is read where it is to be valued."""
-        stopped = [one for one in running if one.result.truncated and not one.result.terminated]
-        waiting = [(one, agent) for one in stopped for agent in one.observations if agent in one.steps]
-        # nobody is asked to reply to them: to value one that was cut is better than to refuse what was played
-        finals = {
-            (one.index, agent): p.ids for (one, agent), p in zip(waiting, self._read(waiting, "cut"), strict=True)
-        }
+    def finish(self, episodes: Sequence[RunningEpisode]) -> list[Episode]:
+        """The episodes of trained agents, with the final prompt of truncated ones."""
+        truncated = [episode for episode in episodes if episode.result.truncated and not episode.result.terminated]
+        waiting = [(e, agent) for e in truncated for agent in e.observations if agent in e.steps]
+        # these prompts are only valued, so a long one is cut rather than refused with all that was played
+        prompts = self._fit_prompts(waiting, "cut")
+        final = {(episode.index, agent): p.ids for (episode, agent), p in zip(waiting, prompts, strict=True)}
         return [
             Episode(
-                one.index, agent, steps, one.result.terminated, one.result.truncated, finals.get((one.index, agent)),
-                one.result.info,
+                episode.index, agent, steps, episode.result.terminated, episode.result.truncated,
+                final.get((episode.index, agent)), episode.result.info,
             )
-            for one in running
-            for agent, steps in one.steps.items()
+            for episode in episodes
+            for agent, steps in episode.steps.items()
         ]  # fmt: skip
 
-    def _read(self, asked: Sequence[tuple[_Running, str]], on_long: OnLongPrompt) -> list[Prompt]:
-        """What agents see, as the policy's template renders it, in at most `room` tokens."""
-        prompts = fit_prompts(self.tokenizer, [one.observations[agent].prompt for one, agent in asked], self.room)
-        for (one, agent), prompt in zip(asked, prompts, strict=True):
+    def _fit_prompts(self, agents: Sequence[tuple[RunningEpisode, str]], on_long: OnLongPrompt) -> list[FittedPrompt]:
+        """The observations of agents, rendered by the policy's template, in at most `room` tokens."""
+        prompts = fit_prompts(self.tokenizer, [e.observations[agent].prompt for e, agent in agents], self.room)
+        for (episode, agent), prompt in zip(agents, prompts, strict=True):
             if not prompt.ids:
-                raise InputError(f"{one}: the prompt of {agent!r} has no token; needed: text, or a BOS in the template")
+                raise InputError(
+                    f"{episode}: the prompt of {agent!r} has no token; needed: text, or a BOS in the template"
+                )
             if prompt.truncated and on_long == "refuse":
                 raise InputError(
-                    f"{one}: a prompt for {agent!r} has more than {self.room} tokens; needed: at most so many, the "
+                    f"{episode}: a prompt for {agent!r} has more than {self.room} tokens; needed: at most so many, the "
                     f"context of {self.generator.max_length} less max_new_tokens={self.sampling.max_new_tokens}, or "
                     'max_prompt; leave such tasks out, or let on_long_prompt be "cut"'
                 )
         return prompts
 
-    def _seeded(self, asked: Sequence[tuple[_Running, str]]) -> Sampling:
-        [chance] = seeds_of(self.sampling, 1)
-        return replace(self.sampling, seed=tuple(_seed(chance, one.seed, one.number, agent) for one, agent in asked))
+    def _seeded(self, agents: Sequence[tuple[RunningEpisode, str]]) -> Sampling:
+        [base] = seeds_of(self.sampling, 1)
+        return replace(self.sampling, seed=tuple(_seed(base, e.seed, e.step_number, agent) for e, agent in agents))
 
 
-def _seed(chance: int, episode: int, step: int, agent: str) -> int:
-    """63 bits that other arguments do not share."""
-    words = f"{chance} {episode} {step} {agent}".encode()
+def _seed(base: int, episode: int, step: int, agent: str) -> int:
+    """A hash of 63 bits."""
+    words = f"{base} {episode} {step} {agent}".encode()
     return int.from_bytes(blake2b(words, digest_size=8).digest(), "big") >> 1
 
 
 def _conversation(observation: Observation) -> Conversation:
-    """For a generator that takes conversations alone: a text is one turn of the user."""
+    """The prompt for a generator that takes only conversations: a text becomes one turn of the user."""
     prompt = observation.prompt
     return Conversation((Turn("user", prompt),)) if isinstance(prompt, str) else prompt

@@ -1,4 +1,4 @@
-"""One reply to a prompt, scored: the setting of most RLHF."""
+"""One scored reply to a prompt, the usual setting of RLHF."""
 
 from collections.abc import Mapping
 from typing import final
@@ -16,7 +16,7 @@ class ScoredChat:
         self.task: Task = {}
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        """Shows the prompt; there is no chance. Raises InputError for a task without one."""
+        """Show the prompt; the seed is ignored. Raises InputError for a task without one."""
         prompt = task.get("prompt")
         if not isinstance(prompt, Conversation | str):
             raise InputError(f"a task has prompt={prompt!r}; needed: a Conversation or a text")
@@ -24,7 +24,7 @@ class ScoredChat:
         return {POLICY: Observation(prompt)}
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
-        """Asks for the reply's score, and ends."""
+        """Request the score of the reply, and terminate."""
         columns = {name: value for name, value in self.task.items() if name != "prompt"}
         request = ScoreRequest(POLICY, self.task["prompt"], actions[POLICY], columns)
         return StepResult(terminated=True, score_requests=(request,))

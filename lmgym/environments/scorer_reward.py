@@ -1,7 +1,4 @@
-"""Rewards by scorers: the weighted sum of their normalised scores.
-
-A failed reward is None, never 0 (lmgym/scoring/retries.py).
-"""
+"""Rewards by scorers: the weighted sum of their normalised scores. A failed reward is None, never 0."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,17 +10,16 @@ import torch
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.scoring.moments import moments_of, sums_of
-from lmgym.scoring.retries import RetryPolicy, RewardResult, ask, read_number
+from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries, read_number
 from lmgym.scoring.scorers import HFScorer, Scorer, TextCounts
 from lmgym.text import Conversation, reply_text
 
 
 @dataclass(frozen=True)
 class ScorerReward:
-    """The weighted sum of scorers' opinions on replies, each first brought to mean 0 and std 1, then clipped.
+    """The weighted sum of scores, each normalised to mean 0 and std 1 and then clipped.
 
-    A scorer of weight 0 only has an opinion, for the log. Raises
-    InputError for names that differ and numbers that cannot be.
+    Scores of weight 0 are only logged. Raises InputError for names that differ and for numbers out of bounds.
     """
 
     scorers: Mapping[str, Scorer]
@@ -31,7 +27,7 @@ class ScorerReward:
     moments: Mapping[str, tuple[float, float]] | None = None
     """mean and std of each scorer over reference replies (`reference_moments`); None: scores as they are"""
     clip: float | None = 10.0
-    """a normalised opinion is at most so far from 0; None: however far"""
+    """largest absolute value of a normalised score; None: no limit"""
     timeout: float | None = None
     """seconds a scorer may take for a batch; None: no limit, and no thread"""
     retries: int = 2
@@ -51,75 +47,76 @@ class ScorerReward:
             raise InputError(f"clip={self.clip}; needed: above 0 (5 to 10 is usual), or None for none")
 
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
-        """One reward a sample, in their order, with the raw opinion of each scorer that has one."""
-        found = self.opinions(samples)
-        return [self._weighted_sum({name: one[i] for name, one in found.items()}) for i in range(len(samples))]
+        """One reward a sample, in order, with the raw score of each scorer that did not fail."""
+        results = self.scores(samples)
+        return [self._weighted_sum({name: r[i] for name, r in results.items()}) for i in range(len(samples))]
 
-    def opinions(self, samples: Sequence[Sample]) -> dict[str, list[RewardResult[float]]]:
-        """What each scorer says of each reply, as it is. Raises InputError for a prompt that is no conversation."""
+    def scores(self, samples: Sequence[Sample]) -> dict[str, list[RewardResult[float]]]:
+        """Raw scores of the samples by scorer. Raises InputError for a prompt that is not a conversation."""
         conversations = [_conversation(sample) for sample in samples]
         replies = [reply_text(sample.request.reply) for sample in samples]
-        patience = RetryPolicy(self.timeout, self.retries)
+        policy = RetryPolicy(self.timeout, self.retries)
+        return {
+            name: score_with_retries(scorer, conversations, replies, policy) for name, scorer in self.scorers.items()
+        }
 
-        return {name: ask_scorer(scorer, conversations, replies, patience) for name, scorer in self.scorers.items()}
-
-    def _weighted_sum(self, found: Mapping[str, RewardResult[float]]) -> SampleReward:
-        scores = {name: one.value for name, one in found.items() if one.value is not None}
-        error = "; ".join(f"{name}: {one.error}" for name, one in found.items() if one.value is None)
+    def _weighted_sum(self, results: Mapping[str, RewardResult[float]]) -> SampleReward:
+        scores = {name: result.value for name, result in results.items() if result.value is not None}
+        error = "; ".join(f"{name}: {result.error}" for name, result in results.items() if result.value is None)
         if any(weight and name not in scores for name, weight in self.weights.items()):
             return SampleReward(None, scores, error)
-        reward = sum(weight * self._normal(name, scores[name]) for name, weight in self.weights.items() if weight)
+        reward = sum(weight * self._normalise(name, scores[name]) for name, weight in self.weights.items() if weight)
         return SampleReward(reward, scores, error)
 
-    def _normal(self, name: str, score: float) -> float:
+    def _normalise(self, name: str, score: float) -> float:
         mean, std = (0.0, 1.0) if self.moments is None else self.moments[name]
-        normal = (score - mean) / std
-        return normal if self.clip is None else max(-self.clip, min(normal, self.clip))
+        normalised = (score - mean) / std
+        return normalised if self.clip is None else max(-self.clip, min(normalised, self.clip))
 
 
 def text_counts(reward_function: Any) -> dict[str, TextCounts]:
-    """Texts seen so far by each scorer that counts them."""
+    """Counts of the texts so far, by scorer that has them."""
     scorers = reward_function.scorers if isinstance(reward_function, ScorerReward) else {}
-    return {name: replace(one.counts) for name, one in scorers.items() if isinstance(one, HFScorer)}
+    return {name: replace(scorer.counts) for name, scorer in scorers.items() if isinstance(scorer, HFScorer)}
 
 
-def ask_scorer(
-    scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], patience: RetryPolicy
+def score_with_retries(
+    scorer: Scorer, conversations: Sequence[Conversation], replies: Sequence[str], policy: RetryPolicy
 ) -> list[RewardResult[float]]:
-    """What it says of each reply, as it is, or why that could not be had."""
+    """Raw scores of the replies; an error instead of each score that failed."""
 
-    def call(places: Sequence[int]) -> Any:
-        return scorer.score([conversations[i] for i in places], [replies[i] for i in places])
+    def call(indices: Sequence[int]) -> Any:
+        return scorer.score([conversations[i] for i in indices], [replies[i] for i in indices])
 
-    return ask(call, len(replies), lambda answer, _: read_number(answer), patience)
+    return call_with_retries(call, len(replies), lambda answer, _: read_number(answer), policy)
 
 
 def reference_moments(reward_function: ScorerReward, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
-    """float64 [3] a scorer: sum, sum of squares and count of its opinions on reference replies; ranks add theirs up.
+    """float64 [3] by scorer: sum, sum of squares and count of its scores of reference replies, to add over ranks.
 
-    What could not be scored is left out. `to_moments` makes of the sums what `ScorerReward` takes.
+    Failed scores are left out. `to_moments` turns the sums into the `moments` of a `ScorerReward`.
     """
     sums = {}
-    for name, found in reward_function.opinions(samples).items():
-        values = torch.tensor([one.value for one in found if one.value is not None], dtype=torch.float64)
-        sums[name] = sums_of(values)
+    for name, results in reward_function.scores(samples).items():
+        values = [result.value for result in results if result.value is not None]
+        sums[name] = sums_of(torch.tensor(values, dtype=torch.float64))
     return sums
 
 
 def to_moments(sums: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float]]:
-    """Mean and std of each scorer. Raises InputError for one that scored nothing, or all reference replies alike."""
-    found = {}
-    for name, of_scorer in sums.items():
-        count = int(of_scorer[2])
-        mean, variance = moments_of(of_scorer) if count else (0.0, 0.0)
+    """Mean and std by scorer. Raises InputError for a scorer without scores, or with equal scores for all replies."""
+    moments = {}
+    for name, scorer_sums in sums.items():
+        count = int(scorer_sums[2])
+        mean, variance = moments_of(scorer_sums) if count else (0.0, 0.0)
         std = math.sqrt(variance)
-        if std <= 1e-6 * max(abs(mean), 1e-6):  # what rounding leaves
+        if std <= 1e-6 * max(abs(mean), 1e-6):  # equal but for rounding
             raise InputError(
-                f"scorer {name} gave {count} reference replies scores of mean {mean:.6g} and std {std:.3g}, so that "
-                "there is nothing to tell them apart by; needed: two replies or more, scored differently"
+                f"scorer {name} gave {count} reference replies scores of mean {mean:.6g} and std {std:.3g}, which do "
+                "not differ; needed: two replies or more with different scores"
             )
-        found[name] = mean, std
-    return found
+        moments[name] = mean, std
+    return moments
 
 
 def _conversation(sample: Sample) -> Conversation:
@@ -127,6 +124,6 @@ def _conversation(sample: Sample) -> Conversation:
     if isinstance(prompt, Conversation):
         return prompt
     raise InputError(
-        f"a scorer was asked about a reply to the text {prompt!r:.60}; needed: a conversation. Let the environment ask "
-        "with one (rows with messages, or lmgym.text.from_transcript), or reward texts by a Python function"
+        f"a scorer cannot score a reply to the text {prompt!r:.60}; needed: a conversation in the score request (from "
+        "rows with messages, or by lmgym.text.from_transcript), or a Python function as reward"
     )

@@ -1,4 +1,4 @@
-"""What produces text: the Generator protocol, transformers in this process, OpenAI-compatible servers.
+"""Text generation: the Generator protocol, transformers in this process, OpenAI-compatible servers.
 
 May import models.forward and what is below it.
 """

@@ -1,71 +1,66 @@
-"""Conversations cut to what a generator reads: where they are too long, the oldest turns go."""
+"""Conversations truncated to the context of a generator: the oldest turns are left out first."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lmgym.data.truncation import start_at_turn, truncate
 from lmgym.errors import InputError, TooLong
-from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling
+from lmgym.generation.protocol import Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
-class WithPersona:
-    """A generator whose model knows personas in a form of its own: `{persona}` in `form` is the person's text."""
+class PersonaGenerator:
+    """A generator that writes personas in the form its model was trained on: `{persona}` in `form` is the persona."""
 
     generator: Generator
     form: str
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of the generator."""
-        return self.generator.capabilities
-
-    def shaped(self, conversation: Conversation) -> Conversation:
-        """The conversation as the model knows it; one without a persona stays as it is."""
+    def with_form(self, conversation: Conversation) -> Conversation:
+        """The conversation with its persona in the form; one without a persona is unchanged."""
         persona = self.form.replace("{persona}", conversation.persona) if conversation.persona else ""
         return replace(conversation, persona=persona)
 
     def reply(
         self, conversations: Any, n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
-        """Of the generator, to conversations so shaped."""
-        return self.generator.reply([self.shaped(c) for c in conversations], n, sampling, progress)
+        """The generator's replies to the conversations with their persona in the form."""
+        return self.generator.reply([self.with_form(c) for c in conversations], n, sampling, progress)
 
 
 def fit(generator: Any, conversation: Conversation, sampling: Sampling) -> tuple[Conversation, int, int]:
-    """(what fits, how many of the oldest turns are left out, tokens that the last turn lost): lmgym/data/truncation.py.
+    """(truncated conversation, oldest turns left out, tokens cut from the last turn); see lmgym/data/truncation.py.
 
-    All of it for a generator that does not say how much it reads, such as a server or a script. Raises InputError where
-    the persona alone is too long.
+    Unchanged for a generator of unknown context, such as a server or a script. Raises InputError if the persona alone
+    is too long.
     """
-    shaped = conversation
+    formed = conversation
     while hasattr(generator, "generator"):
-        shaped = generator.shaped(shaped) if hasattr(generator, "shaped") else shaped
+        formed = generator.with_form(formed) if hasattr(generator, "with_form") else formed
         generator = generator.generator
     if not (hasattr(generator, "tokenizer") and hasattr(generator, "max_length")):
         return conversation, 0, 0
-    [found] = truncate(generator.tokenizer, [shaped], None, generator.max_length - sampling.max_new_tokens)
-    if isinstance(found, str):
-        raise InputError(f"{found} beside a reply of {sampling.max_new_tokens}; shorten it, or %set max_new_tokens")
-    return replace(conversation, turns=found.conversation.turns), found.dropped_turns, found.shortened
+    [row] = truncate(generator.tokenizer, [formed], None, generator.max_length - sampling.max_new_tokens)
+    if isinstance(row, str):
+        raise InputError(f"{row} beside a reply of {sampling.max_new_tokens}; shorten it, or %set max_new_tokens")
+    return replace(conversation, turns=row.conversation.turns), row.dropped_turns, row.shortened
 
 
 def reply_within(
     generator: Generator, conversation: Conversation, n: int, sampling: Sampling, progress: Progress | None = None
 ) -> tuple[list[Completion], int, int]:
-    """(n replies to what fits, how many of the oldest turns were left out, tokens that the last turn lost).
+    """(n replies to the truncated conversation, oldest turns left out, tokens cut from the last turn).
 
-    Only a server knows how much it reads: where it refuses the length, a quarter of the turns goes at a time. Raises
-    InputError where the persona alone, or for a server persona and last turn, are too long.
+    Only a server knows its own context: if it refuses the length, a quarter of the turns is left out, and again. Raises
+    InputError if the persona alone, or for a server persona and last turn, are too long.
     """
-    fitting, dropped, shortened = fit(generator, conversation, sampling)
+    fitted, dropped, shortened = fit(generator, conversation, sampling)
     while True:
         try:
-            [found] = generator.reply([fitting], n, sampling, progress)
-            return found, dropped, shortened
+            [replies] = generator.reply([fitted], n, sampling, progress)
+            return replies, dropped, shortened
         except TooLong:
             left = len(conversation.turns) - dropped
             if left < 2:
                 raise
-            fitting, dropped = start_at_turn(conversation, dropped + max(1, left // 4))
+            fitted, dropped = start_at_turn(conversation, dropped + max(1, left // 4))

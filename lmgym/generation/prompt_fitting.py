@@ -1,4 +1,4 @@
-"""Prompts as token ids, in the room that the context leaves beside a reply; longer ones are truncated."""
+"""Prompts as token ids, truncated to the room that the context leaves beside a reply."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from lmgym.text import Conversation, render_all, tokenize_texts
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt as the policy sees it."""
+class FittedPrompt:
+    """A prompt as the policy reads it."""
 
     ids: list[int]
     text: str
-    """the same in words"""
+    """the rendered text of `ids`"""
     dropped_turns: int = 0
     """oldest turns that were left out"""
     shortened: int = 0
-    """tokens that the last turn, or a prompt that is plain text, lost at its beginning"""
+    """tokens cut from the beginning of the last turn, or of a plain text"""
 
     @property
     def truncated(self) -> bool:
-        """Whether anything was left out."""
+        """True if anything was left out."""
         return bool(self.dropped_turns or self.shortened)
 
 
 def room_for_prompts(context: int, sampling: Sampling, max_prompt: int | None = None) -> int:
-    """Most tokens of a prompt: what the context leaves beside a reply, or `max_prompt`. Raises InputError for none."""
+    """Most tokens of a prompt: the context less a reply, or `max_prompt`. Raises InputError if there are none."""
     left = context - sampling.max_new_tokens
     if left < 1:
         raise InputError(
             f"max_new_tokens={sampling.max_new_tokens} leaves no room for a prompt in a context of "
-            f"{context}; needed: fewer new tokens, or a model that reads more"
+            f"{context}; needed: fewer new tokens, or a model with a longer context"
         )
     if max_prompt is not None and not 1 <= max_prompt <= left:
         raise InputError(
@@ -43,39 +43,38 @@ def room_for_prompts(context: int, sampling: Sampling, max_prompt: int | None = 
     return left if max_prompt is None else max_prompt
 
 
-def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> list[Prompt]:
-    """Prompts in at most `room` tokens each: conversations as the chat template renders them, texts as they are.
+def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> list[FittedPrompt]:
+    """Prompts of at most `room` tokens each: conversations rendered by the chat template, texts as they are.
 
-    A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning behind a BOS.
-    Raises InputError where nothing of a prompt fits.
+    A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning after a BOS.
+    Raises InputError if nothing of a prompt fits.
     """
     rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
     texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
     tokenized = tokenize_texts(tokenizer, texts)
-    long = {
-        i: prompt
-        for i, (prompt, ids) in enumerate(zip(prompts, tokenized, strict=True))
+    long = [
+        prompt
+        for prompt, ids in zip(prompts, tokenized, strict=True)
         if len(ids) > room and not isinstance(prompt, str)
-    }
-    fitted = dict(zip(long, truncate(tokenizer, list(long.values()), None, room), strict=True))
-    found = []
-    for i, (text, ids) in enumerate(zip(texts, tokenized, strict=True)):
-        kept = fitted.get(i)
-        if isinstance(kept, str):
-            raise InputError(f"a prompt does not fit into {room} tokens: {kept}; shorten it, or leave more room")
-        if kept is not None:
-            [own] = kept.ids
-            [shown] = render_all(tokenizer, [kept.conversation])
-            found.append(Prompt(own, shown, kept.dropped_turns, kept.shortened))
-        elif len(ids) > room:
-            found.append(_end_of_text(tokenizer, ids, room))
+    ]
+    truncated = iter(truncate(tokenizer, long, None, room))
+    fitted = []
+    for prompt, text, ids in zip(prompts, texts, tokenized, strict=True):
+        if len(ids) <= room:
+            fitted.append(FittedPrompt(ids, text))
+        elif isinstance(prompt, str):
+            fitted.append(_end_of_text(tokenizer, ids, room))
         else:
-            found.append(Prompt(ids, text))
-    return found
+            row = next(truncated)
+            if isinstance(row, str):
+                raise InputError(f"a prompt does not fit into {room} tokens: {row}; shorten it, or leave more room")
+            [shown] = render_all(tokenizer, [row.conversation])
+            fitted.append(FittedPrompt(row.ids[0], shown, row.dropped_turns, row.shortened))
+    return fitted
 
 
-def _end_of_text(tokenizer, ids: list[int], room: int) -> Prompt:
-    """The last tokens of a plain text; a BOS at its front stays."""
-    first = ids[:1] if ids[0] == tokenizer.bos_token_id and room > 1 else []
-    kept = first + ids[len(first) + len(ids) - room :]
-    return Prompt(kept, tokenizer.decode(kept), shortened=len(ids) - len(kept))
+def _end_of_text(tokenizer, ids: list[int], room: int) -> FittedPrompt:
+    """The last tokens of a plain text, with its BOS if it has one."""
+    bos = ids[:1] if ids[0] == tokenizer.bos_token_id and room > 1 else []
+    kept = bos + ids[len(bos) + len(ids) - room :]
+    return FittedPrompt(kept, tokenizer.decode(kept), shortened=len(ids) - len(kept))

@@ -1,7 +1,7 @@
-"""What generates replies, whatever stands behind it: a local model, a server, a script, or the best of several.
+"""The interface of generators (a local model, a server, a script, best-of-n) and the settings of sampling.
 
-A `Generator` answers conversations. One whose `capabilities.token_ids` is true has `generate` too, token ids in and
-out, with the log-probabilities of the sampler, as reinforcement learning needs them.
+A `Generator` replies to conversations. A `TokenGenerator` takes and returns token ids, with the sampler's
+log-probabilities, as reinforcement learning needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,63 +23,64 @@ from lmgym.text import Conversation
 
 FinishReason = Literal["eos", "stop", "length"]
 GENERATION_CONFIG = "generation_config.json"
-OWN = ("temperature", "top_k", "top_p", "repetition_penalty")  # of a model's generation config, what we read
+CONFIG_FIELDS = ("temperature", "top_k", "top_p", "repetition_penalty")  # read from a generation config
 Progress = Callable[[int, int], None]
-"""called as tokens come: (tokens made so far in the longest reply, of at most)"""
+"""called with (tokens generated so far in the longest reply, their maximum)"""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. The order of steps is transformers': penalty, temperature, top-k, top-p."""
+    """Settings of sampling, applied in the order of transformers: penalty, temperature, top-k, top-p."""
 
     max_new_tokens: int = 64
     temperature: float = 1.0
-    """logits are divided by it; 0 takes the likeliest token"""
+    """logits are divided by it; 0 is greedy"""
     top_k: int = 0
     """only the k likeliest tokens; 0: all"""
     top_p: float = 1.0
     """only the fewest likeliest tokens whose probabilities sum to p"""
     repetition_penalty: float = 1.0
-    """logits of tokens that the text holds are divided by it where positive, multiplied where negative (Keskar 2019)"""
+    """positive logits of tokens already in the text are divided by it, negative ones multiplied (Keskar 2019)"""
     stop: tuple[str, ...] = ()
-    """a reply ends before the first of these"""
+    """a reply ends before the first of these strings"""
     ends_at_eos: bool = True
     seed: int | tuple[int, ...] = 0
-    """of the request's first prompt, one more for each that follows; or one for each"""
+    """of the first prompt, one more for each that follows; or a seed for each prompt"""
 
     def __post_init__(self) -> None:
-        penalty, of_strings = self.repetition_penalty, all(self.stop) and not isinstance(self.stop, str)
+        penalty, is_tuple = self.repetition_penalty, all(self.stop) and not isinstance(self.stop, str)
         seeds = self.seed if isinstance(self.seed, tuple) else (self.seed,)
-        heat, hottest = self.temperature, MOST_TEMPERATURE
+        temperature, most = self.temperature, MOST_TEMPERATURE
         refuse_out_of_bounds((
             count_bound("max_new_tokens", self.max_new_tokens, MOST_TOGETHER),
-            Bound("temperature", heat, 0 <= heat <= hottest, f"0 (greedy) or more; at most {hottest}"),
+            Bound("temperature", temperature, 0 <= temperature <= most, f"0 (greedy) or more; at most {most}"),
             Bound("top_k", self.top_k, 0 <= self.top_k <= MOST_TOKENS, f"0 (all) or more; at most {MOST_TOKENS:,}"),
             Bound("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
             Bound("repetition_penalty", penalty, 0 < penalty <= 100, "above 0; 1 is none; at most 100"),
-            Bound("stop", self.stop, of_strings, "strings that are not empty, in a tuple"),
+            Bound("stop", self.stop, is_tuple, "strings that are not empty, in a tuple"),
             Bound("seed", self.seed, all(0 <= seed < 2**64 for seed in seeds), "0 or more, below 2^64"),
         ))  # fmt: skip
 
     def __str__(self) -> str:
-        """For people: the temperature, and which of the other settings are in use."""
-        parts = {"top_p": self.top_p < 1, "top_k": self.top_k > 0, "repetition_penalty": self.repetition_penalty != 1}
-        if self.temperature == 0:
-            parts |= {"top_p": False, "top_k": False}
+        """The temperature and the other settings that are in use, for display."""
+        in_use = {
+            "top_p": self.top_p < 1 and self.temperature > 0,
+            "top_k": self.top_k > 0 and self.temperature > 0,
+            "repetition_penalty": self.repetition_penalty != 1,
+        }
         first = f"temperature {self.temperature:g}" if self.temperature else "greedy"
-        return ", ".join([first, *(f"{name} {getattr(self, name):g}" for name, used in parts.items() if used)])
+        return ", ".join([first, *(f"{name} {getattr(self, name):g}" for name, used in in_use.items() if used)])
 
-    @property
-    def truncates(self) -> bool:
-        """Whether the sampled distribution differs from the model's at this temperature."""
-        return self.top_k > 0 or self.top_p < 1 or self.repetition_penalty != 1
+    def find_stop(self, text: str) -> int | None:
+        """Index in the text of the first stop string; None if there is none."""
+        return min((index for stop in self.stop if (index := text.find(stop)) >= 0), default=None)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One reply. `ids` are all sampled tokens, an eos included; `text` is without eos and stop string.
+    """One reply. `ids` are all sampled tokens, including an eos; `text` excludes eos and stop string.
 
-    `logprobs` are of each id under the model at the sampling temperature (1 where greedy), before top-k, top-p and
+    `logprobs` are those of each id under the model at the sampling temperature (1 if greedy), before top-k, top-p and
     penalty. A backend without ids leaves both empty.
     """
 
@@ -88,53 +89,53 @@ class Completion:
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     tokens: int = 0
-    """how many were made"""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a backend can give; who needs more refuses early."""
-
-    token_ids: bool = False
-    logprobs: bool = False
+    """number of tokens generated"""
 
 
 class Generator(Protocol):
-    """Replies to conversations."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can give."""
-        ...
+    """A source of replies."""
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
-        """n replies to each conversation, independent of each other and of what else is asked for."""
+        """n replies to each conversation, independent of each other and of the rest of the request."""
         ...
 
 
-def own_sampling(config: Any, default: Sampling) -> tuple[Sampling, str]:
-    """How a model's folder says that it is sampled, and where that is said, for people; else `default`.
+class TokenGenerator(Protocol):
+    """A source of replies with token ids in and out, for agents that are trained."""
 
-    `config` is transformers' GenerationConfig, or None. Where it says anything, what it leaves out is neutral.
-    Raises InputError for settings out of bounds.
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a prompt and its reply together."""
+        ...
+
+    def generate(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """n completions of each prompt."""
+        ...
+
+
+def sampling_from_config(config: Any, default: Sampling) -> tuple[Sampling, str]:
+    """(the sampling that a model's generation config sets, the file's name), or (`default`, "defaults") if none.
+
+    `config` is transformers' GenerationConfig, or None. Fields that it leaves out are neutral. Raises InputError for
+    settings out of bounds.
     """
-    said = config.to_diff_dict() if config is not None else {}
-    own = {name: said[name] for name in OWN if said.get(name) is not None}
-    if not own and not said.get("do_sample"):
+    settings = config.to_diff_dict() if config is not None else {}
+    sampling = {name: settings[name] for name in CONFIG_FIELDS if settings.get(name) is not None}
+    if not sampling and not settings.get("do_sample"):
         return default, "defaults"
-    neutral = {name: getattr(Sampling(), name) for name in OWN}
+    neutral = {name: getattr(Sampling(), name) for name in CONFIG_FIELDS}
     try:
-        return replace(default, **neutral | own), GENERATION_CONFIG
+        return replace(default, **neutral | sampling), GENERATION_CONFIG
     except (InputError, TypeError) as error:
-        raise InputError(f"{GENERATION_CONFIG} of the model: {error}; mend the file") from error
+        raise InputError(f"{GENERATION_CONFIG} of the model: {error}; correct the file") from error
 
 
 def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
-    """The seed of each prompt of a request: prompt i alone with seed + i, or with its own, gives the same replies.
+    """The seed of each prompt: `seed + i`, or the i-th seed. Prompt i alone with that seed gets the same replies.
 
-    Raises InputError where there are several seeds and another number of prompts.
+    Raises InputError for several seeds and a different number of prompts.
     """
     if isinstance(sampling.seed, int):
         return [sampling.seed + i for i in range(prompts)]
@@ -145,22 +146,21 @@ def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ScriptedGenerator:
-    """Replies by a function of (conversation, random generator), or out of a list; for tests and baselines."""
+    """Replies by a function of (conversation, random generator), or drawn from a list; for tests and baselines."""
 
     script: Callable[[Conversation, np.random.Generator], str] | Sequence[str]
-    capabilities: Capabilities = Capabilities()
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
-        """Each by a generator of its own, seeded as sampling is."""
+        """n replies to each conversation; each reply has its own random generator, seeded by the sampling."""
         seeds = seeds_of(sampling, len(conversations))
         return [
-            [self._one(conversation, np.random.default_rng([seed, reply])) for reply in range(n)]
+            [self._reply_once(conversation, np.random.default_rng([seed, reply])) for reply in range(n)]
             for conversation, seed in zip(conversations, seeds, strict=True)
         ]
 
-    def _one(self, conversation: Conversation, rng: np.random.Generator) -> Completion:
+    def _reply_once(self, conversation: Conversation, rng: np.random.Generator) -> Completion:
         script = self.script
         text = script(conversation, rng) if callable(script) else script[int(rng.integers(len(script)))]
         return Completion(text, "eos", tokens=len(text.split()))

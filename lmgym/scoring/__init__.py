@@ -1,4 +1,4 @@
-"""What judges replies: scorers, ensembles, functions with retries, best of n.
+"""Scores of replies: scorers, ensembles, calls with retries, best of n.
 
 May import world and what is below it.
 """

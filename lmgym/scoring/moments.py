@@ -1,4 +1,4 @@
-"""Means and standard deviations from sums that ranks can add up."""
+"""Means and standard deviations, from sums that can be added over ranks."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def sums_of(values: torch.Tensor) -> torch.Tensor:
 
 
 def moments_of(sums: torch.Tensor) -> Moments:
-    """Mean and variance from sums, sums of squares and count. Raises ValueError where nothing was counted."""
+    """Mean and variance from `sums_of`. Raises ValueError for a count of 0."""
     total, squares, count = sums.tolist()
     if not count:
         raise ValueError("no values, so there are no moments; needed: a mask with at least one token")
@@ -25,7 +25,7 @@ def moments_of(sums: torch.Tensor) -> Moments:
 
 
 class RunningMoments:
-    """Mean, std and count of all values that were ever seen, however they were batched (Chan et al. 1979, eq. 2.1).
+    """Mean, std and count of all values so far, in any batches (Chan et al. 1979, eq. 2.1).
 
     The std is the population's, 0 until two values differ.
     """
@@ -39,11 +39,11 @@ class RunningMoments:
         return math.sqrt(self._squares / self.count) if self.count else 0.0
 
     def update(self, values: torch.Tensor) -> None:
-        """Takes in values of any shape. Raises ValueError for one that is not finite, and takes in none then."""
+        """Add values of any shape. Raises ValueError, and adds none, if one is not finite."""
         self.merge(sums_of(values))
 
     def merge(self, sums: torch.Tensor) -> None:
-        """`update` with `sums_of` the values, which may have been added up over ranks."""
+        """Add values by their `sums_of`, which may be added over ranks first."""
         total, squares, count = sums.tolist()
         if not (math.isfinite(total) and math.isfinite(squares)):
             raise ValueError(f"values with sum {total} and sum of squares {squares}; needed: finite ones only")
@@ -60,5 +60,5 @@ class RunningMoments:
         return {"mean": self.mean, "count": self.count, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Goes on from there."""
+        """Restore from `state_dict`."""
         self.mean, self.count, self._squares = float(state["mean"]), int(state["count"]), float(state["squares"])

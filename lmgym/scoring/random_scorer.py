@@ -1,4 +1,4 @@
-"""A random scorer without torch, so that a session with it starts at once."""
+"""A baseline scorer, without torch so that a session with it starts at once."""
 
 import random
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
-class NumpyRandomScorer:
-    """The numbers of `RandomScorer`, as an array: uniform in [0, 1), by seed, conversation and reply."""
+class RandomScorer:
+    """Uniform scores in [0, 1), a function of seed, conversation and reply, whatever the batch."""
 
     seed: int = 0
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> np.ndarray:
-        """One number a reply."""
+        """float32 [replies]."""
         keys = [f"{self.seed}\0{c!r}\0{r}" for c, r in zip(conversations, replies, strict=True)]
         return np.array([random.Random(key).random() for key in keys], dtype=np.float32)

@@ -1,13 +1,14 @@
-"""Asking for rewards what may raise, stall, or answer with something that is no reward.
+"""Calls of reward functions and scorers, which may raise, stall, or return something that is not a reward.
 
 Design decisions:
-- A failure is never a number: a `RewardResult` has a value, or says what went wrong.
-- A whole batch is asked for again a bounded number of times; what was good in one attempt stays. Where no answer came
-  that could be told apart by samples, each is asked for alone once, so that one that breaks does not lose the others.
-- A call with a limit of time runs in a thread. A thread cannot be killed: one that stalls is left behind, as a daemon
-  that does not keep the run from ending. A batch that stalled `WHOLE_STALLS` times is not asked for again; its samples
-  have 1 / LONE_STALLS of the timeout each, and after `LONE_STALLS` that stall alone the rest is given up. A call that
-  always stalls costs (WHOLE_STALLS + 1) * timeout seconds at most, however many retries.
+- A failure is never a number: a `RewardResult` has a value or an error.
+- A failed batch is repeated a bounded number of times, and rewards that were valid in one attempt are kept. If the
+  last attempt gave no list of rewards at all, each sample is tried alone once, so that one bad sample does not lose
+  the others.
+- A call with a timeout runs in a thread. Python cannot kill a thread: one that stalls is left behind, as a daemon that
+  does not keep the run from ending. A batch that stalled `WHOLE_STALLS` times is not repeated; its samples then have
+  1 / LONE_STALLS of the timeout each, and after `LONE_STALLS` more stalls the rest fail. So a function that always
+  stalls costs at most (WHOLE_STALLS + 1) * timeout seconds, whatever the number of retries.
 """
 
 import numbers
@@ -25,21 +26,21 @@ import torch
 from lmgym.errors import MOST_SCORE, MOST_SECONDS, InputError, RunStopped, shown
 
 WHOLE_STALLS, LONE_STALLS = 2, 2
-LETTERS = 300  # of a message that is kept
+MAX_MESSAGE = 300  # characters
 
 T = TypeVar("T")
 Reward = float | tuple[float, ...]
 Call = Callable[[Sequence[int]], Any]
-"""asks for the rewards of the samples at these places of the batch"""
-Read = Callable[[Any, int], T]
-"""one reward, or what else is asked for, out of what a call gave, for the sample at a place; raises where it is none"""
+"""computes the rewards of the samples with these indices"""
+Parse = Callable[[Any, int], T]
+"""reads one reward from what a call returned for the sample of an index; raises if it is not valid"""
 
-_End = Literal["answered", "broke", "stalled"]
+_End = Literal["answered", "raised", "stalled"]
 
 
 @dataclass(frozen=True)
 class RewardResult(Generic[T]):
-    """A reward, or what else was asked for, or why there is none."""
+    """A reward (or another value that was called for), or the error that left none."""
 
     value: T | None
     error: str = ""
@@ -47,12 +48,12 @@ class RewardResult(Generic[T]):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long and how often to ask."""
+    """The time limit and the number of repetitions of a call."""
 
     timeout: float | None
-    """seconds that a call may take; None: as long as it likes, in the caller's own thread"""
+    """seconds a call may take; None: no limit, and no thread"""
     retries: int
-    """of a batch, after its first attempt; fewer where it stalls"""
+    """of a batch, after its first attempt; fewer if it stalls"""
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout <= MOST_SECONDS:
@@ -64,32 +65,32 @@ class RetryPolicy:
 
 
 class Stalled(Exception):
-    """No answer in time."""
+    """A call did not return in time."""
 
 
-def ask(call: Call, count: int, read: Read[T], patience: RetryPolicy) -> list[RewardResult[T]]:
-    """What came of asking for `count` rewards, in their order. Raises only RunStopped, where the call does."""
-    found: list[RewardResult[T]] = [RewardResult(None, "was not asked for")] * count
+def call_with_retries(call: Call, count: int, parse: Parse[T], policy: RetryPolicy) -> list[RewardResult[T]]:
+    """Results of `count` samples, in order. Raises only RunStopped, if the call does."""
+    results: list[RewardResult[T]] = [RewardResult(None, "was not asked for")] * count
     end: _End = "answered"
     stalls = 0
-    for _ in range(1 + patience.retries):
-        if all(one.value is not None for one in found):
-            return found
-        fresh, end = _attempt(call, range(count), read, patience.timeout)
-        found = [old if old.value is not None else new for old, new in zip(found, fresh, strict=True)]
+    for _ in range(1 + policy.retries):
+        if all(result.value is not None for result in results):
+            return results
+        new, end = _attempt(call, range(count), parse, policy.timeout)
+        results = [old if old.value is not None else fresh for old, fresh in zip(results, new, strict=True)]
         stalls += end == "stalled"
         if stalls == WHOLE_STALLS:
             break
     if end == "answered" or count == 1:
-        return found
-    limit = patience.timeout
-    if limit is not None and end == "stalled":
-        limit /= LONE_STALLS  # one timeout for all that stall alone: most likely whatever is asked stalls
-    return _ask_alone(call, found, read, limit)
+        return results
+    timeout = policy.timeout
+    if timeout is not None and end == "stalled":
+        timeout /= LONE_STALLS  # one timeout for all lone stalls: most likely every call stalls
+    return _call_one_by_one(call, results, parse, timeout)
 
 
 def read_number(value: Any) -> float:
-    """A reward as float. Raises TypeError for what is no number, ValueError for NaN, infinity and beyond MOST_SCORE."""
+    """A reward as float. Raises TypeError for other types, ValueError for NaN, infinity and beyond MOST_SCORE."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{shown(value)} is {type(value).__name__}; needed: a number")
@@ -99,60 +100,61 @@ def read_number(value: Any) -> float:
     return number
 
 
-def _ask_alone(call: Call, found: list[RewardResult[T]], read: Read[T], timeout: float | None) -> list[RewardResult[T]]:
-    found, stalls = list(found), 0
-    for place, one in enumerate(found):
-        if one.value is None and stalls < LONE_STALLS:
-            [alone], end = _attempt(call, [place], read, timeout)
+def _call_one_by_one(
+    call: Call, results: list[RewardResult[T]], parse: Parse[T], timeout: float | None
+) -> list[RewardResult[T]]:
+    """The results, with each sample that has none tried alone."""
+    results, stalls = list(results), 0
+    for index, result in enumerate(results):
+        if result.value is None and stalls < LONE_STALLS:
+            [alone], end = _attempt(call, [index], parse, timeout)
             stalls += end == "stalled"
-            found[place] = alone if alone.value is not None else RewardResult(None, _both(one.error, alone.error))
-    return found
-
-
-def _both(of_batch: str, of_one: str) -> str:
-    """Where a batch breaks, what it gave says what is wrong: one sample alone may break in another way."""
-    return of_batch if of_one == of_batch else f"{of_batch}; asked for alone: {of_one}"
+            if alone.value is None and alone.error != result.error:
+                # the error of the batch is the cause: one sample alone may fail in another way
+                alone = RewardResult(None, f"{result.error}; asked for alone: {alone.error}")
+            results[index] = alone
+    return results
 
 
 def _attempt(
-    call: Call, places: Sequence[int], read: Read[T], timeout: float | None
+    call: Call, indices: Sequence[int], parse: Parse[T], timeout: float | None
 ) -> tuple[list[RewardResult[T]], _End]:
     try:
-        answers = _within(timeout, lambda: _listed(call(places), len(places)))
+        answers = _call_within(timeout, lambda: _as_list(call(indices), len(indices)))
     except RunStopped:
         raise
     except Exception as error:
-        failed: RewardResult[T] = RewardResult(None, _told(error))
-        return [failed] * len(places), "stalled" if isinstance(error, Stalled) else "broke"
-    return [_read(read, answer, place) for answer, place in zip(answers, places, strict=True)], "answered"
+        failed: RewardResult[T] = RewardResult(None, _describe(error))
+        return [failed] * len(indices), "stalled" if isinstance(error, Stalled) else "raised"
+    return [_parse(parse, answer, index) for answer, index in zip(answers, indices, strict=True)], "answered"
 
 
-def _read(read: Read[T], answer: Any, place: int) -> RewardResult[T]:
+def _parse(parse: Parse[T], answer: Any, index: int) -> RewardResult[T]:
     try:
-        return RewardResult(read(answer, place))
+        return RewardResult(parse(answer, index))
     except Exception as error:
         return RewardResult(None, f"gave what is no reward: {_one_line(str(error))}")
 
 
-def _listed(found: Any, count: int) -> list[Any]:
-    """What a call gave as a list of `count`, read in the thread of the call: a generator may stall or raise too."""
-    answers = found.tolist() if hasattr(found, "tolist") else found  # arrays and tensors; a number where it is one
-    if isinstance(answers, str | bytes | Mapping | Set) or not isinstance(answers, Iterable):
-        raise TypeError(f"gave {type(found).__name__} for {count} samples; needed: a list, one reward a sample")
-    listed = list(islice(answers, count + 1))
+def _as_list(answer: Any, count: int) -> list[Any]:
+    """The list of `count` rewards that a call returned, read in the call's thread: a generator may stall or raise."""
+    rewards = answer.tolist() if hasattr(answer, "tolist") else answer  # a number for an array without dimensions
+    if isinstance(rewards, str | bytes | Mapping | Set) or not isinstance(rewards, Iterable):
+        raise TypeError(f"gave {type(answer).__name__} for {count} samples; needed: a list, one reward a sample")
+    listed = list(islice(rewards, count + 1))
     if len(listed) != count:
-        given = len(answers) if isinstance(answers, Sized) else "more" if len(listed) > count else len(listed)
+        given = len(rewards) if isinstance(rewards, Sized) else "more" if len(listed) > count else len(listed)
         raise ValueError(f"gave {given} rewards for {count} samples; needed: one a sample")
     return listed
 
 
-def _within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
-    """The call's result. Raises what it raises, and Stalled where it takes longer."""
+def _call_within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
+    """The call's result. Raises what the call raises, and Stalled if it takes longer than `seconds`."""
     if seconds is None:
         with torch.no_grad():
             return call()
     answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
-    # both are a thread's own: a reward model on "cuda" must not land on another rank's device
+    # device and grad mode are per thread: a reward model on "cuda" must not use another rank's device
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def work() -> None:
@@ -163,7 +165,7 @@ def _within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
                 answers.put(call())
         except Exception as error:
             answers.put(error)
-        except BaseException as error:  # sys.exit() in a reward function: it has failed, the run goes on
+        except BaseException as error:  # sys.exit() in a reward function is a failure, it does not end the run
             answers.put(RuntimeError(repr(error)))
 
     threading.Thread(target=work, daemon=True, name="reward").start()
@@ -176,16 +178,14 @@ def _within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
     return answer
 
 
-def _told(error: Exception) -> str:
-    """What went wrong on one line, and where in the caller's code."""
-    if isinstance(error, Stalled):
-        return str(error)
+def _describe(error: Exception) -> str:
+    """The error on one line, with its place in the caller's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames or frames[-1].filename == __file__:
+    if isinstance(error, Stalled) or not frames or frames[-1].filename == __file__:
         return _one_line(str(error))
     return _one_line(f"raised {type(error).__name__}: {error} ({Path(frames[-1].filename).name}:{frames[-1].lineno})")
 
 
 def _one_line(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -1,11 +1,10 @@
-"""Who judges a reply: `score(conversations, replies) -> float32 [batch]` on the CPU, higher is better always."""
+"""Scorers: Hugging Face sequence classifiers, plain functions, and ensembles of scorers."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -18,23 +17,15 @@ from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.sources import resolve_source
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.text import Conversation, Replies, render, tokenize_texts
 
 REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
 
 
-class Scorer(Protocol):
-    """What every stage asks for an opinion."""
-
-    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One float32 a reply, on the CPU, higher is better. Reply i answers conversation i."""
-        ...
-
-
 def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
-    """[n, labels] logits to [n] scores. Raises InputError where the reduction does not suit the number of labels."""
+    """Scores [n] of logits [n, labels]. Raises InputError if the reduction does not suit the number of labels."""
     labels = logits.shape[1]
     if reduce == "logit" and labels == 1:
         return logits[:, 0]
@@ -49,26 +40,27 @@ def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a scorer was shown: the text, its tokens, and how many tokens of the whole text were left out."""
+class ScoredText:
+    """The text that a scorer reads of a conversation and reply."""
 
     text: str
     tokens: int
     cut: int
+    """tokens of the whole text that were left out"""
 
 
 @dataclass
 class TextCounts:
-    """Texts that a scorer was shown since it was made, and how many of them were not whole."""
+    """Texts that a scorer has read, and how many of them were truncated."""
 
     texts: int = 0
     truncated: int = 0
     """without their oldest turns, or shortened"""
     shortened: int = 0
-    """of which the last turn, or the reply, had to be cut: see data/truncation.py"""
+    """truncated within the last turn or the reply: see data/truncation.py"""
 
     def add(self, texts: int, row: Replies) -> None:
-        """Counts the replies of a row."""
+        """Count the texts of a row."""
         self.texts += texts
         self.truncated += texts * row.truncated
         self.shortened += texts * (row.shortened > 0)
@@ -102,10 +94,10 @@ class HFScorer:
         dtype: torch.dtype = torch.float32,
         normalize: bool = False,
     ) -> "HFScorer":
-        """A scorer out of a folder or hub id; what `scorer.json` beside the weights says holds unless given here.
+        """The scorer in a folder or hub id; arguments override the settings in its `scorer.json`.
 
         With `normalize` scores are shifted and scaled by the mean and std over reference replies that the folder
-        stores. Raises InputError for a folder without a trained head, or without those moments when asked for.
+        stores. Raises InputError for a folder without a trained head, or without those moments.
         """
         source = resolve_source(str(path), role="scorer")
         saved = _read_settings(Path(source) / "scorer.json")
@@ -127,11 +119,12 @@ class HFScorer:
         return scorer
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One float32 a reply. Replies to one conversation share its forward.
+        """float32 [replies]. Replies to one conversation share its forward.
 
-        Where a text is too long, all replies to that conversation lose the same turns (data/truncation.py), so that
-        they are compared in the same context, as in training. A request about one conversation goes on from the one
-        before. Raises InputError where a system message alone is too long, or the chat template refuses a conversation.
+        If a text is too long, all replies to its conversation lose the same turns (data/truncation.py), so that they
+        are compared in the same context, as in training. A call with a single conversation reuses the keys and values
+        of the call before. Raises InputError if a system message alone is too long, or the chat template refuses a
+        conversation.
         """
         rows, members = self._rows(conversations, replies)
         scores = torch.empty(len(replies), dtype=torch.float32)
@@ -142,38 +135,38 @@ class HFScorer:
             scores = (scores - self.moments[0]) / self.moments[1]
         return scores
 
-    def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> Seen:
-        """What of a reply in its conversation the model is shown, when these others are scored beside it."""
+    def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> ScoredText:
+        """The text that the model reads of a reply in its conversation, if the replies `beside` are scored with it."""
         [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, conversation, reply)])
         rows, members = self._rows([conversation] * (1 + len(beside)), [reply, *beside])
-        row = next(row for row, here in zip(rows, members, strict=True) if here[0] == 0)
+        row = next(row for row, indices in zip(rows, members, strict=True) if indices[0] == 0)
         kept = row.prefix + row.suffixes[0]
         text = self.tokenizer.decode(kept) if len(kept) < len(ids) else render(self.tokenizer, conversation, reply)
-        return Seen(text, len(kept), len(ids) - len(kept))
+        return ScoredText(text, len(kept), len(ids) - len(kept))
 
     def _rows(
         self, conversations: Sequence[Conversation], replies: Sequence[str]
     ) -> tuple[list[Replies], list[list[int]]]:
-        """Rows of replies, a row a conversation, and which replies stand in each."""
+        """Rows, one a conversation, and the indices of the replies in each."""
         groups: dict[Conversation, list[int]] = {}
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
         texts = [[replies[i] for i in group] for group in groups.values()]
-        found = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length)
+        tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length)
         rows: list[Replies] = []
         members: list[list[int]] = []
-        for (conversation, group), row in zip(groups.items(), found, strict=True):
+        for (conversation, group), row in zip(groups.items(), tokenized, strict=True):
             if not isinstance(row, str):
                 rows.append(row)
                 members.append(group)
-            else:  # a reply alone is too long: each is fitted by itself, and such a reply keeps its end
-                rows += [self._alone(conversation, replies[i]) for i in group]
+            else:  # a reply alone is too long: each is truncated by itself, and such a reply keeps its end
+                rows += [self._single_row(conversation, replies[i]) for i in group]
                 members += [[i] for i in group]
-        for row, here in zip(rows, members, strict=True):
-            self.counts.add(len(here), row)
+        for row in rows:
+            self.counts.add(len(row.suffixes), row)
         return rows, members
 
-    def _alone(self, conversation: Conversation, reply: str) -> Replies:
+    def _single_row(self, conversation: Conversation, reply: str) -> Replies:
         [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, cut_replies=True)
         if isinstance(row, str):
             raise InputError(f"a text cannot be scored: {row}")
@@ -181,12 +174,12 @@ class HFScorer:
 
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Replies], alone: bool) -> torch.Tensor:
-        """Of the rows' replies, in their order; a row that is alone goes on from what was alone before it."""
+        """Logits of the rows' replies, in order; a row that is alone reuses the prefix of the one before it."""
         if alone and self.prefix and not self.model.training:
             [row] = rows
             self.prefix.extend_to(row.prefix)
             return self.prefix.decoder.scores(self.prefix.suffix_states(row.suffixes))
-        inputs = self.model.collate(_rows_of_few(rows), self.tokenizer.pad_token_id)
+        inputs = self.model.collate(_split_long_rows(rows), self.tokenizer.pad_token_id)
         device = next(self.model.parameters()).device
         return self.model(**{name: value.to(device) for name, value in inputs.items()})
 
@@ -198,30 +191,14 @@ class FunctionScorer:
         self.function = function
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """What the function says. Raises ValueError for a wrong count or a score that is not finite."""
-        values = list(self.function(conversations, replies))
-        if len(values) != len(replies):
-            raise ValueError(f"the scorer gave {len(values)} scores for {len(replies)} replies; needed: one a reply")
-        if bad := [i for i, value in enumerate(values) if not math.isfinite(value)]:
-            raise ValueError(f"the scorer gave {values[bad[0]]} for reply {bad[0]} ({len(bad)} such); needed: numbers")
-        return torch.tensor(values, dtype=torch.float32)
-
-
-class RandomScorer:
-    """A baseline: uniform in [0, 1), the same for the same seed, conversation and reply, whatever the batch."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
-    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One number a reply."""
-        return torch.from_numpy(NumpyRandomScorer(self.seed).score(conversations, replies))
+        """float32 [replies]. Raises ValueError for a wrong count or a score that is not finite."""
+        return torch.tensor(read_scores(self.function(conversations, replies), len(replies)), dtype=torch.float32)
 
 
 class Ensemble:
-    """Several scorers as one: their mean, the least, or the mean less `penalty` standard deviations.
+    """Several scorers as one: their mean, minimum, or mean less `penalty` standard deviations.
 
-    The least and the lower bound resist over-optimisation (Coste et al. 2023).
+    The minimum and the lower bound resist over-optimisation (Coste et al. 2023).
     """
 
     def __init__(
@@ -231,22 +208,22 @@ class Ensemble:
         penalty: float = 1.0,
     ) -> None:
         if not scorers:
-            raise InputError("an ensemble of 0 scorers has no opinion; give at least 1")
+            raise InputError("an ensemble of 0 scorers; needed: at least 1")
         if combine not in ("mean", "min", "mean_minus_std"):
             raise InputError(f"combine={combine!r} is unknown; needed: mean, min or mean_minus_std")
         self.scorers, self.combine, self.penalty = list(scorers), combine, penalty
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """One float32 a reply."""
-        opinions = torch.stack([scorer.score(conversations, replies) for scorer in self.scorers])
+        """float32 [replies]."""
+        scores = torch.stack([torch.as_tensor(scorer.score(conversations, replies)) for scorer in self.scorers])
         if self.combine == "min":
-            return opinions.min(0).values
-        mean = opinions.mean(0)
-        return mean if self.combine == "mean" else mean - self.penalty * opinions.std(0, correction=0)
+            return scores.min(0).values
+        mean = scores.mean(0)
+        return mean if self.combine == "mean" else mean - self.penalty * scores.std(0, correction=0)
 
 
-def _rows_of_few(rows: Sequence[Replies]) -> list[Replies]:
-    """Attention is quadratic in a row: more replies than REPLIES_A_ROW start another, with the prefix again."""
+def _split_long_rows(rows: Sequence[Replies]) -> list[Replies]:
+    """The rows with at most REPLIES_A_ROW replies each, since attention is quadratic in a row; prefixes repeat."""
     return [
         Replies(row.prefix, row.suffixes[first : first + REPLIES_A_ROW])
         for row in rows
@@ -267,8 +244,8 @@ def _read_settings(path: Path) -> dict:
     try:
         settings = json.loads(path.read_text())
     except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}; restore it, or delete it to use the defaults") from error
+        raise InputError(f"{path} is not JSON: {error}; restore it, or delete it to use the defaults") from error
     if not isinstance(settings, dict):
-        found = type(settings).__name__
-        raise InputError(f"{path} is a JSON {found}, not an object; restore it, or delete it to use the defaults")
+        kind = type(settings).__name__
+        raise InputError(f"{path} is a JSON {kind}, not an object; restore it, or delete it to use the defaults")
     return settings

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lmgym.errors import InputError, shown
-from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 from lmgym.world.behaviour import Behaviour, Traces
 from lmgym.world.days import Moment, live
@@ -122,11 +122,6 @@ class OneLine:
     """
 
     generator: Generator
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The generator's."""
-        return self.generator.capabilities
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None

@@ -11,8 +11,8 @@ from launching import flags
 from transformers import AutoModelForCausalLM, Trainer
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.environments.rollout_engine import Episode, Step
-from lmgym.generation.local_generation import LOOK_EVERY, LocalGenerator
+from lmgym.environments.episodes import Episode, Step
+from lmgym.generation.local_generation import CHECK_EVERY, LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
@@ -59,7 +59,7 @@ def test_more_tokens_cost_no_more_waits_than_looks(graphs: bool, sampling: dict,
         return waits(lambda: generator.generate(prompts, 2, Sampling(tokens, **sampling)))
 
     of(8)  # what is done once a process
-    few, many = of(2 * LOOK_EVERY), of(6 * LOOK_EVERY)
+    few, many = of(2 * CHECK_EVERY), of(6 * CHECK_EVERY)
     assert few, "a batch's end is waited for"
     assert len(many) - len(few) <= 4, "\n".join(many)
 

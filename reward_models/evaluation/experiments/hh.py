@@ -7,7 +7,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh
 from dataclasses import dataclass
 
 from lmgym.generation.protocol import Generator, Sampling
-from lmgym.scoring.judging import Judge
+from lmgym.scoring.protocol import Scorer
 
 DEFAULT_SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
 
@@ -32,7 +32,7 @@ def get_base_model(config: HHConfig = CONFIG) -> Generator:
     return load_causal(config.model)
 
 
-def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Judge]:
+def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Scorer]:
     """The scorers, each with the template of its own folder."""
     from lmgym.scoring.named_scorers import load_scorers
 

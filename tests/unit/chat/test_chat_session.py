@@ -11,9 +11,9 @@ import pytest
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError
-from lmgym.generation.context_fitting import WithPersona, fit
+from lmgym.generation.context_fitting import PersonaGenerator, fit
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 
@@ -269,7 +269,7 @@ def test_a_line_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> No
 
 
 def test_a_reply_with_half_a_character_is_judged_like_any_other(make) -> None:
-    exchange = make(InTurn("half \udc9b of one "), {"lots": NumpyRandomScorer()}, "lots").say("hello")
+    exchange = make(InTurn("half \udc9b of one "), {"lots": RandomScorer()}, "lots").say("hello")
     assert exchange.failed == {}
     assert exchange.reply == "half ? of one"
 
@@ -400,9 +400,9 @@ def test_a_persona_that_alone_is_too_long_for_the_model_is_refused_with_figures(
 
 
 def test_a_persona_has_the_models_own_form_and_counts_in_it(local) -> None:
-    shaped = WithPersona(local, "{persona}\n<START>" + " soup" * 100)
+    shaped = PersonaGenerator(local, "{persona}\n<START>" + " soup" * 100)
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
-    assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
+    assert shaped.with_form(chat).persona.startswith("A {persona} of soup.\n<START>")
     long = replace(chat, turns=(Turn("user", "soup " * 300),))
     kept, of_shaped = (fit(one, long, Sampling(max_new_tokens=8))[0].turns[0].text for one in (local, shaped))
     assert len(kept) - len(of_shaped) > 90 * len("soup "), "the form is counted"

@@ -13,7 +13,7 @@ import pytest
 from lmgym.chat.chats import read_chats
 from lmgym.chat.evolution import show_evolution
 from lmgym.errors import InputError
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.text import Conversation, Turn
 
 TURNS = (Turn("user", "hi"), Turn("bot", "ho"), Turn("user", "hm?"), Turn("bot", "ok"))
@@ -82,7 +82,7 @@ class FakeExperiment:
                     raise RuntimeError("boom \x1b[31m")
                 return [1.0]
 
-        return {"lots": NumpyRandomScorer(), "breaks": Breaks()}
+        return {"lots": RandomScorer(), "breaks": Breaks()}
 
 
 def test_what_is_left_out_and_why_a_scorer_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -15,7 +15,7 @@ from lmgym.chat.records import load
 from lmgym.chat.screen import make_console, show
 from lmgym.chat.session import ChatSession
 from lmgym.generation.protocol import ScriptedGenerator
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 
 LINES = (
     "hello", "a line of {step}", "%pick {a}", "%pick {b}", "%tie", "%tie {a} {b}", "%reject", "%write mine {step}",
@@ -34,7 +34,7 @@ class Fails:
     """A scorer that raises now and then."""
 
     def __init__(self, draw: random.Random) -> None:
-        self.draw, self.works = draw, NumpyRandomScorer(9)
+        self.draw, self.works = draw, RandomScorer(9)
 
     def score(self, conversations, replies):
         if self.draw.random() < 0.1:
@@ -46,7 +46,7 @@ class Fails:
 def test_a_session_stays_sound(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     generator = ScriptedGenerator(["a", "b", "same", "same", "", "long " * 50, "\x1b[31m", "half \udc9b"])
-    judges = {"high": NumpyRandomScorer(), "low": NumpyRandomScorer(1), "fails": Fails(draw)}
+    judges = {"high": RandomScorer(), "low": RandomScorer(1), "fails": Fails(draw)}
     opening = draw.choice(["", "hi"])
     talk = Talk(ChatSession(generator, judges, "high", 4, folder=tmp_path / "sessions", first_message=opening))
     for step in range(100):

@@ -17,9 +17,9 @@ from lmgym.chat.loading import model_revisions
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import TooLong
-from lmgym.generation import openai_server as served_generation
+from lmgym.generation import openai_server
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 
 Serve = Callable[[str], Server]
 
@@ -27,13 +27,11 @@ Serve = Callable[[str], Server]
 @pytest.fixture
 def talk(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
     """With a server that answers."""
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
     return Talk(
-        ChatSession(
-            generator, {"a": NumpyRandomScorer(), "b": NumpyRandomScorer(1)}, "a", 3, folder=tmp_path / "sessions"
-        )
+        ChatSession(generator, {"a": RandomScorer(), "b": RandomScorer(1)}, "a", 3, folder=tmp_path / "sessions")
     )
 
 

@@ -1,4 +1,4 @@
-"""The environments: one judged reply, the app's conversation, Blackjack, two prisoners."""
+"""The environments: scored chat, the app's conversation, Blackjack, the prisoner's dilemma."""
 
 import re
 import sys
@@ -46,7 +46,7 @@ Policy = Callable[[Observation], str]
 
 
 def play(environment: Environment, task: Mapping, seed: int, policy: Policy) -> tuple[list[StepResult], list[str]]:
-    """What came of an episode of one agent, and what was said in it."""
+    """(results, replies) of an episode with one agent."""
     observations, results, said = environment.reset(task, seed), [], []
     while not (results and (results[-1].terminated or results[-1].truncated)):
         said.append(policy(observations["policy"]))
@@ -59,7 +59,7 @@ def converse(environment: AppConversation, user: int, day: int) -> list[StepResu
     return play(environment, {"user": user}, day, lambda seen: answer(seen.prompt))[0]
 
 
-def test_a_scored_chat_shows_its_prompt_asks_for_one_score_and_ends() -> None:
+def test_a_scored_chat_shows_its_prompt_requests_one_score_and_ends() -> None:
     prompt = Conversation((Turn("user", "hello"),))
     chat = ScoredChat()
     assert chat.reset({"prompt": prompt, "target": 3, "topic": "x"}, 0) == {"policy": Observation(prompt)}
@@ -74,8 +74,8 @@ def test_a_scored_chat_shows_its_prompt_asks_for_one_score_and_ends() -> None:
         chat.reset({"text": "a"}, 0)
 
 
-def test_conversations_are_those_of_the_deployed_app_to_the_word() -> None:
-    """Whatever the day: who came, wrote as many messages, said the same and retried as often."""
+def test_conversations_equal_those_of_the_deployed_app() -> None:
+    """Every user of a day has the same messages, replies and retries."""
     behaviour = deployed()
     messages, chats = behaviour.lives.messages, iter(behaviour.chats)
     said = {}
@@ -100,7 +100,7 @@ def test_conversations_are_those_of_the_deployed_app_to_the_word() -> None:
     assert messages[:, 0].std() > 2
 
 
-def test_worth_is_the_hidden_utility_of_the_reply_as_the_app_shows_it() -> None:
+def test_the_logged_utility_is_the_hidden_utility_of_the_reply_as_the_app_shows_it() -> None:
     environment = AppConversation(WORLD, deployed().population)
     shown = environment.reset({"user": 7}, 0)["policy"].prompt
     user = deployed().population.users.take(np.array([7]))
@@ -108,7 +108,7 @@ def test_worth_is_the_hidden_utility_of_the_reply_as_the_app_shows_it() -> None:
     assert result.info["utility"] == pytest.approx(WORLD.utility([shown], ["i like it. ok."], user)[0])
 
 
-def test_the_reward_is_one_for_a_message_that_goes_on_and_another_for_a_retry() -> None:
+def test_the_reward_is_1_for_a_further_message_and_retry_reward_for_a_retry() -> None:
     population = deployed().population
     kinds = set()
     for user in range(40):
@@ -126,7 +126,7 @@ def test_the_reward_is_one_for_a_message_that_goes_on_and_another_for_a_retry() 
     assert kinds == {(1.0, False), (0.0, False), (0.0, True), (-0.25, False), (-0.25, True)}
 
 
-def test_a_conversation_is_truncated_after_so_many_replies_with_what_comes_next_shown() -> None:
+def test_a_conversation_is_truncated_after_max_replies_and_shows_the_next_observation() -> None:
     environment = AppConversation(WORLD, deployed().population, max_replies=3)
     ends = [converse(environment, user, 0) for user in range(40)]
     assert {len(results) for results in ends} == {1, 2, 3}
@@ -136,7 +136,7 @@ def test_a_conversation_is_truncated_after_so_many_replies_with_what_comes_next_
     assert all(not results[-1].observations for results in ends if results[-1].terminated)
 
 
-def test_task_and_seed_decide_everything_and_another_seed_is_another_conversation() -> None:
+def test_task_and_seed_determine_the_conversation() -> None:
     alone = draw_population(WORLD, np.array([5, 17]), 3)  # another company, the same people
     one, two = AppConversation(WORLD, deployed().population), AppConversation(WORLD, alone)
     assert converse(one, 17, 123) == converse(two, 17, 123) == converse(one, 17, 123)
@@ -145,7 +145,7 @@ def test_task_and_seed_decide_everything_and_another_seed_is_another_conversatio
 
 
 @pytest.mark.parametrize("user", [None, 4, 18, "5"])
-def test_a_user_who_is_not_of_the_population_is_refused(user) -> None:
+def test_a_user_outside_the_population_is_refused(user) -> None:
     environment = AppConversation(WORLD, draw_population(WORLD, np.array([5, 17]), 3))
     with pytest.raises(InputError, match="needed: a number of the population's 2 users, from 5 to 17"):
         environment.reset({"user": user}, 0)
@@ -174,7 +174,7 @@ def test_blackjack_is_gymnasiums_hand_by_hand() -> None:
     assert set(wins) == {-1.0, 0.0, 1.0}
 
 
-def test_blackjack_tells_the_hand_in_words() -> None:
+def test_blackjack_shows_the_hand_as_text() -> None:
     environment = Blackjack()
     texts = {environment.reset({}, seed)["policy"].prompt.turns[0].text for seed in range(200)}
     assert any("with an ace that counts 11. The dealer shows an ace. Hit or stick?" in text for text in texts)
@@ -182,7 +182,7 @@ def test_blackjack_tells_the_hand_in_words() -> None:
 
 
 @pytest.mark.parametrize("words", ["", "hit or stick?", "whitehit", "double down"])
-def test_an_illegal_word_costs_and_leaves_the_hand_as_it_is(words: str) -> None:
+def test_an_illegal_move_is_penalised_and_leaves_the_hand_unchanged(words: str) -> None:
     environment = Blackjack(illegal_reward=-0.5)
     shown = environment.reset({}, 0)
     result = environment.step({"policy": words})
@@ -192,7 +192,7 @@ def test_an_illegal_word_costs_and_leaves_the_hand_as_it_is(words: str) -> None:
     assert not result.terminated
 
 
-def test_blackjack_is_truncated_after_so_many_moves() -> None:
+def test_blackjack_is_truncated_after_max_moves() -> None:
     results, _ = play(Blackjack(max_moves=4), {}, 0, lambda seen: "hmm")
     assert [r.truncated for r in results] == [False, False, False, True]
     assert results[-1].observations
@@ -204,19 +204,19 @@ def test_blackjack_is_truncated_after_so_many_moves() -> None:
 
 def test_blackjack_without_gymnasium_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(InputError, match=r"needs gymnasium, which is not here: pip install 'lmgym\[gym\]'"):
+    with pytest.raises(InputError, match=r"needs gymnasium, which is not installed: pip install 'lmgym\[gym\]'"):
         Blackjack()
 
 
 @pytest.mark.parametrize(
     "make", [Blackjack, PrisonersDilemma, lambda n: AppConversation(WORLD, deployed().population, n)]
 )
-def test_an_episode_of_no_step_is_refused(make) -> None:
+def test_an_episode_without_steps_is_refused(make) -> None:
     with pytest.raises(InputError, match="=0; needed: 1 or more"):
         make(0)
 
 
-def test_two_prisoners_move_at_once_and_each_sees_the_game_from_its_side() -> None:
+def test_two_prisoners_move_at_once_and_each_sees_its_own_side() -> None:
     environment = PrisonersDilemma(rounds=3)
     shown = environment.reset({}, 0)
     assert shown["first"] == shown["second"]
@@ -235,7 +235,7 @@ def test_two_prisoners_move_at_once_and_each_sees_the_game_from_its_side() -> No
     assert last.info == {"first_cooperated": 2.0, "second_cooperated": 1.0}
 
 
-def test_tit_for_tat_does_what_was_done_to_it() -> None:
+def test_tit_for_tat_repeats_the_other_players_move() -> None:
     environment, rng = PrisonersDilemma(rounds=4), np.random.default_rng(0)
     observations, answers = environment.reset({}, 0), []
     for words in ("defect", "cooperate", "defect", "defect"):
@@ -244,8 +244,8 @@ def test_tit_for_tat_does_what_was_done_to_it() -> None:
     assert answers == ["cooperate", "defect", "cooperate", "defect"]
 
 
-def test_the_engine_plays_every_environment_together_with_the_others() -> None:
-    """A judged chat, two users of the app, a hand and two prisoners of whom one is scripted, in one request a step."""
+def test_the_engine_plays_different_environments_together() -> None:
+    """A scored chat, two users of the app, a hand and two prisoners, one of them scripted, in one request a step."""
 
     def policy(text: str, seed: int) -> str:
         if "Hit or stick?" in text:

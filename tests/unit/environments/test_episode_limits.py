@@ -1,4 +1,4 @@
-"""What the rollout engine cuts, counts and refuses: long prompts, contexts without room, broken protocols."""
+"""Limits of the rollout engine: long prompts, contexts without room, broken protocols."""
 
 import pytest
 from acting import TOKENIZER, Chat, FakeReward, Scripted, play
@@ -11,7 +11,7 @@ from lmgym.models.small_models import train_tokenizer
 from lmgym.text import tokenize_texts
 
 
-def test_long_prompts_are_cut_on_the_left_behind_the_bos_and_counted() -> None:
+def test_long_prompts_are_truncated_on_the_left_after_the_bos_and_counted() -> None:
     tokenizer = train_tokenizer(["one two three"], 300)
     tokenizer.add_special_tokens({"bos_token": "<s>"})
 
@@ -34,7 +34,7 @@ def test_long_prompts_are_cut_on_the_left_behind_the_bos_and_counted() -> None:
     assert len(episode.final_prompt) == 10
 
 
-def test_max_prompt_is_less_than_the_context_leaves() -> None:
+def test_max_prompt_limits_the_prompt_below_the_context() -> None:
     whole, shorter = tokenize_texts(TOKENIZER, ["User: hello 0 0\nBot:", "User: 0\nBot:"])
     [episode] = play([Chat(1)], max_prompt=len(shorter))
     step = episode.steps[0]
@@ -42,7 +42,7 @@ def test_max_prompt_is_less_than_the_context_leaves() -> None:
     assert (step.dropped_turns, step.shortened) == (0, len(whole) - len(shorter))
 
 
-def test_long_prompts_are_refused_by_choice() -> None:
+def test_long_prompts_are_refused_on_request() -> None:
     with pytest.raises(
         InputError,
         match=r"episode 1 \(seed 1\) .*more than 20 tokens; needed: at most so many, the context of 36 less max_new",
@@ -50,7 +50,7 @@ def test_long_prompts_are_refused_by_choice() -> None:
         play([Chat(1), Chat(4)], Scripted(max_length=36), on_long_prompt="refuse")
     stopped = Chat(1, truncates=True, terminates=False)
     [episode] = play([stopped], Scripted(max_length=36), on_long_prompt="refuse")
-    assert 0 < len(episode.final_prompt) <= 20  # nobody was to reply to it
+    assert 0 < len(episode.final_prompt) <= 20  # no reply to it was requested
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_environments_that_break_the_protocol_are_refused() -> None:
 
     same = Chat(1)
     for environments, message in (
-        ([Silent(1)], "step 1: nobody has an observation and the episode has not ended; needed:"),
+        ([Silent(1)], "step 1: no agent has an observation and the episode has not ended; needed:"),
         ([Generous(1)], r"for 'polcy', who has not acted; needed: one of \['policy'\]"),
         ([Odd(1)], "a reward of nan for 'policy'; needed: a finite number"),
         ([Unpaid(1)], r"episode 0 \(seed 0\) of Unpaid, step 1: a reward of None for 'policy'"),
         ([OfGymnasium(1)], r"episode 0 \(seed 0\) of OfGymnasium, step 1: `step` gave a tuple; needed: a StepResult"),
-        ([Wordy(1)], r"step 0: a str is observed; needed: {agent: Observation\(prompt\)} for all who act"),
+        ([Wordy(1)], r"step 0: a str is observed; needed: {agent: Observation\(prompt\)} for all agents that"),
         ([Beginning(1)], "step 0: a tuple is observed"),
         ([Mute(1)], "the prompt of 'policy' has no token"),
         ([same, same], "an environment was given twice; needed: an instance an episode"),

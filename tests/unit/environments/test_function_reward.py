@@ -1,4 +1,4 @@
-"""FakeReward: what a reward function is given, what may come back, and what becomes of every way to fail."""
+"""Reward functions in Python: their arguments, valid and invalid answers, and every kind of failure."""
 
 import json
 import re
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from patience import wait_until
 from rewarded import rewards_of, sample
 
 from lmgym.environments.function_reward import FunctionReward
@@ -23,7 +24,7 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.scoring import retries as attempts
+from lmgym.scoring import retries as retries_module
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.safeguards import stop_if_too_many_failed
 from ppo.task_setups import text_with_function
@@ -37,7 +38,9 @@ TOKENIZER = object()
 THREE = [sample("a"), sample("bb", 3), sample("ccc", 4)]
 
 
-def judged(function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any) -> list[SampleReward]:
+def reward_samples(
+    function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any
+) -> list[SampleReward]:
     settings = {"timeout": 20.0, "retries": 1, **settings}
     return FunctionReward(function, TOKENIZER, **settings).rewards(samples)
 
@@ -54,7 +57,7 @@ def test_a_function_is_called_once_with_trlxs_arguments_and_the_tasks_columns() 
         return [1, 2.5]
 
     batch = [sample("a", answer="x", level=3), sample("bb", answer="y")]
-    assert rewards_of(judged(reward_fn, batch)) == [1.0, 2.5]
+    assert rewards_of(reward_samples(reward_fn, batch)) == [1.0, 2.5]
     columns = {"answer": ["x", "y"], "level": [3, None]}
     assert calls == [(["Say: a", "Say: bb"], ["Say: ", "Say: "], ["a", "bb"], TOKENIZER, columns)]
     reward_function: RewardFunction = FunctionReward(lengths, TOKENIZER)
@@ -73,19 +76,19 @@ def test_a_function_is_called_once_with_trlxs_arguments_and_the_tasks_columns() 
         [True, 2, 3],
     ],
 )
-def test_numbers_may_come_as_anything_in_order(answer: Any) -> None:
+def test_rewards_may_be_any_ordered_collection_of_numbers(answer: Any) -> None:
     given = list(answer) if hasattr(answer, "__next__") else answer
-    found = judged(lambda **_: given)
+    found = reward_samples(lambda **_: given)
     assert rewards_of(found) == [1.0, 2.0, 3.0]
     assert all(type(one.reward) is float and not one.error for one in found)
 
 
 def test_a_list_for_a_sample_is_a_reward_for_each_of_its_tokens() -> None:
-    found = judged(lambda **_: [[1, 2], torch.tensor([1.0, 2.0, 3.0]), 7])
+    found = reward_samples(lambda **_: [[1, 2], torch.tensor([1.0, 2.0, 3.0]), 7])
     assert rewards_of(found) == [(1.0, 2.0), (1.0, 2.0, 3.0), 7.0]
 
 
-def test_a_function_that_names_output_ids_has_the_sampled_ids_and_no_other_function_has() -> None:
+def test_only_a_function_with_a_parameter_output_ids_gets_the_sampled_ids() -> None:
     calls: list[Any] = []
 
     def by_name(outputs, output_ids, **columns):
@@ -93,18 +96,18 @@ def test_a_function_that_names_output_ids_has_the_sampled_ids_and_no_other_funct
         output_ids[0].pop()
         return [[0.5] * tokens for tokens in (2, 3, 4)]
 
-    assert rewards_of(judged(by_name)) == [(0.5,) * 2, (0.5,) * 3, (0.5,) * 4]
+    assert rewards_of(reward_samples(by_name)) == [(0.5,) * 2, (0.5,) * 3, (0.5,) * 4]
     [(ids, columns)] = calls
     assert ids == [[0], [0, 1, 2], [0, 1, 2, 3]]
     assert sorted(columns) == ["prompts", "samples", "tokenizer"]
-    assert [one.completion.ids for one in THREE] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]  # what was spoiled was a copy
+    assert [one.completion.ids for one in THREE] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]  # the function changed a copy
 
     def by_column(outputs, **columns):
         calls.append(columns)
         return [0.0] * len(outputs)
 
-    judged(by_column)
-    judged(by_column, [sample("a", output_ids="mine")])
+    reward_samples(by_column)
+    reward_samples(by_column, [sample("a", output_ids="mine")])
     assert "output_ids" not in calls[1]
     assert calls[2]["output_ids"] == ["mine"]
 
@@ -151,12 +154,12 @@ def test_a_column_called_output_ids_is_refused_where_the_function_asks_for_the_s
 
 
 def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
-    found = judged(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
+    found = reward_samples(lambda **_: [[1, 2, 3], [1, 2, NAN], [1, 2, 3, 4]])
     assert rewards_of(found) == [None, None, (1.0, 2.0, 3.0, 4.0)]
     assert "3 numbers for 2 sampled tokens" in found[0].error
     assert "a parameter output_ids of the function is given the sampled ids" in found[0].error
     assert "nan" in found[1].error
-    [empty] = judged(lambda **_: [[]], [sample("", tokens=0)])
+    [empty] = reward_samples(lambda **_: [[]], [sample("", tokens=0)])
     assert empty.reward is None
 
 
@@ -175,26 +178,26 @@ def test_a_dense_reward_of_another_length_than_the_tokens_fails_alone() -> None:
         ({}, "dict"),
     ],
 )
-def test_what_is_no_number_is_asked_for_again_and_then_left_out_alone(bad: Any, named: str) -> None:
+def test_an_invalid_reward_is_retried_and_then_fails_alone(bad: Any, named: str) -> None:
     calls = []
 
     def reward_fn(outputs, **_):
         calls.append(len(outputs))
         return [1.0, bad, 3.0]
 
-    found = judged(reward_fn, retries=2)
+    found = reward_samples(reward_fn, retries=2)
     assert rewards_of(found) == [1.0, None, 3.0]
     assert named in found[1].error
     assert calls == [3, 3, 3]
 
 
-def test_what_was_good_in_one_attempt_stays() -> None:
+def test_valid_rewards_of_one_attempt_are_kept() -> None:
     answers = iter([[1.0, NAN, NAN], [NAN, 20.0, NAN], [NAN, NAN, 300.0]])
-    assert rewards_of(judged(lambda **_: next(answers), retries=5)) == [1.0, 20.0, 300.0]
+    assert rewards_of(reward_samples(lambda **_: next(answers), retries=5)) == [1.0, 20.0, 300.0]
     assert next(answers, "none left") == "none left"
 
 
-def test_a_function_that_raises_once_is_asked_again() -> None:
+def test_a_function_that_raises_once_is_called_again() -> None:
     answers = iter([None, [1, 2, 3]])
 
     def reward_fn(**_):
@@ -203,7 +206,7 @@ def test_a_function_that_raises_once_is_asked_again() -> None:
             raise ConnectionError("busy")
         return found
 
-    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+    assert rewards_of(reward_samples(reward_fn)) == [1.0, 2.0, 3.0]
 
 
 def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> None:
@@ -213,7 +216,7 @@ def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> No
         calls.append(list(outputs))
         return [{"a": 1.0, "ccc": 3.0}[output] for output in outputs]
 
-    found = judged(reward_fn)
+    found = reward_samples(reward_fn)
     assert rewards_of(found) == [1.0, None, 3.0]
     assert "KeyError: 'bb'" in found[1].error
     assert "test_function_reward.py:" in found[1].error  # where, in the user's own file
@@ -221,23 +224,23 @@ def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> No
 
 
 @pytest.mark.parametrize("answer", [[1.0, 2.0], [1.0] * 4, [], np.ones(2), (1.0 for _ in range(9**9))])
-def test_another_count_is_never_dealt_out(answer: Any) -> None:
-    found = judged(lambda **_: answer, retries=0)
+def test_a_wrong_number_of_rewards_is_never_used(answer: Any) -> None:
+    found = reward_samples(lambda **_: answer, retries=0)
     assert rewards_of(found) == [None] * 3
     assert "one a sample" in found[0].error
 
 
-def test_where_the_count_is_wrong_each_is_asked_for_alone() -> None:
+def test_after_a_wrong_number_of_rewards_each_sample_is_tried_alone() -> None:
     def without_the_empty(outputs, **_):
         return [float(len(output)) for output in outputs if output]
 
-    found = judged(without_the_empty, [sample("a"), sample(""), sample("ccc")])
+    found = reward_samples(without_the_empty, [sample("a"), sample(""), sample("ccc")])
     assert rewards_of(found) == [1.0, None, 3.0]
     assert "gave 0 rewards for 1 samples" in found[1].error
 
 
-def test_what_the_whole_batch_gave_is_told_where_each_fails_alone_in_another_way() -> None:
-    found = judged(lambda outputs, **_: [0.0] * (len(outputs) - 1), [sample("a")] * 16)
+def test_the_error_of_the_batch_is_reported_if_each_sample_alone_fails_in_another_way() -> None:
+    found = reward_samples(lambda outputs, **_: [0.0] * (len(outputs) - 1), [sample("a")] * 16)
     assert rewards_of(found) == [None] * 16
     assert found[0].error.startswith("gave 15 rewards for 16 samples; needed: one a sample; asked for alone: gave 0")
     with pytest.raises(RunStopped, match=r"16 of 16 rewards .* one of them: gave 15 rewards for 16 samples"):
@@ -245,8 +248,8 @@ def test_what_the_whole_batch_gave_is_told_where_each_fails_alone_in_another_way
 
 
 @pytest.mark.parametrize("answer", [1.0, None, "123", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, torch.tensor(1.0)])
-def test_what_is_no_list_fails_for_all(answer: Any) -> None:
-    found = judged(lambda **_: answer)
+def test_an_answer_that_is_no_list_fails_for_all_samples(answer: Any) -> None:
+    found = reward_samples(lambda **_: answer)
     assert rewards_of(found) == [None] * 3
     assert all(one.error for one in found)
 
@@ -259,12 +262,13 @@ def test_a_function_that_stalls_is_left_behind_and_the_others_have_their_rewards
             release.wait(60)
         return [float(len(output)) for output in outputs]
 
-    found = judged(reward_fn, timeout=1.5)
-    left = [one for one in threading.enumerate() if one.name == "reward"]
+    found = reward_samples(reward_fn, timeout=1.5)
+    # two whole attempts and one alone; the thread of an answer may take a moment to end
+    wait_until(lambda: sum(thread.name == "reward" for thread in threading.enumerate()) == 3)
+    left = [thread for thread in threading.enumerate() if thread.name == "reward"]
     release.set()
     assert rewards_of(found) == [1.0, None, 3.0]
     assert "no answer within 1.5 s" in found[1].error
-    assert len(left) == 3  # two whole attempts, and the one alone
     assert all(one.daemon for one in left)
 
 
@@ -283,9 +287,9 @@ def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries
         release.wait(60)
         return [0.0] * len(outputs)
 
-    within = attempts._within
-    monkeypatch.setattr(attempts, "_within", clocked)
-    found = judged(reward_fn, [sample("a")] * 50, timeout=0.1, retries=retries)
+    within = retries_module._call_within
+    monkeypatch.setattr(retries_module, "_call_within", clocked)
+    found = reward_samples(reward_fn, [sample("a")] * 50, timeout=0.1, retries=retries)
     release.set()
     assert rewards_of(found) == [None] * 50
     assert calls == asked
@@ -293,8 +297,8 @@ def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries
     assert all("gave no answer within 0.1 s" in one.error for one in found)
 
 
-def test_a_function_that_leaves_the_program_has_failed_and_no_more() -> None:
-    found = judged(lambda **_: sys.exit(3))
+def test_a_function_that_exits_the_program_fails_without_ending_the_run() -> None:
+    found = reward_samples(lambda **_: sys.exit(3))
     assert rewards_of(found) == [None] * 3
     assert "SystemExit(3)" in found[0].error
 
@@ -304,42 +308,42 @@ def test_a_function_may_stop_the_run() -> None:
         raise RunStopped("out of credit", "stopped", 1)
 
     with pytest.raises(RunStopped, match="out of credit"):
-        judged(reward_fn)
+        reward_samples(reward_fn)
 
 
-def test_a_function_that_spoils_its_arguments_spoils_only_its_own() -> None:
+def test_a_function_that_changes_its_arguments_changes_only_copies() -> None:
     def reward_fn(outputs, prompts, **_):
         seen.append([*prompts, *outputs])
         prompts.clear()
         return [float(len(outputs.pop(0))) if len(seen) > 1 else NAN for _ in range(len(outputs))]
 
     seen: list[list[str]] = []
-    assert rewards_of(judged(reward_fn)) == [1.0, 2.0, 3.0]
+    assert rewards_of(reward_samples(reward_fn)) == [1.0, 2.0, 3.0]
     assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("timeout", [None, 20.0])
-def test_no_gradient_is_recorded_in_a_reward_and_without_a_limit_there_is_no_thread(timeout: float | None) -> None:
+def test_rewards_record_no_gradient_and_without_a_timeout_there_is_no_thread(timeout: float | None) -> None:
     seen = []
 
     def reward_fn(outputs, **_):
         seen.append((torch.is_grad_enabled(), threading.current_thread() is threading.main_thread()))
         return [0.0] * len(outputs)
 
-    judged(reward_fn, timeout=timeout)
+    reward_samples(reward_fn, timeout=timeout)
     assert seen == [(False, timeout is None)]
 
 
-def test_a_long_message_is_kept_on_one_line_and_short() -> None:
+def test_a_long_error_is_shortened_to_one_line() -> None:
     def reward_fn(**_):
         raise ValueError("x\ny " * 500)
 
-    error = judged(reward_fn)[0].error
+    error = reward_samples(reward_fn)[0].error
     assert len(error) <= 300
     assert "\n" not in error
 
 
-def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() -> None:
+def test_functions_with_a_wrong_signature_are_refused_before_the_first_step() -> None:
     async def later(samples, prompts, outputs, tokenizer):
         return [0.0]
 
@@ -366,11 +370,11 @@ def test_functions_that_cannot_be_called_so_are_refused_before_the_first_step() 
         FunctionReward(lengths, TOKENIZER, retries=-1)
 
 
-def test_the_run_stops_where_more_than_the_allowed_share_of_rewards_failed() -> None:
+def test_the_run_stops_if_more_than_the_allowed_share_of_rewards_failed() -> None:
     stop_if_too_many_failed(1, 10, 0.1, "x")
     stop_if_too_many_failed(0, 10, 0.0, "x")
     stop_if_too_many_failed(0, 0, 0.0, "x")
-    with pytest.raises(RunStopped, match=r"2 of 10 rewards could not be had.*one of them: gave nan") as stopped:
+    with pytest.raises(RunStopped, match=r"2 of 10 rewards failed, .*one of them: gave nan") as stopped:
         stop_if_too_many_failed(2, 10, 0.1, "gave nan")
     assert (stopped.value.outcome, stopped.value.exit_code) == ("rewards_failed", 69)
     with pytest.raises(RunStopped):

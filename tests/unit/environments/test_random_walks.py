@@ -34,23 +34,23 @@ def graph(*steps: str, nodes: int) -> RandomWalks:
 SMALL = graph("aa", "ba", "bc", "cb", "dc", "ef", "fe", nodes=6)
 
 
-def test_the_walks_of_graph_seed_1000_are_worth_what_trlxs_are(known: RandomWalks) -> None:
+def test_the_walks_of_graph_seed_1000_have_trlxs_rewards(known: RandomWalks) -> None:
     assert len(known.walks) == 1000
     assert round(known.optimality(known.walks).mean(), 3) == 0.352
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_step_leads_out_of_every_node_none_to_itself_and_none_away_from_the_goal(seed: int) -> None:
+def test_every_node_has_an_outgoing_edge_none_to_itself_and_the_goal_is_absorbing(seed: int) -> None:
     edges = draw_random_walks(seed, walks=0).edges
     assert edges.shape == (21, 21)
     assert edges.any(1).all()
     assert np.flatnonzero(edges.diagonal()).tolist() == [0]
     assert np.flatnonzero(edges[0]).tolist() == [0]
-    # 20 nodes with 20 others each; .1 is the chance before graphs with a dead end are drawn anew
+    # 20 nodes with 20 others each; .1 is the chance before graphs with a dead end are redrawn
     assert 0.07 < edges[1:].sum() / 400 < 0.16
 
 
-def test_walks_follow_the_steps_from_every_start_to_the_goal_or_ten_nodes(known: RandomWalks) -> None:
+def test_walks_follow_edges_from_every_start_to_the_goal_or_ten_nodes(known: RandomWalks) -> None:
     for walk in known.walks:
         nodes = [LETTERS.index(letter) for letter in walk]
         assert all(known.edges[start, end] for start, end in pairwise(nodes))
@@ -83,7 +83,7 @@ def test_shortest_walks_are_those_of_a_breadth_first_search(seed: int) -> None:
     assert walks.shortest.tolist() == [min(nodes.get(node, 10), 10) for node in range(21)]
 
 
-def test_optimality_is_right_on_a_graph_reckoned_by_hand() -> None:
+def test_optimality_equals_values_worked_out_by_hand() -> None:
     assert SMALL.shortest.tolist() == [1, 2, 3, 4, 10, 10]
     worth = {
         "ba": 1, "bcba": 6 / 8, "cba": 1, "dcba": 1, "dcbcba": 4 / 6,
@@ -97,7 +97,7 @@ def test_optimality_is_right_on_a_graph_reckoned_by_hand() -> None:
     np.testing.assert_allclose(SMALL.optimality(list(worth)), list(worth.values()), rtol=0, atol=1e-12)
 
 
-def test_what_is_no_letter_of_the_graph_stands_for_no_node_of_it() -> None:
+def test_other_characters_are_no_nodes() -> None:
     triangle = graph("aa", "ba", "bc", "cb", "ca", nodes=3)
     assert triangle.optimality(["bca", "cba"]).tolist() == [7 / 8, 7 / 8]
     assert not triangle.optimality(["bza", "zba", "za", "bz", "bdca"]).any()
@@ -107,7 +107,7 @@ def test_no_walks_have_no_optimality() -> None:
     assert SMALL.optimality([]).shape == (0,)
 
 
-def test_reward_and_metric_take_what_trlx_gives_and_look_at_whole_samples() -> None:
+def test_reward_and_metric_take_trlxs_arguments_and_score_whole_samples() -> None:
     told = (["bcba", "ca"], ["b", "c"], ["cba", "a"], None)
     assert SMALL.reward(*told, origin=["x", "y"]) == [0.75, 0.0]
     assert SMALL.metric(*told, origin=["x", "y"]) == {"optimality": 0.375}
@@ -130,7 +130,7 @@ def test_a_letter_is_a_token_and_comes_back(tmp_path: Path, known: RandomWalks) 
         tokenizer("bxa")
 
 
-def test_a_start_is_made_once_for_its_seeds_and_found_again(tmp_path: Path) -> None:
+def test_a_start_is_made_once_for_its_seeds_and_reused(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     first = make_start(tmp_path, 1000, seed=0, steps=2)
     assert torch.equal(torch.get_rng_state(), before)
@@ -138,7 +138,7 @@ def test_a_start_is_made_once_for_its_seeds_and_found_again(tmp_path: Path) -> N
     assert make_start(tmp_path, 1000, seed=0, steps=2) == first
     assert (first / "model.safetensors").stat().st_mtime_ns == made
     others = [make_start(tmp_path, 1001, seed=0, steps=1), make_start(tmp_path, 1000, seed=1, steps=1)]
-    assert sorted(path for path in tmp_path.iterdir()) == sorted([first, *others])  # nothing is left aside
+    assert sorted(path for path in tmp_path.iterdir()) == sorted([first, *others])  # no partial folder is left
 
     tokenizer = load_tokenizer(str(first))
     model = load_policy(str(first), tokenizer)
@@ -151,7 +151,7 @@ def test_a_start_is_made_once_for_its_seeds_and_found_again(tmp_path: Path) -> N
     assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
-def test_a_start_that_was_made_meanwhile_is_taken(tmp_path: Path, monkeypatch) -> None:
+def test_a_start_that_another_process_made_first_is_used(tmp_path: Path, monkeypatch) -> None:
     def other_process_is_quicker(graph_seed: int, seed: int, steps: int):
         (tmp_path / "graph1000_seed0_steps1").mkdir()
         (tmp_path / "graph1000_seed0_steps1/theirs").touch()

@@ -19,7 +19,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 
 
-def test_a_step_of_all_episodes_is_one_request_and_one_judgement() -> None:
+def test_a_step_of_all_episodes_is_one_request_and_one_call_of_the_reward_function() -> None:
     generator, reward_function = Scripted(), FakeReward()
     episodes = play([Chat(3), Chat(1), Chat(2)], generator, reward_function)
     assert [len(prompts) for prompts in generator.asked] == [3, 2, 1]
@@ -30,7 +30,7 @@ def test_a_step_of_all_episodes_is_one_request_and_one_judgement() -> None:
     assert episodes[0].info == {"turns": 3.0}
 
 
-def test_episodes_that_ask_for_no_score_disturb_no_judge_and_need_none() -> None:
+def test_episodes_without_score_requests_need_no_reward_function() -> None:
     reward_function = FakeReward()
     [episode] = play([Chat(2, asks=False)], reward_function=reward_function)
     assert reward_function.calls == []
@@ -40,7 +40,7 @@ def test_episodes_that_ask_for_no_score_disturb_no_judge_and_need_none() -> None
         run_episodes([Chat(1)], [{"topic": "a"}], [0], Scripted(), TOKENIZER, Sampling(), None)
 
 
-def test_the_judge_sees_the_request_the_prompt_and_the_sampled_tokens() -> None:
+def test_the_reward_function_gets_the_request_the_prompt_and_the_sampled_tokens() -> None:
     reward_function = FakeReward()
     [episode] = play([Chat(2)], Scripted(lambda text, seed: "thanks"), reward_function)
     [second] = reward_function.calls[1]
@@ -50,7 +50,7 @@ def test_the_judge_sees_the_request_the_prompt_and_the_sampled_tokens() -> None:
     assert second.prompt_text == "User: hello 0 0\nBot: thanks\nUser: turn 1\nBot:"
 
 
-def test_prompts_are_the_templates_and_texts_go_in_as_they_are() -> None:
+def test_conversations_are_rendered_by_the_template_and_texts_are_unchanged() -> None:
     class Letter(Chat):
         def _shown(self):
             return {"policy": Observation("one two")}
@@ -65,7 +65,7 @@ def test_prompts_are_the_templates_and_texts_go_in_as_they_are() -> None:
         assert (step.dropped_turns, step.shortened) == (0, 0)
 
 
-def test_what_was_sampled_is_never_tokenised_again() -> None:
+def test_sampled_ids_are_never_tokenised_again() -> None:
     letters = tuple(tokenize_texts(TOKENIZER, [c])[0][0] for c in "hello")
     assert list(letters) != tokenize_texts(TOKENIZER, ["hello"])[0]  # another way to the same text
 
@@ -77,7 +77,7 @@ def test_what_was_sampled_is_never_tokenised_again() -> None:
     assert [step.completion.ids for step in episode.steps] == [letters, letters]
 
 
-def test_the_seed_of_a_reply_is_of_its_episode_its_step_its_agent_and_the_sampling() -> None:
+def test_the_seed_of_a_reply_depends_on_episode_step_agent_and_sampling() -> None:
     def seeds(environment, **settings) -> list[int]:
         generator = Scripted()
         play([environment], generator, **settings)
@@ -106,7 +106,7 @@ def policy(small_models: dict[str, Path]) -> LocalGenerator:
     return LocalGenerator(model, load_tokenizer(str(small_models["llama"])))
 
 
-def test_who_else_is_in_the_batch_changes_nothing(policy: LocalGenerator) -> None:
+def test_the_rest_of_the_batch_changes_nothing(policy: LocalGenerator) -> None:
     lengths = (3, 1, 2, 3)
 
     def found(chosen: Sequence[int]) -> dict[int, list]:
@@ -130,7 +130,7 @@ def test_who_else_is_in_the_batch_changes_nothing(policy: LocalGenerator) -> Non
     assert len({ids for steps in together.values() for _, ids, _, _ in steps}) == sum(lengths)
 
 
-def test_a_truncated_episode_shows_what_would_come_next_and_a_terminated_one_nothing() -> None:
+def test_only_a_truncated_episode_has_a_final_prompt() -> None:
     stopped, over, both = play(
         [Chat(2, truncates=True, terminates=False), Chat(2), Chat(2, truncates=True, terminates=True)]
     )
@@ -145,12 +145,12 @@ class Duel:
     """Two agents act at once, three times; then one of them alone."""
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        self.heard: list[dict[str, str]] = []
+        self.received: list[dict[str, str]] = []
         return {"left": Observation("one"), "right": Observation("two")}
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
-        self.heard.append(dict(actions))
-        number = len(self.heard)
+        self.received.append(dict(actions))
+        number = len(self.received)
         requests = tuple(ScoreRequest(agent, "x", said) for agent, said in actions.items())
         if number < 3:
             seen = {"left": Observation(f"one {number}"), "right": Observation(f"two {number}")}
@@ -160,11 +160,11 @@ class Duel:
         return StepResult({}, {"left": 5.0, "right": 7.0}, terminated=True)
 
 
-def test_agents_who_act_at_once_share_a_step_and_each_has_an_episode() -> None:
+def test_agents_that_act_at_once_share_a_step_and_each_has_an_episode() -> None:
     duel, generator, reward_function = Duel(), Scripted(lambda text, seed: f"said {text}"), FakeReward()
     left, right = play([duel], generator, reward_function)
-    assert duel.heard[1] == {"left": "said one 1", "right": "said two 1"}
-    assert list(duel.heard[3]) == ["right"]
+    assert duel.received[1] == {"left": "said one 1", "right": "said two 1"}
+    assert list(duel.received[3]) == ["right"]
     assert [len(prompts) for prompts in generator.asked] == [2, 2, 2, 1]
     assert [len(samples) for samples in reward_function.calls] == [2, 2, 2]
     assert [(e.index, e.agent, len(e.steps)) for e in (left, right)] == [(0, "left", 3), (0, "right", 4)]
@@ -177,40 +177,40 @@ def test_agents_who_act_at_once_share_a_step_and_each_has_an_episode() -> None:
 
 def test_an_agent_with_a_generator_of_its_own_acts_and_is_not_trained() -> None:
     duel, generator, reward_function = Duel(), Scripted(), FakeReward()
-    script = ScriptedGenerator(lambda conversation, rng: f"heard {conversation.turns[-1].text}")
+    script = ScriptedGenerator(lambda conversation, rng: f"after {conversation.turns[-1].text}")
     [left] = play([duel], generator, reward_function, others={"right": script})
-    assert [said["right"] for said in duel.heard] == ["heard two", "heard two 1", "heard two 2", "heard seven"]
+    assert [said["right"] for said in duel.received] == ["after two", "after two 1", "after two 2", "after seven"]
     assert left.agent == "left"
     assert [len(prompts) for prompts in generator.asked] == [1, 1, 1]  # and no request where nobody is trained
     assert [[sample.request.agent for sample in samples] for samples in reward_function.calls] == [["left"]] * 3
 
 
-def test_an_agent_with_a_generator_of_its_own_has_chance_of_its_own() -> None:
+def test_an_agent_with_a_generator_of_its_own_has_seeds_of_its_own() -> None:
     def said(seeds: list[int]) -> list[list[str]]:
         duels = [Duel() for _ in seeds]
-        lots = ScriptedGenerator(lambda conversation, rng: str(rng.integers(10**9)))
-        play(duels, seeds=seeds, others={"right": lots})
-        return [[heard["right"] for heard in duel.heard] for duel in duels]
+        random = ScriptedGenerator(lambda conversation, rng: str(rng.integers(10**9)))
+        play(duels, seeds=seeds, others={"right": random})
+        return [[actions["right"] for actions in duel.received] for duel in duels]
 
     first, second = said([5, 6])
     assert len({*first, *second}) == 8
     assert said([6]) == [second]
 
 
-def test_a_judgement_that_failed_masks_its_step_and_no_other() -> None:
-    def opinion(sample: Sample) -> SampleReward:
+def test_a_failed_reward_masks_only_its_step() -> None:
+    def reward(sample: Sample) -> SampleReward:
         if "hello 1" in sample.prompt_text and "turn" not in sample.prompt_text:
             return SampleReward(None, {"kind": 0.5}, "the scorer is away")
         return SampleReward(0.5, {"kind": 0.25})
 
-    first, second = play([Chat(2), Chat(2)], reward_function=FakeReward(opinion))
+    first, second = play([Chat(2), Chat(2)], reward_function=FakeReward(reward))
     assert [step.reward for step in first.steps] == [1.5, 2.5]
     assert [step.reward for step in second.steps] == [None, 2.5]
     assert [step.error for step in second.steps] == ["the scorer is away", ""]
     assert [step.scores for step in second.steps] == [{"kind": 0.5}, {"kind": 0.25}]
 
 
-def test_dense_rewards_are_one_a_sampled_token_and_the_environments_is_on_the_last() -> None:
+def test_dense_rewards_are_one_a_sampled_token_with_the_environments_on_the_last() -> None:
     reward_function = FakeReward(lambda sample: SampleReward(tuple(0.1 * i for i in range(len(sample.completion.ids)))))
     [episode] = play([Chat(1)], Scripted(lambda text, seed: "one two three"), reward_function)
     [step] = episode.steps
@@ -233,7 +233,7 @@ def test_several_requests_for_one_reply_add_up() -> None:
     assert second.steps[0].reward == (4.0, 7.0)
 
 
-def test_a_reward_function_that_miscounts_is_refused() -> None:
+def test_a_wrong_number_of_rewards_is_refused() -> None:
     with pytest.raises(ValueError, match=r"episode 0 .*gave 1 rewards for a reply of 2 tokens; needed: one a token"):
         play([Chat(1)], Scripted(lambda text, seed: "one"), FakeReward(lambda sample: SampleReward((1.0,))))
 
@@ -245,7 +245,7 @@ def test_a_reward_function_that_miscounts_is_refused() -> None:
         play([Chat(1), Chat(1)], reward_function=Short())
 
 
-def test_what_the_judge_says_to_stop_the_run_goes_through() -> None:
+def test_a_reward_function_may_stop_the_run() -> None:
     def stop(sample: Sample) -> SampleReward:
         raise RunStopped("too many failed", "failed", 1)
 
@@ -254,7 +254,7 @@ def test_what_the_judge_says_to_stop_the_run_goes_through() -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_what_an_environment_raises_names_its_episode(blocking: bool) -> None:
+def test_an_exception_of_an_environment_names_its_episode(blocking: bool) -> None:
     class Broken(Chat):
         def step(self, actions):
             if len(self.said) > 2:
@@ -268,7 +268,7 @@ def test_what_an_environment_raises_names_its_episode(blocking: bool) -> None:
     assert caught.value.__notes__ == ["in episode 1 (seed 8) of Broken, step 1"]
 
 
-def test_environments_that_block_wait_all_at_once_in_reset_and_in_step() -> None:
+def test_blocking_environments_wait_in_parallel_in_reset_and_step() -> None:
     """Each waits until all do: alone none would come through."""
     everybody = threading.Barrier(12)
 
@@ -299,5 +299,5 @@ def test_environments_that_block_wait_all_at_once_in_reset_and_in_step() -> None
     assert stepped_by == [main, main]
 
 
-def test_no_tasks_are_no_episodes() -> None:
+def test_no_tasks_give_no_episodes() -> None:
     assert play([]) == []

@@ -1,4 +1,4 @@
-"""Scorers as judges: opinions, their moments over reference replies, and what is refused."""
+"""Rewards by scorers: scores, their moments over reference replies, and invalid settings."""
 
 import time
 
@@ -8,14 +8,15 @@ from rewarded import chats, rewards_of, sample
 
 from lmgym.environments.scorer_reward import ScorerReward, reference_moments, to_moments
 from lmgym.errors import InputError
-from lmgym.scoring.scorers import FunctionScorer, RandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.scorers import FunctionScorer
 
 NAN, INF = float("nan"), float("inf")
 LONG = FunctionScorer(lambda _, replies: [float(len(reply)) for reply in replies])
 MINUS = FunctionScorer(lambda _, replies: [-10.0 * len(reply) for reply in replies])
 
 
-def test_opinions_are_normalised_clipped_weighted_and_summed_by_hand() -> None:
+def test_scores_are_normalised_clipped_weighted_and_summed_as_by_hand() -> None:
     reward_function = ScorerReward(
         {"a": LONG, "b": MINUS}, {"a": 2.0, "b": 0.5}, {"a": (3.0, 2.0), "b": (-20.0, 10.0)}, clip=1.5
     )
@@ -27,7 +28,7 @@ def test_opinions_are_normalised_clipped_weighted_and_summed_by_hand() -> None:
     assert rewards_of(plain.rewards(chats("x" * 50))) == [100.0]
 
 
-def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_they_are() -> None:
+def test_a_scorer_is_called_once_for_the_batch_with_unchanged_replies() -> None:
     calls = []
 
     def score(conversations, replies):
@@ -39,7 +40,7 @@ def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_they_are() -> 
     assert calls == [([one.request.prompt for one in batch], ["hi\nthere \t you", "ok"])]
 
 
-def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_reward() -> None:
+def test_scores_of_weight_0_are_logged_and_their_failure_loses_no_reward() -> None:
     broken = FunctionScorer(lambda _, replies: [NAN] * len(replies))
     weights = {"a": 1.0, "gold": 0.0}
     [found] = ScorerReward({"a": LONG, "gold": MINUS}, weights).rewards(chats("xx"))
@@ -49,7 +50,7 @@ def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_rewar
     assert "gold: raised ValueError" in found.error
 
 
-def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have() -> None:
+def test_a_reply_that_one_scorer_cannot_score_alone_has_no_reward() -> None:
     class Picky:
         def score(self, conversations, replies):
             if any(len(reply) == 2 for reply in replies):
@@ -63,7 +64,7 @@ def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have(
     assert "nan" in found[2].error
 
 
-def test_scores_of_a_wrong_count_or_shape_are_not_dealt_out() -> None:
+def test_scores_of_a_wrong_number_or_shape_are_never_used() -> None:
     for scores in (torch.zeros(2), torch.zeros(3, 1), torch.tensor(0.0)):
 
         class Wrong:
@@ -84,7 +85,7 @@ def test_a_served_scorer_that_stalls_is_left_behind() -> None:
     assert "no answer within 0.1 s" in found.error
 
 
-def test_a_text_as_prompt_cannot_be_scored_and_is_refused_clearly() -> None:
+def test_a_text_as_prompt_cannot_be_scored_and_is_refused() -> None:
     with pytest.raises(InputError, match="needed: a conversation"):
         ScorerReward({"a": LONG}, {"a": 1.0}).rewards([sample("x")])
 
@@ -114,13 +115,13 @@ def test_reference_replies_normalise_to_mean_0_and_std_1() -> None:
 
 
 @pytest.mark.parametrize("texts", [(), ("x",), ("x", "y", "z")])
-def test_a_scorer_without_an_opinion_cannot_be_normalised(texts: tuple[str, ...]) -> None:
+def test_a_scorer_with_equal_scores_or_none_cannot_be_normalised(texts: tuple[str, ...]) -> None:
     sums = reference_moments(ScorerReward({"flat": LONG}, {"flat": 1.0}), chats(*texts))
     with pytest.raises(InputError, match=f"scorer flat gave {len(texts)} reference replies"):
         to_moments(sums)
 
 
-def test_scorers_weights_and_moments_that_do_not_fit_are_refused() -> None:
+def test_invalid_scorers_weights_and_moments_are_refused() -> None:
     for weights, moments, clip, named in (
         ({"b": 1.0}, None, 10.0, "weights for"),
         ({"a": 0.0}, None, 10.0, "not all 0"),

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 from lmgym.chat import embedded_world
 from lmgym.chat.loading import Experiment, model_revisions, sampling_of
 from lmgym.errors import InputError
-from lmgym.generation.context_fitting import WithPersona, fit
+from lmgym.generation.context_fitting import PersonaGenerator, fit
 from lmgym.generation.local_generation import LocalGenerator, load_causal
 from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import load_tokenizer
@@ -33,7 +33,9 @@ def plain(small_models: dict[str, Path]) -> LocalGenerator:
     return LocalGenerator(model, load_tokenizer(str(small_models["gpt2"])))
 
 
-def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string(plain: LocalGenerator) -> None:
+def test_samples_follow_the_seed_and_leave_torchs_generator_unchanged(
+    plain: LocalGenerator,
+) -> None:
     state = torch.random.get_rng_state()
     sampling = Sampling(max_new_tokens=16, seed=3)
     first = plain.reply(CHATS, 3, sampling)
@@ -47,8 +49,8 @@ def test_samples_follow_the_seed_leave_torchs_own_alone_and_end_at_a_stop_string
     assert all(letter not in c.text for replies in stopped for c in replies)
 
 
-def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: LocalGenerator) -> None:
-    persona = WithPersona(plain, "{persona}")
+def test_a_session_uses_the_models_sampling_unless_the_experiment_sets_one(plain: LocalGenerator) -> None:
+    persona = PersonaGenerator(plain, "{persona}")
     any_model, settled = Experiment("hh", hh, ()), Experiment("gptj_engagement", gptj_engagement, ())
     assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "samples: temperature 0.9, top_p 0.95 (defaults)")
     plain.model.generation_config.temperature = 0.6
@@ -60,13 +62,13 @@ def test_a_session_samples_as_the_model_says_unless_the_experiment_does(plain: L
     assert sampling_of(Experiment("world", world, ()), world.get_base_model()) == (Sampling(), "")
 
 
-def test_progress_is_told_a_token_at_a_time(plain: LocalGenerator) -> None:
+def test_progress_is_reported_a_token_at_a_time(plain: LocalGenerator) -> None:
     told: list[tuple[int, int]] = []
     plain.reply(CHATS[:1], 2, Sampling(max_new_tokens=5, ends_at_eos=False), lambda done, of: told.append((done, of)))
     assert told == [(i, 5) for i in range(1, 6)]
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_and_fits_once_its_oldest_turns_are_gone(plain: LocalGenerator) -> None:
+def test_a_prompt_that_leaves_no_room_is_refused_and_fits_without_its_oldest_turns(plain: LocalGenerator) -> None:
     turns = tuple(Turn("user" if i % 2 == 0 else "bot", "and i like soup on sundays.") for i in range(61))
     long, sampling = Conversation(turns, "A bot."), Sampling(max_new_tokens=8)
     with pytest.raises(InputError, match="the model reads 256"):
@@ -95,7 +97,7 @@ def test_gpt_j_talks_with_the_originals_sampling(small_models, scorer_folders, t
     replies = generator.reply(CHATS, 4, sampling)
     assert [len(r) for r in replies] == [4, 4]
     assert not any("\n" in c.text for r in replies for c in r)
-    assert generator.shaped(CHATS[1]).persona == "A bot.\n<START>"
+    assert generator.with_form(CHATS[1]).persona == "A bot.\n<START>"
     judges = gptj_engagement.get_reward_models(settings)
     assert judges["a"].score(CHATS, ["x", "y"]).shape == (2,)
     known = model_revisions(generator, judges)
@@ -104,7 +106,7 @@ def test_gpt_j_talks_with_the_originals_sampling(small_models, scorer_folders, t
     assert len(known["a"]["weights"]) == 16
 
 
-def test_what_is_no_causal_model_is_refused(small_models, scorer_folders) -> None:
+def test_a_model_that_is_not_causal_is_refused(small_models, scorer_folders) -> None:
     settings = hh.HHConfig(str(small_models["qwen3"]), f"a={scorer_folders['llama']}, b={scorer_folders['gpt2']}")
     assert isinstance(hh.get_base_model(settings), LocalGenerator)
     assert list(hh.get_reward_models(settings)) == ["a", "b"]
@@ -129,7 +131,7 @@ def test_one_name_for_two_scorers_is_refused(scorer_folders) -> None:
 # --- the world
 
 
-def test_the_worlds_bots_answer_whatever_is_said_and_vary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worlds_bots_reply_to_any_text_and_vary(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = world.get_base_model()
     chats = [
         Conversation((Turn("user", text),), persona)
@@ -154,7 +156,7 @@ def test_scorers_of_the_world_see_what_it_logs() -> None:
     assert seen == [Conversation(turns[-3:], "p")]
 
 
-def test_the_demo_is_made_on_first_use_and_its_failure_is_told(tmp_path, monkeypatch, capsys) -> None:
+def test_the_demo_is_made_on_first_use_and_its_failure_is_reported(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     ran: list[list[str]] = []
     fails = lambda command, **settings: ran.append(command) or SimpleNamespace(returncode=3)  # noqa: E731

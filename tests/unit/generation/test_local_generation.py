@@ -111,7 +111,7 @@ def test_logprobs_are_those_of_a_full_forward(family: str, temperature: float, g
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generators) -> None:
+def test_a_reply_does_not_depend_on_the_rest_of_the_request(family: str, generators) -> None:
     generator, prompts = generators[family], prompts_of(32)
     sampling = Sampling(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.95, seed=5)
 
@@ -123,7 +123,7 @@ def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generato
         together = ids(64)
         assert ids(7) == together
         assert ids(1) == together
-        for batch_rows in (64, 7, 1):  # a single reply stands in its prompt's own row
+        for batch_rows in (64, 7, 1):  # a single reply shares a row with its prompt
             generator.generation_batch_size = batch_rows
             assert [[c.ids] for [c] in generator.generate(prompts, 1, sampling)] == [first[:1] for first in together]
     finally:
@@ -173,7 +173,7 @@ def test_sampled_frequencies_are_the_exact_distribution(options: dict, generator
     assert chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-3
 
 
-def test_rows_end_at_eos_stop_or_length_and_leave_the_others_alone(generators) -> None:
+def test_rows_end_at_eos_stop_or_length_without_changing_the_others(generators) -> None:
     generator = generators["gpt2"]
     prompts = prompts_of(40, seed=8)
     sampling = Sampling(max_new_tokens=30, stop=("e",), seed=1)
@@ -182,7 +182,7 @@ def test_rows_end_at_eos_stop_or_length_and_leave_the_others_alone(generators) -
     whole = [c for replies in generator.generate(prompts, 3, free) for c in replies]
     assert {c.finish_reason for c in bounded} >= {"stop", "length"} or {c.finish_reason for c in bounded} >= {"stop"}
     for short, long in zip(bounded, whole, strict=True):
-        assert long.ids[: len(short.ids)] == short.ids, "who leaves changes nobody"
+        assert long.ids[: len(short.ids)] == short.ids, "rows that leave change no other"
         assert "e" not in short.text
         assert short.tokens == len(short.ids) == len(short.logprobs)
         if short.finish_reason == "length":
@@ -242,7 +242,7 @@ def test_conversations_are_rendered_by_the_template(generators) -> None:
     ("prompts", "n", "words"),
     [([[]], 1, "prompt 0 has no token"), ([[5]], 0, "n=0 replies"), ([[5], [5] * 250], 1, "prompt 1 has 250 tokens")],
 )
-def test_what_cannot_be_generated_is_refused(prompts: list, n: int, words: str, generators) -> None:
+def test_invalid_requests_are_refused(prompts: list, n: int, words: str, generators) -> None:
     with pytest.raises(InputError, match=words):
         generators["llama"].generate(prompts, n, Sampling(max_new_tokens=20))
 
@@ -258,7 +258,7 @@ def test_settings_out_of_range_are_refused(settings: dict) -> None:
 
 
 @pytest.mark.parametrize("family", PACKED)
-def test_the_next_turn_goes_on_from_the_one_before(family: str, generators) -> None:
+def test_the_next_turn_reuses_the_cache_of_the_one_before(family: str, generators) -> None:
     generator = generators[family]
     fresh = LocalGenerator(generator.model, generator.tokenizer)
     sampling, prompt, added = Sampling(max_new_tokens=8, temperature=0), prompts_of(1, seed=9)[0], 0
@@ -275,7 +275,7 @@ def test_the_next_turn_goes_on_from_the_one_before(family: str, generators) -> N
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("family", PACKED)
-def test_a_step_of_constant_shapes_is_the_step(family: str, n: int, generators) -> None:
+def test_a_step_of_constant_shapes_equals_the_plain_step(family: str, n: int, generators) -> None:
     decoder = generators[family].decoder
     prompts = prompts_of(12 // n, seed=2)
     (logits, one), (_, other) = (start_packed(decoder, prompts, n, 9) for _ in range(2))
@@ -289,7 +289,7 @@ def test_a_step_of_constant_shapes_is_the_step(family: str, n: int, generators) 
     assert expected.std(0).mean() > 0.05
 
 
-def test_a_request_may_give_each_prompt_a_seed(generators) -> None:
+def test_a_request_may_have_a_seed_for_each_prompt(generators) -> None:
     generator, prompts = generators["llama"], prompts_of(3)
     sampling = Sampling(max_new_tokens=6, seed=(7, 100, 3))
     together = generator.generate(prompts, 2, sampling)
@@ -302,7 +302,7 @@ def test_a_request_may_give_each_prompt_a_seed(generators) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
-def test_weights_that_change_without_a_trace_are_taken_over_when_told(
+def test_renew_is_enough_after_weight_updates_that_torch_does_not_count(
     family: str, small_models: dict[str, Path]
 ) -> None:
     """As fused optimizers and DeepSpeed change them: torch's version counters stay as they are."""
@@ -321,16 +321,16 @@ def test_weights_that_change_without_a_trace_are_taken_over_when_told(
     torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, monkeypatch) -> None:
+def test_a_batch_on_a_cpu_is_limited_by_its_keys_and_values(generators, monkeypatch) -> None:
     generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, generation_batch_size=8)
     prompts, sampling = [[5 + i] * (3 + 2 * i) for i in range(8)], Sampling(6, temperature=0, ends_at_eos=False)
-    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._batch
+    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._generate_batch
 
     def noted(prompts, *rest):
         sizes.append(len(prompts))
         return batch(prompts, *rest)
 
-    monkeypatch.setattr(generator, "_batch", noted)
+    monkeypatch.setattr(generator, "_generate_batch", noted)
     assert generator.generate(prompts, 1, sampling) == expected
     assert sizes == [8]
     sizes.clear()

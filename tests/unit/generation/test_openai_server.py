@@ -1,4 +1,4 @@
-"""A generator over a real server, in a process of its own, that answers well, badly or not at all."""
+"""A generator with a real server in another process, which answers well, badly or not at all."""
 
 import json
 import os
@@ -13,9 +13,10 @@ import pytest
 from patience import wait_until
 
 from lmgym.errors import InputError
-from lmgym.generation import openai_server as served_generation
+from lmgym.generation import openai_server
+from lmgym.generation.http_connections import MAX_RETRY_AFTER, Connections, parse_retry_after
 from lmgym.generation.openai_server import SEED_STEP, ServedGenerator, ServerError
-from lmgym.generation.protocol import Capabilities, Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
@@ -27,8 +28,8 @@ KEY = "sk-never-to-be-seen-0123456789"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second tries at once, and no key of whoever runs the tests."""
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
+    """Retries without waiting, and no API key from the environment."""
+    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -52,7 +53,6 @@ def test_a_chat_is_sent_as_messages_and_n_replies_come_from_one_request(serve) -
     replies = generator.reply([HELLO, OTHER], 3, Sampling(max_new_tokens=9, temperature=0.7, top_p=0.9, seed=5))
     assert texts(replies) == [[f"5.{i} to hello" for i in range(3)], [f"6.{i} to other" for i in range(3)]]
     assert {reply.finish_reason for some in replies for reply in some} == {"eos"}
-    assert generator.capabilities == Capabilities(token_ids=False, logprobs=False)
     first, second = sorted(server.requests, key=lambda row: row["body"]["seed"])
     assert first["path"] == second["path"] == "/v1/chat/completions"
     assert first["authorization"] is None
@@ -64,7 +64,7 @@ def test_a_chat_is_sent_as_messages_and_n_replies_come_from_one_request(serve) -
     assert [row["role"] for row in second["body"]["messages"]] == ["user", "assistant", "user"]
 
 
-def test_completions_are_asked_with_the_flat_transcript_and_every_setting(serve) -> None:
+def test_completions_get_the_flat_transcript_and_every_setting(serve) -> None:
     server = serve("good")
     sampling = Sampling(top_k=40, repetition_penalty=1.1, stop=("\n", "Human:"), ends_at_eos=False, seed=1)
     assert texts(ServedGenerator(server.url, "tiny", api="completions").reply([HELLO], 1, sampling)) == [
@@ -89,7 +89,7 @@ def test_n_replies_come_back_from_requests_of_different_seeds(serve, mode: str, 
     assert sorted(server.seeds) == sorted(7 + i + j * SEED_STEP for i in range(2) for j in range(each))
 
 
-def test_replies_stand_in_the_order_of_their_requests_and_those_too_many_are_left_out(serve) -> None:
+def test_replies_are_in_the_order_of_their_requests_and_surplus_ones_are_left_out(serve) -> None:
     replies = ServedGenerator(serve("ignores_n").url, "tiny").reply([HELLO], 6, Sampling(seed=7))
     assert texts(replies) == [[f"{7 + j * SEED_STEP}.0 to hello" for j in range(6)]]
     replies = ServedGenerator(serve("gives_more").url, "tiny").reply([HELLO], 3, Sampling())
@@ -103,7 +103,7 @@ def test_a_conversation_gets_alone_what_it_gets_among_others_and_the_second_time
     assert generator.reply([HELLO, OTHER], 4, Sampling(seed=7)) == both
 
 
-def test_a_server_that_ignores_n_is_asked_for_one_reply_a_request_from_then_on(serve) -> None:
+def test_a_server_that_ignores_n_gets_one_request_a_reply_from_then_on(serve) -> None:
     server = serve("ignores_n")
     generator = ServedGenerator(server.url, "tiny")
     generator.reply([HELLO], 3, Sampling())
@@ -111,14 +111,14 @@ def test_a_server_that_ignores_n_is_asked_for_one_reply_a_request_from_then_on(s
     assert [row["body"]["n"] for row in server.requests] == [3, 1, 1, 1, 1, 1]
 
 
-def test_greedy_replies_are_asked_for_once(serve) -> None:
+def test_greedy_replies_are_requested_once(serve) -> None:
     server = serve("good")
-    told: list = []
+    calls: list = []
     generator = ServedGenerator(server.url, "tiny")
-    replies = generator.reply([HELLO], 4, Sampling(temperature=0), lambda *p: told.append(p))
+    replies = generator.reply([HELLO], 4, Sampling(temperature=0), lambda *p: calls.append(p))
     assert texts(replies) == [["0.0 to hello"] * 4]
     assert [row["body"]["n"] for row in server.requests] == [1]
-    assert told == [(4, 4)]
+    assert calls == [(4, 4)]
 
 
 def test_seeds_stay_within_31_bits(serve) -> None:
@@ -130,12 +130,12 @@ def test_seeds_stay_within_31_bits(serve) -> None:
 
 
 def test_progress_counts_replies(serve) -> None:
-    told: list = []
-    ServedGenerator(serve("ignores_n").url, "tiny").reply([HELLO, OTHER], 3, Sampling(), lambda *p: told.append(p))
-    assert told == [(done, 6) for done in range(1, 7)]
+    calls: list = []
+    ServedGenerator(serve("ignores_n").url, "tiny").reply([HELLO, OTHER], 3, Sampling(), lambda *p: calls.append(p))
+    assert calls == [(done, 6) for done in range(1, 7)]
 
 
-def test_tokens_are_what_the_server_counted_for_one_reply(serve) -> None:
+def test_tokens_are_the_servers_count_for_one_reply(serve) -> None:
     url = serve("good").url
     assert [r.tokens for r in ServedGenerator(url, "m", n_in_one_request=False).reply([HELLO], 2, Sampling())[0]] == [
         7,
@@ -144,13 +144,13 @@ def test_tokens_are_what_the_server_counted_for_one_reply(serve) -> None:
     assert [r.tokens for r in ServedGenerator(url, "m").reply([HELLO], 2, Sampling())[0]] == [0, 0]
 
 
-def test_text_ends_before_the_first_stop_string_where_the_server_went_past(serve) -> None:
+def test_text_ends_before_the_first_stop_string_even_if_the_servers_does_not(serve) -> None:
     sampling = Sampling(stop=("so on", "\nUser:"))
     (reply,) = ServedGenerator(serve("goes_past_stops").url, "tiny").reply([HELLO], 1, sampling)[0]
     assert (reply.text, reply.finish_reason) == ("0.0 to hello", "stop")
 
 
-def test_finish_reasons_are_told_in_our_words(serve) -> None:
+def test_finish_reasons_are_translated(serve) -> None:
     def reasons(mode: str, stop: tuple[str, ...]) -> list[str]:
         replies = ServedGenerator(serve(mode).url, "tiny").reply([HELLO], 2, Sampling(stop=stop))
         return [reply.finish_reason for reply in replies[0]]
@@ -178,7 +178,7 @@ def test_best_of_n_chooses_among_replies_of_a_server(serve) -> None:
 
 
 @pytest.mark.parametrize("mode", ["busy_then_good", "breaks_then_good"])
-def test_a_server_that_is_busy_or_breaks_is_asked_again_not_before_it_says(serve, mode: str) -> None:
+def test_a_busy_or_failing_server_is_retried_after_the_wait_it_asks_for(serve, mode: str) -> None:
     server = serve(mode)
     assert texts(ServedGenerator(server.url, "tiny").reply([HELLO], 1, Sampling())) == [["0.0 to hello"]]
     first, second = server.requests
@@ -186,18 +186,16 @@ def test_a_server_that_is_busy_or_breaks_is_asked_again_not_before_it_says(serve
     assert 0.25 < second["time"] - first["time"] < 10  # Retry-After: 0.3
 
 
-def test_what_a_server_may_ask_to_wait_is_bounded() -> None:
-    assert served_generation._seconds("7") == 7
-    assert served_generation._seconds("86400") == served_generation.LONGEST_ASKED_WAIT
-    assert served_generation._seconds("Fri, 31 Dec 9999 23:59:59 GMT") == served_generation.LONGEST_ASKED_WAIT
-    assert [served_generation._seconds(words) for words in ("", "-3", "soon", "Thu, 01 Jan 1970 00:00:00 GMT")] == [
-        0
-    ] * 4
+def test_the_wait_that_a_server_asks_for_is_bounded() -> None:
+    assert parse_retry_after("7") == 7
+    assert parse_retry_after("86400") == MAX_RETRY_AFTER
+    assert parse_retry_after("Fri, 31 Dec 9999 23:59:59 GMT") == MAX_RETRY_AFTER
+    assert [parse_retry_after(words) for words in ("", "-3", "soon", "Thu, 01 Jan 1970 00:00:00 GMT")] == [0] * 4
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
 @pytest.mark.parametrize("mode", ["not_json", "no_choices", "empty_choices", "null_content", "a_list", "deep"])
-def test_garbage_is_asked_for_again_and_then_reported(serve, mode: str, api) -> None:
+def test_invalid_answers_are_retried_and_then_reported(serve, mode: str, api) -> None:
     server = serve(mode)
     with pytest.raises(ServerError, match=r"no usable answer in 3 tries.*makes no sense.*needed: ") as raised:
         ServedGenerator(server.url, "tiny", api=api, retries=2).reply([HELLO], 2, Sampling())
@@ -218,11 +216,11 @@ def test_a_server_that_dies_in_the_middle_is_reported_and_the_next_one_answers(s
 
 def test_a_server_that_dies_among_many_requests_ends_all_of_them(serve) -> None:
     server = serve("dies_later")
-    told: list = []
+    calls: list = []
     generator = ServedGenerator(server.url, "tiny", n_in_one_request=False, retries=1, concurrency=2)
     with pytest.raises(ServerError):
-        generator.reply([HELLO], 50, Sampling(), lambda *p: told.append(p))
-    assert told[:1] == [(1, 50)]
+        generator.reply([HELLO], 50, Sampling(), lambda *p: calls.append(p))
+    assert calls[:1] == [(1, 50)]
     assert len(server.requests) <= 4
     no_threads_are_left()
 
@@ -232,7 +230,7 @@ def no_threads_are_left() -> None:
 
 
 @pytest.mark.parametrize("mode", ["stalls", "trickles"])
-def test_a_server_that_stalls_is_given_up_in_time(serve, mode: str) -> None:
+def test_a_server_that_stalls_times_out(serve, mode: str) -> None:
     server = serve(mode)
     start = time.monotonic()
     with pytest.raises(ServerError, match=r"in 2 tries.*no answer within timeout=0.2 s"):
@@ -244,7 +242,7 @@ def test_a_server_that_stalls_is_given_up_in_time(serve, mode: str) -> None:
     assert len(server.requests) == 2
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_a_server_that_does_not_run_is_reported() -> None:
     url = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(ServerError, match=r"in 1 tries.*Connection refused.*/v1/models"):
         ServedGenerator(url, "tiny", retries=0).reply([HELLO], 1, Sampling())
@@ -253,18 +251,18 @@ def test_nobody_there_is_said_so() -> None:
 def test_waits_between_tries_double_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list = []
     monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: waits.append(seconds))
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.5)
-    wires = served_generation._Wires()
+    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.5)
+    connections = Connections()
     generator = ServedGenerator(f"http://127.0.0.1:{free_port()}/v1", "tiny", retries=7)
     with pytest.raises(ServerError):
-        generator._ask(wires, served_generation._Chat({}, 0), 0, 1, ())
+        generator._request(connections, openai_server._Pending({}, 0), 0, 1, Sampling())
     assert waits == [0.5, 1, 2, 4, 8, 8, 8]
 
 
 @pytest.mark.parametrize("mode", ["stalls", "not_json"])
 def test_ctrl_c_leaves_at_once_from_an_answer_and_from_a_wait(serve, mode: str, monkeypatch) -> None:
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 600)
-    monkeypatch.setattr(served_generation, "LONGEST_WAIT", 600)
+    monkeypatch.setattr(openai_server, "FIRST_WAIT", 600)
+    monkeypatch.setattr(openai_server, "LONGEST_WAIT", 600)
     server = serve(mode)
     main = threading.main_thread().ident
 
@@ -297,7 +295,7 @@ def test_a_server_without_top_k_refuses_it_once_and_is_not_asked_again(serve) ->
     assert len(generator.reply([HELLO], 2, Sampling(repetition_penalty=1.2))[0]) == 2
 
 
-def test_other_refusals_are_not_tried_again_and_say_what_to_do(serve) -> None:
+def test_other_refusals_are_not_retried_and_the_message_says_what_to_do(serve) -> None:
     for mode, words in (("no_such_model", "no such model.*in /v1"), ("redirects", "127.0.0.1:1/v1.*redirects to")):
         server = serve(mode)
         with pytest.raises(InputError, match=f"refused a request for 'tiny'.*{words}"):
@@ -331,7 +329,7 @@ def test_no_error_shows_the_key_or_drives_the_terminal(serve, mode: str, kind, m
         assert "(the key)" in said  # the server did send it back
 
 
-def test_a_key_with_a_line_break_inside_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_with_a_line_break_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY + "\r\nX: y")
     with pytest.raises(InputError, match="OPENAI_API_KEY has characters") as raised:
         ServedGenerator("http://localhost/v1", "tiny")
@@ -364,7 +362,7 @@ def test_a_key_may_go_to_this_machine(host: str, monkeypatch: pytest.MonkeyPatch
     ["localhost:8000", "ftp://localhost", "http://", "http://me:secret@localhost/v1", "http://localhost/v1?k=secret",
      "http://localhost:x/v1", "http://localhost:99999", "http://a b/v1", "http://a..b/v1", "http://localhost/\n", ""],
 )  # fmt: skip
-def test_an_address_that_cannot_be_asked_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(InputError, match="needed: such as http://localhost:8000/v1") as raised:
         ServedGenerator(url, "tiny")
     assert "secret" not in str(raised.value)
@@ -373,7 +371,7 @@ def test_an_address_that_cannot_be_asked_is_refused_without_repeating_it(url: st
 @pytest.mark.parametrize(
     "wrong", [{"api": "responses"}, {"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"concurrency": 0}]
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict) -> None:
+def test_invalid_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InputError, match=f"{next(iter(wrong))}=.*needed"):
         ServedGenerator("http://localhost/v1", "tiny", **wrong)
 

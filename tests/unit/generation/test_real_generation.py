@@ -39,7 +39,7 @@ print((peak() - before) / sum(p.numel() * 4 for p in model.parameters()))
 
 @pytest.mark.real
 @pytest.mark.parametrize("n", [1, 2])
-def test_greedy_ids_are_transformers_own_and_turns_end(n: int, real_model: Path) -> None:
+def test_greedy_ids_equal_transformers_generate_and_turns_end(n: int, real_model: Path) -> None:
     tokenizer = load_tokenizer(str(real_model))
     model = AutoModelForCausalLM.from_pretrained(real_model, dtype=torch.float32).eval()
     generator = LocalGenerator(model, tokenizer)
@@ -56,6 +56,6 @@ def test_greedy_ids_are_transformers_own_and_turns_end(n: int, real_model: Path)
 
 
 @pytest.mark.real
-def test_sampling_takes_at_most_half_the_weights_besides_them(real_model: Path) -> None:
+def test_sampling_takes_at_most_half_the_memory_of_the_weights(real_model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(real_model)], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout.split()[-1]) < 1.5

@@ -9,7 +9,7 @@ import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.distributed.plain_engine import PlainEngine
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import build

@@ -8,7 +8,7 @@ import torch
 
 import ppo.metrics
 from lmgym.config import ModelConfig
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import TextCounts

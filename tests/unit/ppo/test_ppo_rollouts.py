@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmgym.config import OptimizerConfig
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
 from ppo.algorithms.ppo import ppo_advantages

@@ -11,7 +11,7 @@ import torch
 
 import ppo.rollouts
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.fp32 import logprobs_in_fp32

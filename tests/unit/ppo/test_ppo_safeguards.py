@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.environments.rollout_engine import Episode, Step
+from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion

@@ -15,8 +15,8 @@ from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
 from lmgym.data.prompts import read_prompts
+from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.protocol import SampleReward
-from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError

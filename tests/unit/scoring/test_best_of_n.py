@@ -1,4 +1,4 @@
-"""What the best of n is worth, by hand."""
+"""Value and KL of best-of-n, by hand."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -28,7 +28,7 @@ def test_right_or_wrong_answers_with_themselves_as_proxy_give_pass_at_k() -> Non
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
-def test_it_is_the_mean_over_all_subsets_ties_halved(n: int) -> None:
+def test_the_value_is_the_mean_over_all_subsets_with_ties_halved(n: int) -> None:
     rng = np.random.default_rng(n)
     proxy, gold = rng.integers(0, 4, (6, 7)).astype(float), rng.normal(size=(6, 7))
     found = best_of_n_values(proxy, gold, n)
@@ -41,7 +41,7 @@ def test_it_is_the_mean_over_all_subsets_ties_halved(n: int) -> None:
         assert found[row] == pytest.approx(np.mean(best))
 
 
-def test_it_is_unbiased_for_samples_of_a_known_distribution() -> None:
+def test_the_value_is_unbiased_for_samples_of_a_known_distribution() -> None:
     samples = np.random.default_rng(0).random((20_000, 8))
     found = best_of_n_values(samples, samples, 4)  # of 4 uniform numbers the largest is 4/5 on average
     assert found.mean() == pytest.approx(0.8, abs=4 * found.std() / np.sqrt(len(found)))
@@ -75,7 +75,7 @@ def test_the_bound_is_as_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])
-def test_the_bound_is_the_kl_of_the_best_of_n_where_replies_are_never_alike(n: int) -> None:
+def test_the_bound_is_the_kl_of_best_of_n_if_replies_are_never_equal(n: int) -> None:
     outcomes = np.arange(1, 200_001) / 200_000  # equally likely, ranked
     best = np.diff(np.concatenate([[0.0], outcomes**n]))
     exact = np.sum(best * np.log(np.maximum(best, 1e-300) * 200_000))

@@ -1,4 +1,4 @@
-"""One reply, one tokenisation: lines, lists and code reach the model alike in every stage."""
+"""One reply, one tokenisation: lines, lists and code reach the model unchanged in every stage."""
 
 import re
 from pathlib import Path
@@ -13,11 +13,11 @@ from lmgym.environments.protocol import Sample, ScoreRequest
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
-from lmgym.scoring.judging import ask
+from lmgym.scoring.ranking import score_replies
 from lmgym.scoring.retries import RetryPolicy
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, messages
-from ppo.evaluation import watch
+from ppo.evaluation import monitor
 from reward_models.data import tokenize_pairs
 from sft.conversations import read_chat
 from sft.tokenization import tokenize_chats
@@ -50,9 +50,9 @@ def seen(scorer: HFScorer, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFScorer, seen: list[list[int]]) -> None:
+def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScorer, seen: list[list[int]]) -> None:
     tokenizer = scorer.tokenizer
-    said = f" {REPLY}\n"  # as a policy says it: white space around a reply is no part of it
+    said = f" {REPLY}\n"  # as a policy samples it: white space around a reply is not part of it
     row = {"prompt": messages(PROMPT), "chosen": said, "rejected": OTHER}
     [pair], rejections = tokenize_pairs([read_pair(Record("a", 1, row))], tokenizer, 250)
     assert rejections == []
@@ -64,9 +64,9 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
     sample = Sample(ScoreRequest("policy", PROMPT, said, {}), "", completion)
     ScorerReward({"a": scorer}, {"a": 1.0}).rewards([sample])
     episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
-    watch(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
+    monitor(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())
-    ask({"a": scorer}, PROMPT, [REPLY])
+    score_replies({"a": scorer}, PROMPT, [REPLY])
     assert seen == [trained] * 5
 
     chat = [*messages(PROMPT), {"role": "assistant", "content": said}]

@@ -1,4 +1,4 @@
-"""Scorers: the trained model's own scores at any batch, order and padding; other opinions; how opinions combine."""
+"""Scorers: a model's scores at any batch, order and padding; functions, random scores, ensembles."""
 
 import json
 import random
@@ -15,14 +15,14 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.named_scorers import load_on_main_rank, load_scorer, weights_dtype
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import (
     REPLIES_A_ROW,
     Ensemble,
     FunctionScorer,
     HFScorer,
-    RandomScorer,
     TextCounts,
-    _rows_of_few,
+    _split_long_rows,
     reduce_logits,
 )
 from lmgym.text import Conversation, Turn, from_messages, messages
@@ -111,7 +111,7 @@ def test_no_replies_get_no_scores(scorer_folders) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_that_is_too_long_loses_turns_then_words_and_is_still_scored(family: str, scorer_folders) -> None:
+def test_a_text_that_is_too_long_loses_turns_then_tokens_and_is_still_scored(family: str, scorer_folders) -> None:
     scorer = HFScorer.load(scorer_folders[family], max_length=40)
     words = "and what about jazz and opera? " * 8
     chat = Conversation((Turn("user", "soup?"), Turn("bot", "no."), Turn("user", f"{words}so, jazz?")), "A bot.")
@@ -151,7 +151,7 @@ def test_a_system_message_that_leaves_a_scorer_no_room_is_refused(scorer_folders
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_the_next_turn_goes_on_from_the_one_before_and_scores_the_same(family: str, scorer_folders) -> None:
+def test_the_next_turn_reuses_the_cache_of_the_one_before_and_scores_the_same(family: str, scorer_folders) -> None:
     scorer = HFScorer.load(scorer_folders[family])
     assert scorer.prefix is not None
     turns: tuple[Turn, ...] = ()
@@ -217,25 +217,25 @@ def test_scores_are_normalised_by_the_stored_moments_on_request_only(scorer_fold
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [("{garbage", "is no JSON"), ("[1, 2]", "is a JSON list"), ('{"reduce": "x"}', "'x'")]
+    ("settings", "message"), [("{garbage", "is not JSON"), ("[1, 2]", "is a JSON list"), ('{"reduce": "x"}', "'x'")]
 )
-def test_a_scorer_json_that_is_none_is_refused(settings: str, message: str, scorer_folders, tmp_path: Path) -> None:
+def test_an_invalid_scorer_json_is_refused(settings: str, message: str, scorer_folders, tmp_path: Path) -> None:
     folder = copy_with(scorer_folders["gpt2"], tmp_path / "m", settings)
     with pytest.raises(InputError, match=message):
         HFScorer.load(folder)
 
 
-def test_a_folder_of_another_maker_needs_no_scorer_json(scorer_folders, tmp_path: Path) -> None:
+def test_a_folder_from_elsewhere_needs_no_scorer_json(scorer_folders, tmp_path: Path) -> None:
     folder = copy_with(scorer_folders["llama"], tmp_path / "m", "")
     (folder / "scorer.json").unlink()
     scorer = HFScorer.load(folder)
     assert (scorer.reduce, scorer.max_length) == ("logit", 256)  # what the model reads
     torch.testing.assert_close(scorer.score(CONVERSATIONS, REPLIES), plain_logits(folder)[:, 0], rtol=0, atol=1e-5)
-    assert HFScorer.load(scorer_folders["llama"]).max_length == 250  # what scorer.json says
+    assert HFScorer.load(scorer_folders["llama"]).max_length == 250  # as in scorer.json
     assert HFScorer.load(scorer_folders["llama"], max_length=64).max_length == 64
 
 
-def test_a_path_that_is_no_scorer_is_refused(small_models, tmp_path: Path) -> None:
+def test_a_path_without_a_scorer_is_refused(small_models, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^scorer .* does not exist"):
         HFScorer.load(tmp_path / "none")
     with pytest.raises(InputError, match="is not a scorer: it has no trained score"):
@@ -250,7 +250,7 @@ DROPOUT = {
 
 
 @pytest.mark.parametrize("family", DROPOUT)
-def test_nothing_is_dropped_out_while_scoring(family: str, scorer_folders, tmp_path: Path) -> None:
+def test_scoring_uses_no_dropout(family: str, scorer_folders, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(scorer_folders[family], tmp_path / "m"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | dict.fromkeys(DROPOUT[family], 0.5)))
@@ -291,10 +291,10 @@ def test_the_head_of_a_scorer_in_bf16_is_that_of_the_folder(family: str, scorer_
 
 def test_ppo_and_sft_load_scorers_as_their_flag_says(scorer_folders) -> None:
     words = f"a={scorer_folders['llama']}"
-    judge, watched = load_scorer_reward(
-        RewardConfig(scorers=words, watched=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
+    reward_function, monitors = load_scorer_reward(
+        RewardConfig(scorers=words, monitor_scorers=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
     )
-    for scorer in (*judge.scorers.values(), *watched.values(), *load_on_main_rank(words, "bf16").values()):
+    for scorer in (*reward_function.scorers.values(), *monitors.values(), *load_on_main_rank(words, "bf16").values()):
         assert next(scorer.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
     [plain] = load_scorer_reward(RewardConfig(scorers=words))[0].scorers.values()
     assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
@@ -328,18 +328,17 @@ def test_a_function_is_a_scorer() -> None:
         ([float("-inf"), float("inf")], r"gave -inf for reply 0 \(2 such\)"),
     ],
 )
-def test_a_function_that_gives_no_number_a_reply_is_refused(values: list[float], message: str) -> None:
+def test_a_function_that_gives_invalid_scores_is_refused(values: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FunctionScorer(lambda *_: values).score([CHAT, CHAT], ["a", "b"])
 
 
-def test_a_random_scorer_says_the_same_whatever_the_batch_and_is_seeded() -> None:
+def test_a_random_scorer_gives_the_same_scores_in_any_batch_and_is_seeded() -> None:
     scorer = RandomScorer(3)
-    together = scorer.score(CONVERSATIONS, REPLIES)
-    alone = torch.cat([scorer.score([c], [r]) for c, r in zip(CONVERSATIONS, REPLIES, strict=True)])
-    assert torch.equal(together, alone)
-    assert torch.equal(scorer.score(CONVERSATIONS[::-1], REPLIES[::-1]), together.flip(0))
-    assert not torch.equal(RandomScorer(4).score(CONVERSATIONS, REPLIES), together)
+    together = scorer.score(CONVERSATIONS, REPLIES).tolist()
+    assert together == [scorer.score([c], [r]).item() for c, r in zip(CONVERSATIONS, REPLIES, strict=True)]
+    assert scorer.score(CONVERSATIONS[::-1], REPLIES[::-1]).tolist() == together[::-1]
+    assert RandomScorer(4).score(CONVERSATIONS, REPLIES).tolist() != together
     many = scorer.score([CHAT] * 2000, [str(i) for i in range(2000)])
     assert len(set(many.tolist())) > 1990
     assert many.min() >= 0
@@ -351,7 +350,7 @@ def constant(*values: float) -> FunctionScorer:
     return FunctionScorer(lambda *_: list(values))
 
 
-def test_an_ensemble_combines_opinions_as_by_hand() -> None:
+def test_an_ensemble_combines_scores_as_by_hand() -> None:
     scorers = [constant(1.0, 0.0), constant(2.0, 0.0), constant(6.0, 3.0)]
     combined = {
         "mean": Ensemble(scorers),
@@ -387,4 +386,4 @@ def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders) -> N
     alone = torch.cat([scorer.score([c], [r]) for c, r in zip(conversations, replies * 2, strict=True)])
     torch.testing.assert_close(scorer.score(conversations, replies * 2), alone, rtol=0, atol=1e-5)
     rows, _ = scorer._rows(conversations, replies * 2)
-    assert [len(row.suffixes) for row in _rows_of_few(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2
+    assert [len(row.suffixes) for row in _split_long_rows(rows)] == [REPLIES_A_ROW, REPLIES_A_ROW, 3] * 2

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Capabilities, Completion, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.text import Conversation, from_transcript
 from lmgym.world.app import OneLine, deploy
 from lmgym.world.behaviour import HELD_OUT, Behaviour
@@ -43,10 +43,6 @@ class Watched:
 
     generator: ScriptedGenerator
     sizes: list[int] = field(default_factory=list)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.generator.capabilities
 
     def reply(self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress=None):
         self.sizes.append(len(conversations))
@@ -276,8 +272,6 @@ def test_what_a_policy_raises_comes_out_with_where_it_happened() -> None:
 
 def test_another_number_of_replies_than_asked_for_is_refused() -> None:
     class Short:
-        capabilities = Capabilities()
-
         def reply(self, conversations, n, sampling, progress=None):
             return [[Completion("ok.", "eos")]] * (len(conversations) - 1)
 

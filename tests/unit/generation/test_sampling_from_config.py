@@ -1,4 +1,4 @@
-"""How a model is sampled where people read it: as its own folder says, else by defaults, and the words for it."""
+"""The sampling of a model: from its generation config, else the default, and its display."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.generation.protocol import Sampling, sampling_from_config
 
 DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
 
@@ -25,13 +25,13 @@ DEFAULT = Sampling(128, temperature=0.9, top_p=0.95, seed=3)
         ),
     ],
 )
-def test_a_folder_that_says_how_is_followed(said: dict, expected: Sampling) -> None:
-    assert own_sampling(GenerationConfig(**said), DEFAULT) == (expected, "generation_config.json")
+def test_the_settings_of_a_generation_config_are_used(said: dict, expected: Sampling) -> None:
+    assert sampling_from_config(GenerationConfig(**said), DEFAULT) == (expected, "generation_config.json")
 
 
 @pytest.mark.parametrize("config", [None, GenerationConfig(), GenerationConfig(eos_token_id=2, max_length=99)])
-def test_a_folder_that_says_nothing_leaves_the_defaults(config: GenerationConfig | None) -> None:
-    assert own_sampling(config, DEFAULT) == (DEFAULT, "defaults")
+def test_a_generation_config_without_settings_leaves_the_defaults(config: GenerationConfig | None) -> None:
+    assert sampling_from_config(config, DEFAULT) == (DEFAULT, "defaults")
 
 
 def test_settings_are_read_from_the_file_of_a_model(small_models: dict[str, Path], tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_settings_are_read_from_the_file_of_a_model(small_models: dict[str, Path
     file = tmp_path / "model/generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sample": True, "temperature": 0.6}))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert own_sampling(model.generation_config, DEFAULT)[0].temperature == 0.6
+    assert sampling_from_config(model.generation_config, DEFAULT)[0].temperature == 0.6
 
 
-def test_a_file_with_settings_that_no_sampler_has_is_refused() -> None:
+def test_settings_out_of_bounds_are_refused() -> None:
     config = GenerationConfig()
     config.top_p = 7.0
     with pytest.raises(InputError, match=r"generation_config.json of the model: top_p=7.0; needed: above 0"):
-        own_sampling(config, DEFAULT)
+        sampling_from_config(config, DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_a_file_with_settings_that_no_sampler_has_is_refused() -> None:
         (Sampling(temperature=0, top_p=0.9, repetition_penalty=1.1), "greedy, repetition_penalty 1.1"),
     ],
 )
-def test_people_are_told_what_is_in_use(sampling: Sampling, words: str) -> None:
+def test_a_sampling_is_displayed_with_the_settings_in_use(sampling: Sampling, words: str) -> None:
     assert str(sampling) == words

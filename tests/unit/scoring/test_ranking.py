@@ -1,12 +1,12 @@
-"""What scores say of replies: ranks, blends, the choice, agreement, and why."""
+"""Ranks, blends, selection and agreement of scorers, and the explanation of a score."""
 
 import numpy as np
 import pytest
 
 from lmgym.chat.exchanges import Exchange, explain
-from lmgym.scoring.judging import agreement, choose, ranks, standardise
-from lmgym.scoring.random_scorer import NumpyRandomScorer
-from lmgym.scoring.scorers import HFScorer, RandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.ranking import agreement, ranks, select_best, standardise
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, render
 
 
@@ -23,15 +23,15 @@ def test_standardised_scores_are_those_worked_out_by_hand() -> None:
 
 def test_a_blend_weighs_standardised_scores() -> None:
     scores = {"a": [0.0, 100.0, 50.0], "b": [1.0, 0.0, 0.9]}
-    assert choose(scores, {"a": 1.0}) == (1, "a")
-    assert choose(scores, {"b": 1.0}) == (0, "b")
-    assert choose(scores, {"a": 1.0, "b": 1.0}) == (2, "a=1 b=1")  # second best of both
-    assert choose(scores, {"a": -1.0}) == (0, "a=-1")
+    assert select_best(scores, {"a": 1.0}) == (1, "a")
+    assert select_best(scores, {"b": 1.0}) == (0, "b")
+    assert select_best(scores, {"a": 1.0, "b": 1.0}) == (2, "a=1 b=1")  # second best of both
+    assert select_best(scores, {"a": -1.0}) == (0, "a=-1")
 
 
-def test_where_the_selecting_scorer_failed_another_decides_and_where_all_failed_the_first_reply_stands() -> None:
-    assert choose({"a": [None, None], "b": [0.0, 1.0]}, {"a": 1.0}) == (1, "b")
-    assert choose({"a": [None, None]}, {"a": 1.0}) == (0, "nobody")
+def test_another_scorer_selects_if_the_selecting_one_failed_and_the_first_reply_is_selected_if_all_failed() -> None:
+    assert select_best({"a": [None, None], "b": [0.0, 1.0]}, {"a": 1.0}) == (1, "b")
+    assert select_best({"a": [None, None]}, {"a": 1.0}) == (0, "nobody")
 
 
 def test_agreement_is_the_share_of_pairs_in_one_order_without_ties() -> None:
@@ -39,16 +39,11 @@ def test_agreement_is_the_share_of_pairs_in_one_order_without_ties() -> None:
     assert agreement(turns) == {("a", "b"): (2 / 3, 3)}
 
 
-def test_lots_are_the_numbers_of_the_random_scorer() -> None:
-    chats = [Conversation((Turn("user", "hi"),), "x"), Conversation((Turn("user", "ho"),))]
-    assert NumpyRandomScorer(3).score(chats, ["a", "b"]).tolist() == RandomScorer(3).score(chats, ["a", "b"]).tolist()
-
-
 def test_why_shows_the_change_against_an_empty_reply_and_the_text_that_the_scorer_saw(scorer_folders) -> None:
     whole, cut = HFScorer.load(scorer_folders["llama"]), HFScorer.load(scorer_folders["llama"], max_length=24)
     prompt = Conversation((Turn("user", "tell me about the soup of my brother"),), "A bot.")
     session_exchange = _exchange(prompt, "yes, soup")
-    rows = explain({"whole": whole, "cut": cut, "lots": NumpyRandomScorer()}, session_exchange, 0)
+    rows = explain({"whole": whole, "cut": cut, "random": RandomScorer()}, session_exchange, 0)
     assert rows[0].seen.text == render(whole.tokenizer, prompt, "yes, soup")
     assert rows[0].seen.cut == 0
     assert rows[1].seen.tokens <= 24

@@ -1,0 +1,134 @@
+"""Episodes: the steps of trained agents, and an episode while it is played."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lmgym.environments.protocol import Environment, Observation, StepResult
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion
+from lmgym.scoring.retries import Reward
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action of a trained agent."""
+
+    prompt: list[int]
+    """ids that the policy read"""
+    prompt_text: str
+    """the rendered text of `prompt`"""
+    completion: Completion
+    reward: Reward | None = 0.0
+    """of environment and reward function; one a sampled id if the latter is dense, with the environment's on the last;
+    None if the reward function failed: to be masked"""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    dropped_turns: int = 0
+    """oldest turns that the prompt leaves out"""
+    shortened: int = 0
+    """tokens cut from its last turn: see lmgym/data/truncation.py"""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The steps of one agent in one episode, in order."""
+
+    index: int
+    """of the task in the request"""
+    agent: str
+    steps: list[Step]
+    terminated: bool
+    truncated: bool
+    final_prompt: list[int] | None
+    """of a truncated episode: ids of the agent's next observation, whose value to bootstrap from"""
+    info: Mapping[str, float]
+
+
+@dataclass
+class RunningEpisode:
+    """An episode while it is played."""
+
+    index: int
+    seed: int
+    environment: Environment
+    step_number: int = 0
+    result: StepResult = field(default_factory=StepResult)
+    steps: dict[str, list[Step]] = field(default_factory=dict)
+    """by trained agent"""
+
+    def __str__(self) -> str:
+        return f"episode {self.index} (seed {self.seed}) of {type(self.environment).__name__}, step {self.step_number}"
+
+    @property
+    def observations(self) -> Mapping[str, Observation]:
+        """Observations of the agents that act next."""
+        return self.result.observations
+
+    @property
+    def ended(self) -> bool:
+        """True if terminated or truncated."""
+        return self.result.terminated or self.result.truncated
+
+    def receive(self, result: StepResult) -> None:
+        """Take the environment's result. Raises InputError for one that breaks the protocol."""
+        if not isinstance(result, StepResult):
+            raise InputError(
+                f"{self}: `step` gave a {type(result).__name__}; needed: a StepResult, which Gymnasium's tuples become "
+                "as in lmgym/environments/blackjack.py"
+            )
+        self.result = result
+        shown = self.observations.values() if isinstance(self.observations, Mapping) else [self.observations]
+        if wrong := [type(observation).__name__ for observation in shown if not isinstance(observation, Observation)]:
+            raise InputError(
+                f"{self}: a {wrong[0]} is observed; needed: {{agent: Observation(prompt)}} for all agents that act next"
+            )
+        if not (self.observations or self.ended):
+            raise InputError(
+                f"{self}: no agent has an observation and the episode has not ended; needed: an observation for the "
+                "agent that acts next, or terminated or truncated"
+            )
+
+    def latest_step(self, agent: str) -> Step:
+        """The agent's latest step. Raises InputError if it has none."""
+        if agent not in self.steps:
+            raise InputError(
+                f"{self}: a reward or a score request for {agent!r}, who has not acted; needed: one of "
+                f"{sorted(self.steps)}"
+            )
+        return self.steps[agent][-1]
+
+    def add_environment_reward(self, agent: str, reward: float) -> None:
+        """Add a reward of the environment to the agent's latest step. Raises InputError if it is not finite."""
+        if not (hasattr(reward, "__float__") and math.isfinite(reward)):
+            raise InputError(f"{self}: a reward of {reward} for {agent!r}; needed: a finite number")
+        self.add_reward(agent, float(reward))
+
+    def add_reward(
+        self, agent: str, reward: Reward | None, scores: Mapping[str, float] | None = None, error: str = ""
+    ) -> None:
+        """Add a reward, scores and an error to the agent's latest step. Raises ValueError for a wrong dense length."""
+        step = self.latest_step(agent)
+        if isinstance(reward, tuple) and len(reward) != len(step.completion.ids):
+            raise ValueError(
+                f"{self}: the reward function gave {len(reward)} rewards for a reply of {len(step.completion.ids)} "
+                "tokens; needed: one a token"
+            )
+        self.steps[agent][-1] = replace(
+            step,
+            reward=_add(step.reward, reward),
+            scores={**step.scores, **(scores or {})},
+            error="; ".join(filter(None, (step.error, error))),
+        )
+
+
+def _add(reward: Reward | None, other: Reward | None) -> Reward | None:
+    """The sum of two rewards of a step; a single number is added to the last of dense ones."""
+    if reward is None or other is None:
+        return None
+    if isinstance(reward, tuple) and isinstance(other, tuple):
+        return tuple(a + b for a, b in zip(reward, other, strict=True))
+    if isinstance(reward, tuple):
+        reward, other = other, reward
+    assert not isinstance(reward, tuple)
+    return (*other[:-1], other[-1] + reward) if isinstance(other, tuple) else reward + other

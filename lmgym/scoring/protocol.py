@@ -1,0 +1,29 @@
+"""The interface of a scorer. Imports no torch, so that a chat whose scorers need none starts at once."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lmgym.text import Conversation
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class Scorer(Protocol):
+    """Scores replies: a trained model, a function, an ensemble, a random baseline."""
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> "torch.Tensor | np.ndarray":
+        """float32 [replies] on the CPU, higher is better. Reply i answers conversation i."""
+        ...
+
+
+def read_scores(scores: Any, replies: int) -> list[float]:
+    """A scorer's answer as floats. Raises ValueError for a wrong number of scores, NaN or infinity."""
+    numbers = [float(score) for score in (scores.tolist() if hasattr(scores, "tolist") else scores)]
+    if len(numbers) != replies:
+        raise ValueError(f"the scorer gave {len(numbers)} scores for {replies} replies; needed: one a reply")
+    if bad := [i for i, number in enumerate(numbers) if not math.isfinite(number)]:
+        raise ValueError(f"the scorer gave {numbers[bad[0]]} for reply {bad[0]} ({len(bad)} such); needed: numbers")
+    return numbers
