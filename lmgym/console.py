@@ -99,7 +99,7 @@ class CleanConsole(Console):
 CONSOLE = CleanConsole(max(80, min(120, shutil.get_terminal_size((100, 20)).columns)))
 
 
-def bear_any_text(*streams: IO[str]) -> None:
+def replace_unencodable(*streams: IO[str]) -> None:
     """Streams of an encoding that lacks a character show a question mark from now on, rather than fail."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

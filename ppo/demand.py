@@ -14,7 +14,7 @@ import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
-from lmgym.distributed.deepspeed_config import refuse_disagreement, run_values, takes_parts, zero_stage
+from lmgym.distributed.deepspeed_config import allows_partial_backward, match_run, zero_stage
 from lmgym.distributed.ranks import world_size
 from lmgym.environments.protocol import Task
 from lmgym.models.config_fields import layer_count, vocabulary_size, width
@@ -48,8 +48,7 @@ def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks
     """
     if deepspeed is not None:  # here and not with the engine: by then policy and reference are loaded
         o, ranks, precision = config.optimizer, world_size(), config.policy.precision
-        decided = run_values(o.micro_batch, config.accumulation_steps(ranks), ranks, precision, o.max_grad_norm)
-        refuse_disagreement(deepspeed, decided)
+        match_run(deepspeed, o.micro_batch, config.accumulation_steps(ranks), ranks, precision, o.max_grad_norm)
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return
@@ -101,7 +100,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         demand += of_weights(*count_weights(critic), settings.precision, deepspeed, ranks)
         own = of_states(critic, rows * row, settings.precision, settings.gradient_checkpointing)
         # one after the other where the engine bears it (ppo/learner.py)
-        states = max(states, own) if takes_parts(deepspeed) else states + own
+        states = max(states, own) if allows_partial_backward(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = settings.precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import PackedRows, pack_rows
@@ -41,7 +41,9 @@ class LogprobMismatch:
 class Experience:
     """Computes what updates need of rollouts. All calls are collective."""
 
-    def __init__(self, config: PPOConfig, engine: Trained, reference: Reference | None, device: torch.device) -> None:
+    def __init__(
+        self, config: PPOConfig, engine: TrainingEngine, reference: Reference | None, device: torch.device
+    ) -> None:
         self.config, self.engine, self.reference, self.device = config, engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.size = ROWS_AT_ONCE * config.optimizer.micro_batch

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
@@ -42,7 +42,7 @@ class Learner:
     """Makes updates. `rate(update)` is the learning rate of each; `non_finite` ends the run, and names the rows."""
 
     def __init__(
-        self, config: PPOConfig, engine: Trained, rate: Callable[[int], float], device: torch.device,
+        self, config: PPOConfig, engine: TrainingEngine, rate: Callable[[int], float], device: torch.device,
         non_finite: NonFinite, heartbeat: Callable[[str], None] = lambda _: None,
         split: Split = minibatches,
     ) -> None:  # fmt: skip
@@ -88,7 +88,7 @@ class Learner:
         batches = similar_batches([len(rollouts.rows[i]) for i in rows], size, most_batches(len(rows), size))
         trained = rollouts.trained[rollouts.places(rows)]
         count = sum_over_ranks(trained.sum().double()).item()
-        self.engine.set_rate(self.rate(update), resting=critic_only)
+        self.engine.set_learning_rate(self.rate(update), freeze=critic_only)
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         losses: list[tuple[torch.Tensor, np.ndarray]] = []
         for number, batch in enumerate(batches):
@@ -150,7 +150,7 @@ class Learner:
             yield first
             return
         states = None if rollouts.states is None else torch.cat([rollouts.states[i] for i in batch.chosen])
-        if on_trunk or not self.engine.takes_parts:
+        if on_trunk or not self.engine.allows_partial_backward:
             yield self.engine(batch.rows, batch.targets, states, apart=critic_only)
             return
         yield self.engine(batch.rows, batch.targets, states, values=False)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from lmgym.distributed.deepspeed_config import resolve_config, zero_stage
-from lmgym.distributed.deepspeed_engine import MAY_REST, RATE_SCALE, Engine
-from lmgym.distributed.plain_engine import PlainEngine, Trained
+from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, Engine
+from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
@@ -35,7 +35,7 @@ class TrainingComponents:
 
     gym: Gym
     tokenizer: Any
-    engine: Trained
+    engine: TrainingEngine
     sampler: SamplingPolicy
     experience: Experience
     learner: Learner
@@ -69,14 +69,14 @@ def set_up(
     o = config.optimizer
     updates = updates_an_iteration(config, gym)
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
-    learner = Learner(config, engine, rate, device, supervisor.leave_non_finite, supervisor.heartbeat)
+    learner = Learner(config, engine, rate, device, supervisor.stop_non_finite, supervisor.heartbeat)
     experience = Experience(config, engine, reference, device)
     return TrainingComponents(gym, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
 
 
 def make_engine(
     config: PPOConfig, actor: ActorCritic, deepspeed: dict | None, adam_epsilon: float = ADAM_EPSILON
-) -> Trained:
+) -> TrainingEngine:
     """The policy and its critic with AdamW, under DeepSpeed or without."""
     o = config.optimizer
     optimizer = torch.optim.AdamW(
@@ -109,7 +109,7 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
             rests = config.method.critic_warmup > 0 and id(p) in of_policy
             found.setdefault((scale, decay, rests), []).append(p)
     return [
-        {"params": own, "weight_decay": decay, RATE_SCALE: scale, MAY_REST: rests}
+        {"params": own, "weight_decay": decay, LEARNING_RATE_SCALE: scale, FREEZABLE: rests}
         for (scale, decay, rests), own in found.items()
     ]
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import left_out
 from lmgym.distributed.deepspeed_engine import engine_name
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import world_size
 from lmgym.generation.prompt_fitting import fit_prompts
 from lmgym.models.forward.policies import save_policy
@@ -95,7 +95,7 @@ def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, 
         run.write_lines(f"samples/{name}-{update:06d}.jsonl", [{"update": update, **row} for row in rows])
 
 
-def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
+def save_results(config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
     """The policy as an ordinary folder, and its critic beside it. The weights are gathered on all ranks."""
     state = engine.gather()
     if not run.is_main:

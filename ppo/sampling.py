@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import nn
 
-from lmgym.distributed.deepspeed_engine import own_part
+from lmgym.distributed.weights import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.decoder import Decoder

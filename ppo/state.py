@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.random_state import random_state, restore_random_state, seed_all
-from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
+from lmgym.runs.checkpoint_contents import loading, read_rank_state, write_rank_state
 from lmgym.runs.checkpoints import ranks_of
 from lmgym.runs.files import read_json
 from ppo.advantages import AdaptiveKL, RunningMoments
@@ -73,21 +73,21 @@ class LoopState:
         self.before, self.rounding_gap = said["before"], said["rounding_gap"]
 
 
-def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
+def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
     """Writes this rank's part. On every rank."""
     engine.save(folder)
     if rank() == 0:
         (folder / LOOP).write_text(json.dumps(state.as_json()))
-    write_rank(folder, random_state())
+    write_rank_state(folder, random_state())
 
 
-def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> None:
+def read_state(folder: Path, engine: TrainingEngine, state: LoopState, seed: int) -> None:
     """What `write_state` wrote. Raises InputError where this rank's random numbers are missing. On every rank.
 
     Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
     """
     same_ranks = ranks_of(folder) == world_size()
-    chance = raise_on_all_ranks(lambda: read_rank(folder, rank())) if same_ranks else None
+    chance = raise_on_all_ranks(lambda: read_rank_state(folder, rank())) if same_ranks else None
     with loading(folder):
         engine.load(folder)
         state.restore(read_json(folder / LOOP))

@@ -155,11 +155,11 @@ def _loop(
             raise stop_collapsed(why, run, sampled_after)
 
         # 8. save
-        leaving = sum_over_ranks(torch.tensor(float(supervisor.asked_to_leave))).item() > 0
+        leaving = sum_over_ranks(torch.tensor(float(supervisor.stop_requested))).item() > 0
         if leaving or _saves(config, state.iteration, p.updates, iterations):
             supervisor.save(update, lambda folder: write_state(folder, p.engine, state), p.engine.module)
         if leaving:
-            supervisor.leave(update)
+            supervisor.stop_interrupted(update)
     return metrics
 
 

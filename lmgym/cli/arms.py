@@ -26,7 +26,7 @@ from lmgym.cli.policies import load_policies, read_policy
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.world.app import deploy
-from lmgym.world.behaviour import Behaviour, Part, side_by_side
+from lmgym.world.behaviour import Behaviour, BehaviourPart, merge_parts
 from lmgym.world.streams import Ints
 from lmgym.world.world import World
 
@@ -119,9 +119,11 @@ def _deploy(policies: Sequence[Generator], world: World, arm: Arm) -> Behaviour:
     return deploy(policies[arm.place], arm.users, arm.days, arm.seed, world, arm.sampling)
 
 
-def _joined(arm: Arm, world: World, futures: Sequence["Future[tuple[Part, float]]"]) -> tuple[Behaviour, float]:
+def _joined(
+    arm: Arm, world: World, futures: Sequence["Future[tuple[BehaviourPart, float]]"]
+) -> tuple[Behaviour, float]:
     found = [future.result() for future in futures]
-    return side_by_side(world, arm.seed, arm.days, [part for part, _ in found]), sum(s for _, s in found)
+    return merge_parts(world, arm.seed, arm.days, [part for part, _ in found]), sum(s for _, s in found)
 
 
 _loaded: list[Generator] = []
@@ -143,9 +145,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _live(names: Sequence[str], world: World, arm: Arm) -> tuple[Part, float]:
+def _live(names: Sequence[str], world: World, arm: Arm) -> tuple[BehaviourPart, float]:
     if not _loaded:
         _loaded.extend(load_policies(names, world))
     began = time.perf_counter()
     behaviour = _deploy(_loaded, world, arm)
-    return Part.of(behaviour), time.perf_counter() - began
+    return BehaviourPart.of(behaviour), time.perf_counter() - began

@@ -20,7 +20,7 @@ from lmgym.world import users as behaviour
 from lmgym.world.app import one_line
 from lmgym.world.streams import Population
 from lmgym.world.users import Reaction
-from lmgym.world.world import Chat, World, open_chat, say
+from lmgym.world.world import SimulatedChat, World, open_chat, say
 
 SEEDS = 1 << 35  # days that a user's stream of words has room for
 
@@ -52,7 +52,7 @@ class AppConversation:
         self.day, self.retries, self.worth = seed % SEEDS, 0, []
         place = int(self.who[0])
         words = self.population.words(place, self.day, 0)
-        self.chat: Chat = open_chat(self.world, words, self.population.users, place)
+        self.chat: SimulatedChat = open_chat(self.world, words, self.population.users, place)
         return self._shown()
 
     def step(self, actions: Mapping[str, str]) -> StepResult:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.weights import Weights, untied
+from lmgym.distributed.weights import Weights, untied_weights
 from lmgym.models.quantized import is_quantized
 
 
@@ -98,10 +98,10 @@ def merged(model, state_dict: Weights):
     else:
         whole, layers = state_dict, set()
     loaded = copy.load_state_dict({name: value.float() for name, value in whole.items()}, strict=False)
-    lost = set(loaded.missing_keys) & untied(copy).keys() - layers  # of tied weights one name is enough
+    lost = set(loaded.missing_keys) & untied_weights(copy).keys() - layers  # of tied weights one name is enough
     assert not lost | set(loaded.unexpected_keys), (lost, loaded.unexpected_keys)
     whole = copy.merge_and_unload()
-    return whole, untied(whole)
+    return whole, untied_weights(whole)
 
 
 def below(state_dict: Weights, prefix: str) -> Weights:

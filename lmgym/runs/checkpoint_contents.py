@@ -98,12 +98,12 @@ LOOKS: Mapping[str, Callable[[Path], str]] = MappingProxyType(
 )
 
 
-def write_rank(folder: Path, content: Any) -> None:
+def write_rank_state(folder: Path, content: Any) -> None:
     """Writes this rank's file. On every rank."""
     torch.save(content, _file(folder, rank()))
 
 
-def read_rank(folder: Path, number: int) -> Any:
+def read_rank_state(folder: Path, number: int) -> Any:
     """What a rank wrote, as far as `torch.load` reads it safely. Raises InputError where it is gone."""
     path = _file(folder, number)
     if not path.is_file():

@@ -68,7 +68,7 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
         _refuse_folder_in_use(changed)
     except (InputError, RunStopped) as error:
-        leave(error)
+        exit_with_error(error)
     return changed
 
 
@@ -106,7 +106,7 @@ def _flag_types(config: object) -> dict[str, Any]:
     return hints
 
 
-def leave(error: InputError | RunStopped) -> NoReturn:
+def exit_with_error(error: InputError | RunStopped) -> NoReturn:
     """Ends this process with the error's code; under a launcher every rank fails alike, and rank 0 alone says why.
 
     One that a rank alone has met is said by that rank.

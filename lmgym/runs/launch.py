@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from lmgym.console import bear_any_text, show_exception
+from lmgym.console import replace_unencodable, show_exception
 from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 from lmgym.runs.files import storage_error
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
 _under_way = False
 
@@ -32,7 +32,7 @@ def launch(main: Callable[[], None]) -> None:
     # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)
-    bear_any_text(sys.stdout)
+    replace_unencodable(sys.stdout)
     if sys.excepthook is sys.__excepthook__:  # not IPython's
         sys.excepthook = show_exception
     try:
@@ -61,7 +61,7 @@ def _refusal(error: OSError) -> InputError | RunStopped | None:
 def _leave(error: InputError | RunStopped) -> NoReturn:
     """Ends this process with the error's code, also where its output goes to a full disk: Python's own would be 120."""
     try:
-        leave(error)
+        exit_with_error(error)
     except SystemExit:
         if _is_flushed():
             raise

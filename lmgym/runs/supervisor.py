@@ -46,7 +46,7 @@ class Supervisor:
         self._interrupts.__exit__(kind, error, trace)
 
     @property
-    def asked_to_leave(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether this rank was asked, or cannot write; ranks must agree before any of them acts on it."""
         return bool(self._interrupts.reason or self._run.unwritten)
 
@@ -106,14 +106,14 @@ class Supervisor:
         all_gather_objects(None)  # a launcher kills the others once one has left
         raise error
 
-    def leave(self, step: int) -> None:
+    def stop_interrupted(self, step: int) -> None:
         """Ends an interrupted run, whose checkpoint is saved. Raises RunStopped (exit 75) on every rank."""
         self._interrupts.leaving = INTERRUPTED
         reason = next(filter(None, all_gather_objects(self._interrupts.reason)), "asked to stop")
         why = f"{reason}: stopped after update {step}, with a checkpoint; the same command goes on from there"
         self._end(why, "interrupted", INTERRUPTED)
 
-    def leave_non_finite(self, step: int, what: str, rows: list[str]) -> None:
+    def stop_non_finite(self, step: int, what: str, rows: list[str]) -> None:
         """Ends a run whose loss or gradient is not finite, before the weights change; names the rows. Collective.
 
         `what` was found on this rank (empty: nothing), with `rows` at hand. Raises RunStopped (exit 65) on every rank.

@@ -11,7 +11,7 @@ import torch
 from lmgym.config import ModelConfig, StageConfig
 from lmgym.data.batching import accumulation_steps
 from lmgym.data.rejections import Rejection, write_rejections
-from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement, run_values
+from lmgym.distributed.deepspeed_config import match_run, read_config
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
 from lmgym.distributed.resharding import fit_to_ranks
@@ -51,8 +51,7 @@ def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tupl
     refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:
         o, ranks = config.optimizer, world_size()
-        decided = run_values(o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
-        refuse_disagreement(deepspeed, decided)
+        match_run(deepspeed, o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed, accumulation
 

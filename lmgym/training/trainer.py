@@ -16,9 +16,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.data.batching import Slots, UpdateSampler
-from lmgym.distributed.deepspeed_engine import end_fetches, skipped_steps, whole_weights
+from lmgym.distributed.deepspeed_engine import end_prefetch, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
-from lmgym.distributed.resharding import mend_sharded_load
+from lmgym.distributed.resharding import repair_universal_load
 from lmgym.errors import InputError
 from lmgym.runs.checkpoint_contents import loading
 from lmgym.runs.run import Run
@@ -116,7 +116,7 @@ class ObjectiveTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """What the update's loss is the mean of, over all ranks; on the way, whether any rank was asked to leave."""
-        asked = self.supervisor is not None and self.supervisor.asked_to_leave
+        asked = self.supervisor is not None and self.supervisor.stop_requested
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
         self.leaving, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
@@ -177,7 +177,7 @@ class ObjectiveTrainer(Trainer):
         """Stops the run; without `rows` those of the whole update are named."""
         if self.supervisor:
             rows = [row for _, own in self._losses for row in own] if rows is None else rows
-            self.supervisor.leave_non_finite(self.state.global_step, what, rows)
+            self.supervisor.stop_non_finite(self.state.global_step, what, rows)
 
     def _tally(self, outputs: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
         counted = {"items": batch["items"], "tokens": batch["tokens"]}
@@ -262,7 +262,7 @@ class ObjectiveTrainer(Trainer):
                 f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}"
             )
         metrics = _named(name, probe.measure(model, self.args.device))
-        end_fetches(model)  # the next probe, or who saves, gathers the weights
+        end_prefetch(model)  # the next probe, or who saves, gathers the weights
         return metrics
 
     @property
@@ -300,7 +300,7 @@ class ObjectiveTrainer(Trainer):
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if self.leaving and self.supervisor:
-            self.supervisor.leave(self.state.global_step)
+            self.supervisor.stop_interrupted(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would go on by one update
@@ -311,7 +311,7 @@ class ObjectiveTrainer(Trainer):
         with loading(Path(checkpoint)) if checkpoint else contextlib.nullcontext():
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint and self.is_deepspeed_enabled:
-            mend_sharded_load(self.model_wrapped, Path(checkpoint))
+            repair_universal_load(self.model_wrapped, Path(checkpoint))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         read_model(self, Path(resume_from_checkpoint))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lmgym.errors import InputError
-from lmgym.world.days import Lives
+from lmgym.world.days import UserActivity
 
 Floats = NDArray[np.float64]
 RETENTION_DAYS = (1, 3, 7, 30)
@@ -48,7 +48,7 @@ class Ratio:
         return float(self.deviations.std(ddof=1)) if len(self.numerator) > 1 else float("nan")
 
 
-def figures(lives: Lives) -> dict[str, Ratio]:
+def figures(lives: UserActivity) -> dict[str, Ratio]:
     """Mean conversation length in messages of the user, retry rate of replies seen, and retention by days lived."""
     messages = lives.messages
     ones = np.ones(len(messages))

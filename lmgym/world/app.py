@@ -18,11 +18,11 @@ from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Capabilities, Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 from lmgym.world.behaviour import Behaviour, Traces
-from lmgym.world.days import Moment, live
+from lmgym.world.days import Moment, simulate_users
 from lmgym.world.streams import Ints, Population, draw_population
 from lmgym.world.users import Floats, Reaction
 from lmgym.world.vocabulary import ADULT_TOPIC
-from lmgym.world.world import Chat, World, open_chat, say
+from lmgym.world.world import SimulatedChat, World, open_chat, say
 
 DAYS, MOST_DAYS = 31, 100  # retention on day 30 needs the first; a conversation's id has room for the second
 REPLY = Sampling(max_new_tokens=48)
@@ -49,7 +49,7 @@ def deploy(
     world = world or World(0)
     population = draw_population(world, numbers, seed)
     talk = _Conversations(world, population, policy, sampling)
-    lives = live(population, days, talk, world.noise)
+    lives = simulate_users(population, days, talk, world.noise)
     return Behaviour(world, seed, days, population, lives, talk.traces, talk.chats)
 
 
@@ -68,8 +68,8 @@ class _Conversations:
     def __init__(self, world: World, population: Population, policy: Generator, sampling: Sampling) -> None:
         self.world, self.population, self.policy, self.sampling = world, population, OneLine(policy), sampling
         [self.chance] = seeds_of(sampling, 1)
-        self.open_chats: dict[int, Chat] = {}
-        self.chats: list[Chat] = []
+        self.open_chats: dict[int, SimulatedChat] = {}
+        self.chats: list[SimulatedChat] = []
         self.replies: dict[int, str] = {}
         self.traces = Traces()
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from lmgym.errors import InputError
 from lmgym.text import Conversation
-from lmgym.world.days import Lives, Moment
+from lmgym.world.days import Moment, UserActivity
 from lmgym.world.streams import Ints, Population, draw_population
 from lmgym.world.tables import FILES, chat_messages, evaluation_tables, logs_table, refuse_other_files
 from lmgym.world.users import Floats, Reaction
-from lmgym.world.world import VERSION, Chat, Cohort, Logs, World
+from lmgym.world.world import VERSION, Cohort, Logs, SimulatedChat, World
 
 RETURNS = 3  # days after a reply that its log tells of: d1, d2, d3
 HELD_OUT = 5  # of so many users one is in the evaluation sets, by number: the same ones whatever the policy
@@ -42,9 +42,9 @@ class Behaviour:
     seed: int
     days: int
     population: Population
-    lives: Lives
+    activity: UserActivity
     traces: Traces
-    chats: list[Chat]
+    chats: list[SimulatedChat]
 
     def __len__(self) -> int:
         return len(self.population.numbers)
@@ -115,33 +115,33 @@ class Behaviour:
             retried=retried.tolist(),
             ended=ended.tolist(),
             seconds=seconds.tolist(),
-            remaining=(self.lives.messages[user, day] - turn).tolist(),
+            remaining=(self.activity.messages[user, day] - turn).tolist(),
             utility=np.concatenate(self.traces.worth)[kept].tolist(),
         )
         chats = sorted((chat for chat in self.chats if chosen[chat.user]), key=lambda chat: chat.user)
-        return Cohort(self.population.users, logs, self.lives.messages, chats)
+        return Cohort(self.population.users, logs, self.activity.messages, chats)
 
 
 @dataclass(frozen=True)
-class Part:
+class BehaviourPart:
     """What some of the users did, as it comes from another process: without what that has of its own anyway."""
 
     numbers: Ints
-    lives: Lives
+    activity: UserActivity
     traces: Traces
-    chats: list[Chat]
+    chats: list[SimulatedChat]
 
     @staticmethod
-    def of(behaviour: Behaviour) -> "Part":
-        return Part(behaviour.population.numbers, behaviour.lives, behaviour.traces, behaviour.chats)
+    def of(behaviour: Behaviour) -> "BehaviourPart":
+        return BehaviourPart(behaviour.population.numbers, behaviour.activity, behaviour.traces, behaviour.chats)
 
 
-def side_by_side(world: World, seed: int, days: int, parts: Sequence[Part]) -> Behaviour:
+def merge_parts(world: World, seed: int, days: int, parts: Sequence[BehaviourPart]) -> Behaviour:
     """One behaviour of users who were dealt to several, in the order of their numbers."""
     numbers = np.concatenate([part.numbers for part in parts])
     assert (np.diff(numbers) > 0).all(), "users are dealt in the order of their numbers"
-    lives = [part.lives for part in parts]
-    together = Lives(*(np.concatenate([getattr(one, f.name) for one in lives]) for f in fields(Lives)))
+    lives = [part.activity for part in parts]
+    together = UserActivity(*(np.concatenate([getattr(one, f.name) for one in lives]) for f in fields(UserActivity)))
     traces, chats, first = Traces(), [], 0
     for part in parts:
         for at in part.traces.at:

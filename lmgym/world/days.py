@@ -4,7 +4,7 @@ Design decisions:
 - What users do is the world's own (`users.py`); here it only goes on for longer, and every day is lived to its end.
 - Users wait for nobody: each is in a day of their own, and all open conversations get their next reply at once. So a
   policy is asked for a thousand replies while there are a thousand users who have not seen all of their days.
-- What is said, and what it is worth to whom, is somebody else's (`Talk`): without words, a million users take seconds.
+- A `ConversationDriver` decides the texts and their utility: without texts, a million users take seconds.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Moment:
     attempt: Ints
 
 
-class Talk(Protocol):
+class ConversationDriver(Protocol):
     """What is said in conversations, of which a user has one at a time."""
 
     def open(self, at: Moment) -> None:
@@ -48,7 +48,7 @@ class Talk(Protocol):
 
 
 @dataclass(frozen=True)
-class Lives:
+class UserActivity:
     """What users did: messages[users, days] (0 where they did not come), replies[users] seen and retries[users]."""
 
     messages: Ints
@@ -68,10 +68,10 @@ class _State:
         return Moment(who, self.day[who], self.message[who], self.attempt[who])
 
 
-def live(population: Population, days: int, talk: Talk, noise: Noise) -> Lives:
+def simulate_users(population: Population, days: int, talk: ConversationDriver, noise: Noise) -> UserActivity:
     """Every user's days from their first conversation on, which is on day 0."""
     n = len(population.users)
-    state, lives = _State(n), Lives(np.zeros((n, days), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    state, lives = _State(n), UserActivity(np.zeros((n, days), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
     _start(state, np.arange(n), talk)
     while True:
         away = np.flatnonzero(~state.talking & (state.day < days - 1))
@@ -87,14 +87,16 @@ def live(population: Population, days: int, talk: Talk, noise: Noise) -> Lives:
             return lives
 
 
-def _start(state: _State, who: Ints, talk: Talk) -> None:
+def _start(state: _State, who: Ints, talk: ConversationDriver) -> None:
     if len(who):
         state.talking[who], state.message[who], state.attempt[who] = True, 1, 0
         state.seen[who], state.worth[who] = 0, 0.0
         talk.open(state.at(who))
 
 
-def _exchange(state: _State, lives: Lives, population: Population, who: Ints, talk: Talk, noise: Noise) -> None:
+def _exchange(
+    state: _State, lives: UserActivity, population: Population, who: Ints, talk: ConversationDriver, noise: Noise
+) -> None:
     """A reply to each open conversation, and what its user does."""
     at = state.at(who)
     worth = talk.answer(at)
@@ -115,7 +117,7 @@ def _exchange(state: _State, lives: Lives, population: Population, who: Ints, ta
     _leave(state, lives, who[did.ended], noise)
 
 
-def _leave(state: _State, lives: Lives, who: Ints, noise: Noise) -> None:
+def _leave(state: _State, lives: UserActivity, who: Ints, noise: Noise) -> None:
     """Conversations end: how they were on average is what decides about coming back."""
     lives.messages[who, state.day[who]] = state.message[who]
     mean = state.worth[who] / np.maximum(1, state.seen[who])

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from lmgym.errors import InputError
 from lmgym.text import Conversation, messages, to_transcript
 from lmgym.world.bots import BOTS, speak
-from lmgym.world.world import VERSION, Chat, Cohort, World, simulate
+from lmgym.world.world import VERSION, Cohort, SimulatedChat, World, simulate
 
 COHORT, EVAL_USERS, ANNOTATORS = 500, 10**9, 2 * 10**9
 ROWS_A_USER = 40  # about
@@ -226,7 +226,7 @@ def _ranked_groups(world: World, cohort: Cohort) -> Iterator[dict[str, Any]]:
         }
 
 
-def chat_messages(chats: Sequence[Chat]) -> list[list[dict[str, str]]]:
+def chat_messages(chats: Sequence[SimulatedChat]) -> list[list[dict[str, str]]]:
     """Chats as they were accepted, as messages, up to the bot's last turn."""
     whole = (Conversation(tuple(chat.turns[: len(chat.turns) // 2 * 2]), chat.persona.text) for chat in chats)
     return [messages(conversation) for conversation in whole if conversation.turns]

@@ -66,7 +66,7 @@ class World:
 
 
 @dataclass
-class Chat:
+class SimulatedChat:
     """One conversation as it goes."""
 
     user: int
@@ -86,13 +86,13 @@ class Chat:
         return Conversation(tuple(self.turns[-3:] if self.remembers else self.turns[-1:]), self.persona.text)
 
 
-Reply = Callable[[random.Random, Sequence[Chat]], list[str]]
+Reply = Callable[[random.Random, Sequence[SimulatedChat]], list[str]]
 
 
 def world_bots(world: World) -> Reply:
     """The replies of the world's own bots, each chat by its bot."""
 
-    def reply(rng: random.Random, chats: Sequence[Chat]) -> list[str]:
+    def reply(rng: random.Random, chats: Sequence[SimulatedChat]) -> list[str]:
         grammar = world.grammar
         return [
             speak(
@@ -134,7 +134,7 @@ class Cohort:
     users: Users
     logs: Logs
     messages: NDArray[np.int64]
-    chats: list[Chat]
+    chats: list[SimulatedChat]
 
 
 def simulate(world: World, n_users: int, seed: int, reply: Reply | None = None) -> Cohort:
@@ -158,16 +158,16 @@ def simulate(world: World, n_users: int, seed: int, reply: Reply | None = None) 
     return cohort
 
 
-def open_chat(world: World, words: random.Random, users: Users, user: int, bot: int = 0) -> Chat:
+def open_chat(world: World, words: random.Random, users: Users, user: int, bot: int = 0) -> SimulatedChat:
     """A user's first message to a bot on a topic of the user's liking."""
     persona = words.choice(world.grammar.vocabulary.personas)
     topic = words.choices(world.topics, users.favourites[user].tolist())[0]
-    chat = Chat(user, persona, bot, topic, words.random() < REMEMBERS)
+    chat = SimulatedChat(user, persona, bot, topic, words.random() < REMEMBERS)
     say(world, words, users, chat)
     return chat
 
 
-def say(world: World, words: random.Random, users: Users, chat: Chat) -> None:
+def say(world: World, words: random.Random, users: Users, chat: SimulatedChat) -> None:
     """The user's next message."""
     if chat.messages and words.random() < CHANGES_TOPIC:
         chat.topic = words.choices(world.topics, users.favourites[chat.user].tolist())[0]
@@ -179,7 +179,7 @@ def say(world: World, words: random.Random, users: Users, chat: Chat) -> None:
 
 
 def _talk(
-    world: World, rng: np.random.Generator, words: random.Random, users: Users, chats: list[Chat], cohort: Cohort,
+    world: World, rng: np.random.Generator, words: random.Random, users: Users, chats: list[SimulatedChat], cohort: Cohort,
     day: int, reply: Reply,
 ) -> None:  # fmt: skip
     """All chats of a day to their ends, a reply each at a time."""
@@ -212,7 +212,7 @@ def _talk(
 
 
 def _log(
-    logs: Logs, chat: Chat, day: int, number: int, conversation: Conversation, reply: str, worth: float, fate: Reaction,
+    logs: Logs, chat: SimulatedChat, day: int, number: int, conversation: Conversation, reply: str, worth: float, fate: Reaction,
     k: int,
 ) -> None:  # fmt: skip
     if fate.shown[k]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lmgym.console import LONGEST_LINE, CleanConsole, clean, clean_line, say
 from lmgym.errors import NON_FINITE, InputError, RunStopped
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -112,7 +112,7 @@ def test_an_error_that_quotes_data_ends_a_launch_in_one_printable_line(name: str
         (RunStopped(f"the reward of {ATTACKS[name]}\nfailed", "non_finite", NON_FINITE), 2, NON_FINITE),
     ):
         with pytest.raises(SystemExit) as left:
-            leave(error)
+            exit_with_error(error)
         assert left.value.code == code
         out, said = capsys.readouterr()
         assert out == ""

@@ -83,24 +83,24 @@ def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_pat
         ("zero_optimzation", 'did you mean "zero_optimization"'),
         ("gradient_cliping", 'did you mean "gradient_clipping"'),
         ("bfloat16", 'did you mean "bf16"'),
-        ("zero", "take it out"),
+        ("zero", "remove it"),
     ],
 )
 def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f'"{key}" is nothing that DeepSpeed reads; {fix}'):
+    with pytest.raises(InputError, match=f'"{key}" is not read by DeepSpeed; {fix}'):
         read(tmp_path, ZERO2 | {key: {"stage": 2}})
 
 
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is nothing that DeepSp'
-         r'eed reads; did you mean "reduce_bucket_size"'),
-        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is nothing"),
+        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is not read by '
+         r'DeepSpeed; did you mean "reduce_bucket_size"'),
+        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is not read"),
         ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, r'offload_param\.device is "gpu"; DeepSpeed says:'
          r" Input should be 'none'"),
         ({"zero_optimization": {"reduce_bucket_size": -3}}, r"reduce_bucket_size is -3; DeepSpeed.*greater than 0"),
-        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is nothing that DeepSpeed reads; did you mean "hysteresis"'),
+        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is not read by DeepSpeed; did you mean "hysteresis"'),
     ],
 )  # fmt: skip
 def test_what_deepspeed_refuses_in_a_section_is_refused_when_it_is_read(section, said: str, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_scored_chat_shows_its_prompt_asks_for_one_score_and_ends() -> None:
 def test_conversations_are_those_of_the_deployed_app_to_the_word() -> None:
     """Whatever the day: who came, wrote as many messages, said the same and retried as often."""
     behaviour = deployed()
-    messages, chats = behaviour.lives.messages, iter(behaviour.chats)
+    messages, chats = behaviour.activity.messages, iter(behaviour.chats)
     said = {}
     for chat in chats:
         said.setdefault(chat.user, []).append(chat.turns)
@@ -94,7 +94,7 @@ def test_conversations_are_those_of_the_deployed_app_to_the_word() -> None:
             assert sum(result.rewards["policy"] for result in results) == messages[user, day] - 1
             retries[user] += results[-1].info["retries"]
             seen += len(results)
-    assert (retries == behaviour.lives.retries).all()
+    assert (retries == behaviour.activity.retries).all()
     assert seen == replies
     assert retries.sum() > 50
     assert messages[:, 0].std() > 2

@@ -16,7 +16,7 @@ from lmgym.world.ab_testing import (
     figures,
     users_needed,
 )
-from lmgym.world.days import GaussianReplies, Lives, live
+from lmgym.world.days import GaussianReplies, UserActivity, simulate_users
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
@@ -32,7 +32,7 @@ def test_four_users_give_the_figures_worked_out_by_hand() -> None:
     messages = np.zeros((4, 8), dtype=np.int64)
     messages[:, 0] = [3, 1, 5, 2]
     messages[0, 1], messages[0, 7], messages[2, 3], messages[3, 1] = 4, 1, 6, 2
-    found = figures(Lives(messages, replies=np.array([10, 2, 12, 6]), retries=np.array([1, 1, 0, 4])))
+    found = figures(UserActivity(messages, replies=np.array([10, 2, 12, 6]), retries=np.array([1, 1, 0, 4])))
     assert {name: ratio.value for name, ratio in found.items()} == {
         "conversation length": 24 / 8,
         "retry rate": 6 / 30,
@@ -166,9 +166,9 @@ def test_users_are_dealt_out_evenly_at_random_and_each_once() -> None:
         assign_users(3, 2, seed=0)
 
 
-def wordless(users: np.ndarray, mean: float = 0.0, noise: int = 0, days: int = 8) -> Lives:
+def wordless(users: np.ndarray, mean: float = 0.0, noise: int = 0, days: int = 8) -> UserActivity:
     population = draw_population(WORLD, users, 0)
-    return live(population, days, GaussianReplies(population, mean, 1.0, noise), WORLD.noise)
+    return simulate_users(population, days, GaussianReplies(population, mean, 1.0, noise), WORLD.noise)
 
 
 def part(ratio: Ratio, users: slice) -> Ratio:

@@ -16,8 +16,8 @@ from lmgym.generation.protocol import Capabilities, Completion, Sampling, Script
 from lmgym.text import Conversation, from_transcript
 from lmgym.world.app import OneLine, deploy
 from lmgym.world.behaviour import HELD_OUT, Behaviour
-from lmgym.world.days import GaussianReplies, live
-from lmgym.world.streams import draw_population
+from lmgym.world.days import GaussianReplies, simulate_users
+from lmgym.world.streams import Population, draw_population
 from lmgym.world.tables import write_world
 from lmgym.world.users import MAX_MESSAGES
 from lmgym.world.world import World, simulate
@@ -76,7 +76,7 @@ def rows_of(behaviour: Behaviour) -> set[tuple]:
 
 def test_users_come_on_days_of_their_own_and_days_are_whole() -> None:
     behaviour = under("kind")
-    messages = behaviour.lives.messages
+    messages = behaviour.activity.messages
     assert messages.shape == (60, 12)
     assert (messages[:, 0] > 0).all()
     assert 0.1 < (messages[:, 1:] > 0).mean() < 0.9
@@ -93,10 +93,11 @@ def test_users_come_on_days_of_their_own_and_days_are_whole() -> None:
 def test_replies_that_are_worth_more_keep_users_longer_and_bring_them_back() -> None:
     good, bad = under("kind"), under("rude")
     assert np.concatenate(good.traces.worth).mean() > 0.5 > -1.0 > np.concatenate(bad.traces.worth).mean()
-    length = {name: b.lives.messages.sum() / (b.lives.messages > 0).sum() for name, b in (("g", good), ("b", bad))}
-    assert length["g"] > 2 * length["b"]
-    assert (good.lives.messages > 0).mean() > 1.3 * (bad.lives.messages > 0).mean()
-    assert good.lives.retries.sum() / good.lives.replies.sum() < bad.lives.retries.sum() / bad.lives.replies.sum() / 2
+    kind, rude = good.activity, bad.activity
+    length, rude_length = (a.messages.sum() / (a.messages > 0).sum() for a in (kind, rude))
+    assert length > 2 * rude_length
+    assert (kind.messages > 0).mean() > 1.3 * (rude.messages > 0).mean()
+    assert kind.retries.sum() / kind.replies.sum() < rude.retries.sum() / rude.replies.sum() / 2
 
 
 def test_a_row_is_worth_what_the_hidden_utility_says_for_its_user() -> None:
@@ -129,7 +130,7 @@ def test_who_else_takes_part_and_in_what_order_changes_nothing_for_a_user() -> N
 
 def test_days_that_are_not_lived_change_nothing_before_them() -> None:
     short = deploy(ScriptedGenerator(kind), 60, 5, 0, WORLD)
-    assert (short.lives.messages == under("kind").lives.messages[:, :5]).all()
+    assert (short.activity.messages == under("kind").activity.messages[:, :5]).all()
 
 
 def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> None:
@@ -145,14 +146,21 @@ def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> N
 
 
 def test_users_bring_the_same_noise_to_two_policies() -> None:
-    """With replies worth the same always, policies of other words and luck leave identical lives."""
+    """With replies worth the same always, policies of other words and luck leave identical activity."""
     population = draw_population(WORLD, np.arange(300), 0)
-    lives = [live(population, 10, GaussianReplies(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)]
-    assert (lives[0].messages == lives[1].messages).all()
-    moved = live(population, 10, GaussianReplies(population, 0.3, 1.0, 1), WORLD.noise)
-    luck = live(population, 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
-    other = live(draw_population(WORLD, np.arange(300), 1), 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
-    correlation = np.corrcoef([(one.messages > 0).sum(1) for one in (moved, luck, other)])
+
+    def active_days(users: Population, spread: float, seed: int) -> np.ndarray:
+        replies = GaussianReplies(population, 0.3, spread, seed)
+        return (simulate_users(users, 10, replies, WORLD.noise).messages > 0).sum(1)
+
+    first, second = (
+        simulate_users(population, 10, GaussianReplies(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)
+    )
+    assert (first.messages == second.messages).all()
+    other_users = draw_population(WORLD, np.arange(300), 1)
+    correlation = np.corrcoef(
+        [active_days(population, 1.0, 1), active_days(population, 1.0, 2), active_days(other_users, 1.0, 2)]
+    )
     assert correlation[0, 1] > 0.7
     assert abs(correlation[0, 2]) < 0.2
 
@@ -173,7 +181,7 @@ def test_the_world_with_its_bots_is_the_app_with_its_bots() -> None:
     world = simulate(WORLD, 250, 9).logs
     bots = ScriptedGenerator(lambda conversation, rng: bot_reply(WORLD, conversation, rng))
     app = deploy(bots, 250, 12, 9, WORLD)
-    retried = np.mean(world.retried), app.lives.retries.sum() / sum(map(len, app.traces.worth))
+    retried = np.mean(world.retried), app.activity.retries.sum() / sum(map(len, app.traces.worth))
     assert retried[0] == pytest.approx(retried[1], abs=0.02)
     assert np.mean(world.utility) == pytest.approx(np.concatenate(app.traces.worth).mean(), abs=0.06)
     assert np.std(world.utility) == pytest.approx(np.concatenate(app.traces.worth).std(), abs=0.06)
@@ -203,7 +211,7 @@ def test_files_are_those_of_a_world(tmp_path: Path) -> None:
 def test_rows_tell_what_their_users_did(tmp_path: Path) -> None:
     behaviour = under("kind")
     behaviour.write(tmp_path)
-    logs, messages = pq.read_table(tmp_path / "logs.parquet").to_pydict(), behaviour.lives.messages
+    logs, messages = pq.read_table(tmp_path / "logs.parquet").to_pydict(), behaviour.activity.messages
     gold = pq.read_table(tmp_path / "gold.parquet").to_pydict()
     assert gold["row_id"] == logs["row_id"] == list(range(len(gold["row_id"])))
     assert {user % HELD_OUT for user in logs["user_id"]} == {1, 2, 3, 4}
