@@ -143,7 +143,7 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
             for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
         },
         # exact sums: in whatever order users were served
-        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.worth).tolist()) / len(behaviour.traces.reply),
+        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.utility).tolist()) / len(behaviour.traces.reply),
         "seconds": seconds,
     }
 

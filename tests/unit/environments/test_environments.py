@@ -82,7 +82,7 @@ def test_conversations_are_those_of_the_deployed_app_to_the_word() -> None:
     for chat in chats:
         said.setdefault(chat.user, []).append(chat.turns)
     retries = np.zeros(60, dtype=np.int64)
-    replies = np.concatenate(behaviour.traces.worth).size
+    replies = np.concatenate(behaviour.traces.utility).size
     seen = 0
     for user in range(60):
         environment = AppConversation(WORLD, behaviour.population, max_replies=1000)

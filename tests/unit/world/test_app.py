@@ -67,7 +67,7 @@ def rows_of(behaviour: Behaviour) -> set[tuple]:
         for name in ("who", "day", "message", "attempt")
     ]
     columns[0] = behaviour.population.numbers[columns[0]].tolist()
-    worth = np.concatenate(behaviour.traces.worth).round(9).tolist()  # a product of more rows rounds otherwise
+    worth = np.concatenate(behaviour.traces.utility).round(9).tolist()  # a product of more rows rounds otherwise
     seconds = np.concatenate([did.seconds for did in behaviour.traces.reaction]).astype(str).tolist()
     rows = set(zip(*columns, behaviour.traces.conversation, behaviour.traces.reply, worth, seconds, strict=True))
     assert len(rows) == len(worth)
@@ -92,7 +92,7 @@ def test_users_come_on_days_of_their_own_and_days_are_whole() -> None:
 
 def test_replies_that_are_worth_more_keep_users_longer_and_bring_them_back() -> None:
     good, bad = under("kind"), under("rude")
-    assert np.concatenate(good.traces.worth).mean() > 0.5 > -1.0 > np.concatenate(bad.traces.worth).mean()
+    assert np.concatenate(good.traces.utility).mean() > 0.5 > -1.0 > np.concatenate(bad.traces.utility).mean()
     kind, rude = good.activity, bad.activity
     length, rude_length = (a.messages.sum() / (a.messages > 0).sum() for a in (kind, rude))
     assert length > 2 * rude_length
@@ -104,7 +104,7 @@ def test_a_row_is_worth_what_the_hidden_utility_says_for_its_user() -> None:
     behaviour = under("kind")
     for i in (0, 100, 400):
         start = 0
-        for at, worth in zip(behaviour.traces.at, behaviour.traces.worth, strict=True):
+        for at, worth in zip(behaviour.traces.at, behaviour.traces.utility, strict=True):
             if i < start + len(worth):
                 user = behaviour.population.users.take(at.who[[i - start]])
                 pair = [behaviour.traces.conversation[i]], [behaviour.traces.reply[i]]
@@ -181,10 +181,10 @@ def test_the_world_with_its_bots_is_the_app_with_its_bots() -> None:
     world = simulate(WORLD, 250, 9).logs
     bots = ScriptedGenerator(lambda conversation, rng: bot_reply(WORLD, conversation, rng))
     app = deploy(bots, 250, 12, 9, WORLD)
-    retried = np.mean(world.retried), app.activity.retries.sum() / sum(map(len, app.traces.worth))
+    retried = np.mean(world.retried), app.activity.retries.sum() / sum(map(len, app.traces.utility))
     assert retried[0] == pytest.approx(retried[1], abs=0.02)
-    assert np.mean(world.utility) == pytest.approx(np.concatenate(app.traces.worth).mean(), abs=0.06)
-    assert np.std(world.utility) == pytest.approx(np.concatenate(app.traces.worth).std(), abs=0.06)
+    assert np.mean(world.utility) == pytest.approx(np.concatenate(app.traces.utility).mean(), abs=0.06)
+    assert np.std(world.utility) == pytest.approx(np.concatenate(app.traces.utility).std(), abs=0.06)
 
 
 def test_what_the_policy_sees_is_what_the_log_shows(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_too_few_days_for_a_log_are_refused(tmp_path: Path) -> None:
         (0, 31, "0 users: nobody to deploy to; needed: 1 or more"),
         (-3, 31, "0 users"),
         (np.array([], dtype=np.int64), 31, "0 users"),
-        (np.array([1, 2, 1]), 31, "numbers from 0 on, each once"),
-        (np.array([-1, 2]), 31, "numbers from 0 on, each once"),
+        (np.array([1, 2, 1]), 31, "user numbers must be 0 or more, each given once"),
+        (np.array([-1, 2]), 31, "user numbers must be 0 or more, each given once"),
         (5, 0, "0 days; needed: 1 to 100"),
         (5, 101, "101 days; needed: 1 to 100"),
     ],
@@ -298,5 +298,5 @@ def test_replies_come_on_one_line_and_empty_ones_are_garbled_not_lost(tmp_path: 
     found = OneLine(ScriptedGenerator(texts)).reply([Conversation(())] * 40, 2, Sampling())
     assert {one.text for replies in found for one in replies} == {"ok. User: i like drums.", ""}
     behaviour = deploy(ScriptedGenerator([""]), 40, 6, 0, WORLD)
-    assert np.concatenate(behaviour.traces.worth).mean() < -0.5
+    assert np.concatenate(behaviour.traces.utility).mean() < -0.5
     assert behaviour.write(tmp_path)["logs"] > 40
