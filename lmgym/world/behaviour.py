@@ -99,18 +99,14 @@ class Behaviour:
             np.concatenate([getattr(reaction, name) for reaction in self.traces.reaction])[kept]
             for name in ("shown", "retried", "ended", "seconds")
         )
-        conversation, reply, nsfw = (
-            [column[i] for i in kept.tolist()]
-            for column in (self.traces.conversation, self.traces.reply, self.traces.nsfw)
-        )
         logs = Logs(
             user=user.tolist(),
             day=day.tolist(),
             chat=(user * self.days + day).tolist(),
             turn=turn.tolist(),
-            conversation=conversation,
-            reply=reply,
-            is_nsfw=nsfw,
+            conversation=[self.traces.conversation[i] for i in kept.tolist()],
+            reply=[self.traces.reply[i] for i in kept.tolist()],
+            is_nsfw=[self.traces.nsfw[i] for i in kept.tolist()],
             accepted=(shown & ~retried).tolist(),
             retried=retried.tolist(),
             ended=ended.tolist(),
