@@ -15,8 +15,7 @@ from typing import Any, final
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.random_state import random_state, restore_random_state, seed_all
-from lmgym.runs.checkpoint_contents import loading, read_rank_state, write_rank_state
-from lmgym.runs.checkpoints import ranks_of
+from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
 from ppo.advantages import AdaptiveKL, RunningMoments
 from ppo.config import MethodConfig

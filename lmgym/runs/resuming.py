@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
 from lmgym.errors import InputError, RunStopped
-from lmgym.runs.checkpoint_contents import loading
-from lmgym.runs.checkpoints import Checkpoint, Checkpoints, newest_owner
+from lmgym.runs.checkpoint_files import Checkpoint, loading, newest_owner
+from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import WRITTEN
 from lmgym.runs.locks import FolderLock

@@ -20,7 +20,7 @@ from lmgym.distributed.deepspeed_engine import end_prefetch, skipped_steps, whol
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
 from lmgym.distributed.resharding import repair_universal_load
 from lmgym.errors import InputError
-from lmgym.runs.checkpoint_contents import loading
+from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.callbacks import Leaving

@@ -22,8 +22,7 @@ from transformers import Trainer, TrainerState
 from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.random_state import random_state, restore_random_state
-from lmgym.runs.checkpoint_contents import loading, read_rank_state, write_rank_state
-from lmgym.runs.checkpoints import ranks_of
+from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 
 
 def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> None:

@@ -91,13 +91,13 @@ def newest(folder: Path) -> Path:
 
 def reseal(checkpoint: Path) -> None:
     """Rewrites a checkpoint's manifest to agree with its files, as somebody would who has replaced one."""
-    from lmgym.runs import checkpoints
+    from lmgym.runs.checkpoint_files import file_hash, manifest_hash
 
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     for file in manifest["files"]:
         path = checkpoint / file["path"]
-        file |= {"size": path.stat().st_size, "sha256": checkpoints._sha256(path)}
-    manifest["sha256"] = checkpoints._seal(manifest)
+        file |= {"size": path.stat().st_size, "sha256": file_hash(path)}
+    manifest["sha256"] = manifest_hash(manifest)
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from lmgym.console import printed_line
-from lmgym.runs.checkpoints import MANIFEST, Checkpoint, Checkpoints
+from lmgym.runs.checkpoint_files import MANIFEST, Checkpoint
+from lmgym.runs.checkpoints import Checkpoints
 
 SEED = 0
 QUICK, ALL = 80, 400

@@ -167,7 +167,7 @@ def test_a_missing_random_state_is_an_error_and_not_another_run(words: Words, tm
     assert hashlib.sha256((path / "rank-00000.pt").read_bytes()).hexdigest() in (path / "manifest.json").read_text()
     done = run(words("ddp", folder))
     assert done.returncode == 1
-    assert "rank-00001.pt is absent" in done.stderr
+    assert "rank-00001.pt is missing" in done.stderr
     assert not (folder / "model").exists()
 
 

@@ -20,8 +20,9 @@ import torch
 from safetensors import torch as safetensors
 
 from lmgym.errors import RunStopped
-from lmgym.runs import checkpoints
-from lmgym.runs.checkpoints import Checkpoint, Checkpoints, read
+from lmgym.runs import checkpoint_files
+from lmgym.runs.checkpoint_files import Checkpoint, file_hash, manifest_hash, read
+from lmgym.runs.checkpoints import Checkpoints
 
 FACTS = {"ranks": 1, "settings": {"learning_rate": 0.001, "model": "gpt2"}}
 FILES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng/rank-00000.pt"]
@@ -107,7 +108,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path: Pat
     assert (newest_step(found), len(skipped)) == (10, 1)
     assert f"{tmp_path / 'step-00000020'} was skipped: " in skipped[0]
     assert name in skipped[0]
-    reasons = {"deleted": "is absent", "a bit flipped": "has changed since it was written"}
+    reasons = {"deleted": "is missing", "a bit flipped": "has changed since it was written"}
     manifest = ("cannot be read", "has changed since it was written")
     expected = (
         manifest if name == "manifest.json" else (reasons.get(damage, f"has {len(content or b'')} bytes; needed"),)
@@ -145,7 +146,7 @@ def test_a_file_that_the_disk_cannot_read_makes_a_checkpoint_damaged(tmp_path: P
 
 def test_a_checkpoint_of_a_later_format_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, 10).folder / "step-00000010"
-    monkeypatch.setattr(checkpoints, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_files, "FORMAT", 2)
     assert read(path, "mine") == "its format is 1; this version reads 2"
 
 
@@ -165,10 +166,10 @@ def rewrite(path: Path, name: str, content: bytes) -> None:
     (path / name).write_bytes(content)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"] = [
-        file | {"size": (path / file["path"]).stat().st_size, "sha256": checkpoints._sha256(path / file["path"])}
+        file | {"size": (path / file["path"]).stat().st_size, "sha256": file_hash(path / file["path"])}
         for file in [*(f for f in manifest["files"] if f["path"] != name), {"path": name, "rank": 0}]
     ]
-    manifest["sha256"] = checkpoints._seal(manifest)
+    manifest["sha256"] = manifest_hash(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -185,15 +186,15 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
     "a bare pickle": ("optimizer.pt", lambda sung: pickle.dumps(Canary(sung)), "cannot be read ("),
     "random numbers that execute": ("rank-00000.pt", lambda sung: pickled(Canary(sung)), "cannot be read ("),
     "a schedule that executes": ("scheduler.pt", lambda sung: pickled({"a": Canary(sung)}), "cannot be read ("),
-    "a shard that executes": (SHARD, lambda sung: pickled(Canary(sung)), "would execute posix.mknod as it is loaded"),
+    "a shard that executes": (SHARD, lambda sung: pickled(Canary(sung)), "would execute posix.mknod when loaded"),
     "a shard of a later protocol": (SHARD, lambda sung: pickled(Canary(sung), pickle_protocol=4), "cannot be read ("),
     "a shard of the old format": (
         SHARD, lambda sung: pickled(Canary(sung), _use_new_zipfile_serialization=False), "cannot be read ("
     ),
     "shards elsewhere": ("latest", lambda sung: str(sung.parent).encode(), "names '/"),
-    "an optimizer that is a list": ("optimizer.pt", lambda sung: pickled([1]), "holds no dictionary"),
+    "an optimizer that is a list": ("optimizer.pt", lambda sung: pickled([1]), "does not hold a dictionary"),
     "half a file of weights": ("model.safetensors", lambda sung: b"\xff" * 40, "cannot be read (SafetensorError"),
-    "a state that is a list": ("trainer_state.json", lambda sung: b"[1]", "holds no JSON object"),
+    "a state that is a list": ("trainer_state.json", lambda sung: b"[1]", "does not hold a JSON object"),
     "a state nested deeply": ("trainer_state.json", lambda sung: DEEP.encode(), "cannot be read (ValueError: nested"),
 }  # fmt: skip
 
@@ -268,7 +269,9 @@ def test_what_another_run_has_written_is_neither_read_nor_removed(tmp_path: Path
 
 def test_another_runs_checkpoint_of_the_same_step_is_not_written_over(tmp_path: Path) -> None:
     saved(tmp_path, 20, owner="theirs")
-    with pytest.raises(RunStopped, match=r"step-00000020 could not be written .*it is there, of another run") as caught:
+    with pytest.raises(
+        RunStopped, match=r"step-00000020 could not be written .*another run .theirs. has written it"
+    ) as caught:
         saved(tmp_path, 20)
     assert caught.value.exit_code == 74
     assert isinstance(read(tmp_path / "step-00000020", "theirs"), Checkpoint)

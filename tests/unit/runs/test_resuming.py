@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lmgym.errors import InputError, RunStopped
-from lmgym.runs.checkpoints import Checkpoint, Checkpoints, read
+from lmgym.runs.checkpoint_files import Checkpoint, read
+from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.locks import FolderLock, is_free
 from lmgym.runs.record import versions
 from lmgym.runs.resuming import Start, describe, find_start
