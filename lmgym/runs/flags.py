@@ -1,8 +1,8 @@
-"""Any field of an experiment's config from the command line: flat flags, defaults from the config itself.
+"""Command-line flags for every field of an experiment's config, with the config's values as defaults.
 
-tyro writes the help and reads the values (it knows `float | None`, `Literal`, tuples). The flags are read here, because
-a launcher appends `--local_rank`, because booleans come in four spellings, and because a mistake should read as one
-line that survives a log file rather than as a box. Nothing heavy is imported: `--help` answers at once.
+tyro writes the help and parses the values (`float | None`, `Literal`, tuples). The flags themselves are parsed here:
+launchers append `--local_rank`, booleans have four spellings, and errors should be one line, which a log file keeps
+readable, rather than a box. Nothing heavy is imported: `--help` answers at once.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from lmgym.runs.locks import refuse_if_held
 T = TypeVar("T")
 
 FLAG = re.compile(r"--[A-Za-z_]")
-# usual names elsewhere that are spelt unlike ours; the first that an experiment has is suggested
+# names in other libraries, and ours; the first that the experiment has is suggested
 SYNONYMS = {
     "lr": ("learning_rate",),
     "wd": ("weight_decay",),
@@ -48,23 +48,23 @@ SYNONYMS = {
     "data": ("dataset", "prompts"),
     "dataset": ("prompts",),
 }
-# a launcher kills the other ranks once one exits: they leave rank 0 this long to say what is wrong
+# a launcher kills the other ranks once one exits: they give rank 0 this long to print the error
 HEAD_START_SECONDS = 5.0
 LONGEST_FLAG = 80
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def override(config: T, arguments: Sequence[str] | None = None) -> T:
-    """The config with every field that `arguments` (default: the command line) name replaced.
+    """The config with the fields given by `arguments` (default: the command line) replaced.
 
-    A mistake is printed in one line on stderr, by rank 0 alone, and every rank exits with 2.
+    An error is printed in one line on stderr, by rank 0 only, and every rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     hints = _flag_types(config)
     if "-h" in arguments or "--help" in arguments:
         _help(config)
     try:
-        # a dict: the last of two flags of one name stands
+        # a dict: the last of repeated flags counts
         changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
         _refuse_folder_in_use(changed)
     except (InputError, RunStopped) as error:
@@ -73,19 +73,19 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
 
 
 def _refuse_folder_in_use(config: object) -> None:
-    """Told at once, rather than after the libraries and the data are loaded; the run itself takes the lock."""
+    """Fails early, before libraries and data are loaded; the run takes the lock later."""
     output, dry = getattr(config, "output", None), getattr(getattr(config, "run", None), "dry_run", False)
-    if output and not dry and _speaks():
+    if output and not dry and _is_main():
         refuse_if_held(output)
 
 
 def flatten(config: object) -> dict[str, object]:
-    """Every field by its name, those of the groups included, in the order in which they are declared."""
+    """All fields by name, including those of the groups, in the order of declaration."""
     flat: dict[str, object] = {}
     for name, value in _fields(config):
         inner = _fields(value) if dataclasses.is_dataclass(value) else [(name, value)]
         for key, item in inner:
-            assert key not in flat, f"two fields are called {key}: flat flags could not tell them apart"
+            assert key not in flat, f"two fields are called {key}, but flags need unique names"
             flat[key] = item
     return flat
 
@@ -95,61 +95,57 @@ def _fields(config: object) -> list[tuple[str, object]]:
 
 
 def _flag_types(config: object) -> dict[str, Any]:
-    """The annotation of every flag. Asserts that names are unique, that groups nest once and that no flag is ours."""
+    """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest once."""
     hints = dict(get_type_hints(type(config)))
     for _, value in _fields(config):
         if dataclasses.is_dataclass(value):
             assert not any(dataclasses.is_dataclass(item) for _, item in _fields(value)), "groups nest one level only"
             hints |= get_type_hints(type(value))
     hints = {name: hints[name] for name in flatten(config)}
-    assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are flags of their own"
+    assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are reserved"
     return hints
 
 
 def exit_with_error(error: InputError | RunStopped) -> NoReturn:
-    """Ends this process with the error's code; under a launcher every rank fails alike, and rank 0 alone says why.
+    """Exits with the error's code, after printing it on rank 0 only: under a launcher all ranks raise the same error.
 
-    One that a rank alone has met is said by that rank.
+    An error of one rank alone is printed by that rank.
     """
-    if _speaks() or error.alone:
-        word = "stopped" if error.outcome == "interrupted" else "error"
+    if _is_main() or error.alone:
+        prefix = "stopped" if error.outcome == "interrupted" else "error"
         if isinstance(error, RunStopped):
-            say(error=True)  # a progress bar may stand in the line
-        say(f"{word}: {error}", error=True)
+            say(error=True)  # a progress bar may occupy the line
+        say(f"{prefix}: {error}", error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
-    if _is_joined_to_others():
-        # with other ranks' connections open, an ordinary end may abort in their threads and lose the code
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        # with connections to other ranks open, an ordinary exit may abort in their threads and lose the code
         sys.stdout.flush()
         os._exit(error.exit_code)
     raise SystemExit(error.exit_code) from None
 
 
-def _is_joined_to_others() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
-
-
-def _speaks() -> bool:
+def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
 def _help(config: object) -> None:
     """Prints the help and exits with 0."""
-    import tyro  # here: who takes no flags needs none of it
+    import tyro  # imported only when needed
 
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
-    tyro.cli(type(config), **arguments, console_outputs=_speaks())  # type: ignore[call-overload]
+    tyro.cli(type(config), **arguments, console_outputs=_is_main())  # type: ignore[call-overload]
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Pairs of a flag (`--learning_rate`) and the values behind it, without the launcher's `--local_rank`."""
+    """Pairs of a flag (`--learning_rate`) and the values after it, without the launcher's `--local_rank`."""
     pairs: list[tuple[str, list[str]]] = []
     for argument in arguments:
         if FLAG.match(argument):
-            flag, joined, value = argument.partition("=")
-            pairs.append(("--" + flag[2:].replace("-", "_"), [value] if joined else []))
+            flag, equals, value = argument.partition("=")
+            pairs.append(("--" + flag[2:].replace("-", "_"), [value] if equals else []))
         elif pairs:
             pairs[-1][1].append(argument)
         else:
@@ -158,7 +154,7 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:
-    """The field that a flag names and its value. Raises InputError where there is none or the value does not fit."""
+    """The field that a flag names, and its value. Raises InputError for an unknown flag or an unsuitable value."""
     name = flag.removeprefix("--")
     negated = name.removeprefix("no_")
     if name not in hints and _is_bool(hints.get(negated)):
@@ -176,15 +172,15 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The flag that was most likely meant: by its name elsewhere, by its initials (`gb`), or spelt most alike."""
-    if usual := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
-        return usual
+    """The most likely flag: by its name in other libraries, by its initials (`gb`), or by similar spelling."""
+    if synonym := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
+        return synonym
     initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(known)}
     return initials.get(name) or max(known, key=lambda flag: difflib.SequenceMatcher(None, name, flag).ratio())
 
 
 def _is_bool(hint: Any) -> bool:
-    """Whether a field is a boolean, or one that may be None."""
+    """True for the annotation of a boolean, or of a boolean or None."""
     return hint is bool or set(get_args(hint)) == {bool, type(None)}
 
 
@@ -199,18 +195,18 @@ def _parse_bool(flag: str, values: list[str], hint: Any) -> bool | None:
 
 
 def _parse_with_tyro(flag: str, values: list[str], hint: Any) -> object:
-    """One value by its annotation. A parser for one flag at a time knows which flag was wrong, and runs no check of
-    the config (`__post_init__`) before all flags are in.
+    """Parses one value by its annotation. A parser per flag knows which flag is wrong, and does not run the config's
+    checks (`__post_init__`) before all flags are parsed.
     """
     import tyro
 
-    one = dataclasses.make_dataclass("One", [("value", hint)])
+    holder = dataclasses.make_dataclass("Holder", [("value", hint)])
     # joined by "=", a value may start with a dash
     arguments = [f"--value={values[0]}"] if len(values) == 1 else ["--value", *values]
     try:
-        # tyro 1.0 prints errors of values even when asked not to
+        # tyro 1.0 prints errors of values even without console_outputs
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(one, args=arguments, console_outputs=False).value
+            return tyro.cli(holder, args=arguments, console_outputs=False).value
     except SystemExit:
         raise _misfit(flag, values, _in_words(hint)) from None
 
@@ -221,7 +217,7 @@ def _misfit(flag: str, values: list[str], needed: str) -> InputError:
 
 
 def _in_words(hint: Any) -> str:
-    """An annotation as a person would say it: `float or None`, `one of 'bce', 'mse'`, `any number of str`."""
+    """An annotation in words: `float or None`, `one of 'bce', 'mse'`, `any number of str`."""
     if hint is type(None):
         return "None"
     if get_origin(hint) is Literal:
@@ -236,7 +232,7 @@ def _in_words(hint: Any) -> str:
 
 
 def _rebuild(config: T, values: dict[str, object]) -> T:
-    """The config with the named fields replaced, its groups first; each dataclass checks itself once, when complete."""
+    """The config with the named fields replaced, its groups first; each dataclass is checked once, when complete."""
     replace: Callable[..., Any] = dataclasses.replace
     changed = {name: values[name] for name, _ in _fields(config) if name in values}
     for name, group in _fields(config):

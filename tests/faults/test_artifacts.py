@@ -112,7 +112,7 @@ def test_a_pickle_that_somebody_has_put_into_a_checkpoint_is_never_loaded_and_th
     assert not sung.exists()
     said = done.stdout.replace("\n", "")
     assert f"{replaced} was skipped: {file.relative_to(replaced)} " in said
-    assert f"going on from {folder}/checkpoints/step-{int(replaced.name[5:]) - 2:08d}" in said
+    assert f"resuming from {folder}/checkpoints/step-{int(replaced.name[5:]) - 2:08d}" in said
     assert digest(folder) == digest(uninterrupted(engine))
     assert outcome(folder) == ("finished", 0)
 

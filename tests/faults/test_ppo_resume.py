@@ -103,7 +103,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     kill(asked(engine, folder), folder, step, rank, delay=random.Random(engine).uniform(0.0, 1.0))
     done = run(asked(engine, folder), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
+    assert f"resuming from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
     assert_as_uninterrupted(folder, whole(engine))
 
 
@@ -121,7 +121,7 @@ def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.replace("\n", "")
     assert f"{damaged} was skipped: global_step" in said
-    assert f"going on from {damaged.with_name(f'step-{int(damaged.name[5:]) - AN_ITERATION:08d}')}" in said
+    assert f"resuming from {damaged.with_name(f'step-{int(damaged.name[5:]) - AN_ITERATION:08d}')}" in said
     assert_as_uninterrupted(folder, whole(engine))
 
 

@@ -59,7 +59,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 ) -> None:
     kill_after(words, tmp_path / "run", engine, step, rank=RANKS.get(engine, 2) - 1)
     said = go_on(words, tmp_path / "run", engine, workers_of_data=2)
-    assert f"going on from {tmp_path / 'run' / 'checkpoints'}" in said.replace("\n", "")
+    assert f"resuming from {tmp_path / 'run' / 'checkpoints'}" in said.replace("\n", "")
     assert_as_uninterrupted(tmp_path / "run", uninterrupted(engine))
     former = json.loads((tmp_path / "run" / "run.1.json").read_text())
     assert former["outcome"] in ("killed", "failed")
@@ -121,7 +121,7 @@ def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
     damage(next(damaged.glob(pattern)))
     said = go_on(words, folder, engine).replace("\n", "")
     assert f"{damaged} was skipped: global_step" in said
-    assert f"going on from {folder}/checkpoints/step-{int(damaged.name[5:]) - 2:08d}" in said
+    assert f"resuming from {folder}/checkpoints/step-{int(damaged.name[5:]) - 2:08d}" in said
     assert_as_uninterrupted(folder, uninterrupted(engine))
 
 
@@ -134,10 +134,10 @@ def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
     (folder / "run.json").unlink()
     refused = run(words("plain", folder))
     assert refused.returncode == 2
-    found = re.search("to go on from them: (.*); to begin anew", refused.stderr)
+    found = re.search("to resume from them: (.*); to start from scratch", refused.stderr)
     assert found, refused.stderr[-2000:]
     subprocess.run(found[1], shell=True, check=True)
-    assert "going on from" in go_on(words, folder, "plain")
+    assert "resuming from" in go_on(words, folder, "plain")
     assert_as_uninterrupted(folder, uninterrupted("plain"))
 
 

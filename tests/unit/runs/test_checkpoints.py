@@ -503,7 +503,7 @@ def test_a_file_that_may_grow_no_further_ends_the_run_and_leaves_the_former_chec
 
 
 def test_a_run_without_a_checkpoint_is_not_told_of_one(tmp_path: Path) -> None:
-    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or mend the folder, then"):
+    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or repair the folder"):
         Checkpoints(tmp_path, "mine").save(20, write, FACTS, bytes_needed=10**18)
     saved(tmp_path, 5, owner="theirs")
     assert Checkpoints(tmp_path, "mine").last() == "there is no checkpoint yet"

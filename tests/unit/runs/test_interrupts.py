@@ -49,7 +49,7 @@ STUCK = WATCH + "with interrupts:\n  say('ready')\n  {}"
 # launchers tell a worker at the end of its run again: this is no request
 LEAVING = (
     WATCH
-    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.leaving = 65; time.sleep(4); say('by itself')"
+    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.exit_code = 65; time.sleep(4); say('by itself')"
 )
 LAUNCHERS = WATCH + "say(*(pid for pid, _ in launchers()))\n"
 
@@ -113,7 +113,7 @@ def test_one_signal_is_a_request_that_the_loop_meets_by_itself(python: Callable[
     code, out, err = process.end()
     name = signal.Signals(number).name
     assert (code, out) == (0, f"reason: {name}\nover\n")
-    assert err == f"{name}: saving a checkpoint after this update, then leaving; a second signal leaves at once\n"
+    assert err == f"{name}: stopping after this update and a checkpoint; a second signal stops at once\n"
 
 
 def test_only_the_first_rank_speaks_of_a_request(python: Callable[..., Process]) -> None:
@@ -133,7 +133,7 @@ def test_what_comes_within_two_seconds_is_the_same_request_and_what_comes_later_
     process.send(signal.SIGTERM)
     code, out, err = process.end()
     assert (code, out) == (75, "leave: SIGTERM, the second request\n")
-    assert err.startswith("SIGINT: saving a checkpoint")
+    assert err.startswith("SIGINT: stopping after this update")
     assert err.count("\n") == 1
 
 
@@ -147,7 +147,7 @@ def test_a_second_request_ends_a_process_that_is_stuck(python: Callable[..., Pro
 
 
 def test_a_second_request_ends_the_process_even_where_the_last_word_fails(python: Callable[..., Process]) -> None:
-    process = python(STUCK.format("interrupts._leave = lambda why: 1 / 0; threading.Lock().acquire(); time.sleep(60)"))
+    process = python(STUCK.format("interrupts._record = lambda why: 1 / 0; threading.Lock().acquire(); time.sleep(60)"))
     process.send(signal.SIGTERM)
     time.sleep(2.2)
     process.send(signal.SIGTERM)
@@ -173,7 +173,7 @@ def test_a_second_request_ends_a_run_on_its_way_out_with_the_code_that_it_has_sa
 
 
 def test_a_second_request_does_not_wait_for_a_tracker_that_closes_slowly(python: Callable[..., Process]) -> None:
-    process = python(STUCK.format("interrupts._leave = lambda why: time.sleep(30); threading.Event().wait()"))
+    process = python(STUCK.format("interrupts._record = lambda why: time.sleep(30); threading.Event().wait()"))
     process.send(signal.SIGTERM)
     time.sleep(2.2)
     began = time.monotonic()
@@ -200,7 +200,7 @@ class Slow:
 def run():
     with interrupts:
         say('ready'); loop(interrupts)
-        interrupts.leaving = 75
+        interrupts.exit_code = 75
         {}
         raise RunStopped("stopped after update 4", "interrupted", 75)
 launch(run)
@@ -260,7 +260,7 @@ def test_a_worker_leaves_when_its_launcher_is_killed(tmp_path: Path, start: Call
     assert process.line() == "ready"
     process.send(signal.SIGKILL)
     # the worker has the pipes still, and its end is theirs
-    assert process.end()[:2] == (-signal.SIGKILL, f"reason: the launcher (process {pid}) is gone\nover\n")
+    assert process.end()[:2] == (-signal.SIGKILL, f"reason: the launcher (process {pid}) is dead\nover\n")
 
 
 def test_while_its_launcher_lives_a_worker_is_not_asked(tmp_path: Path, start: Callable[..., Process]) -> None:

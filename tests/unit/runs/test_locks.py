@@ -102,7 +102,7 @@ def test_a_lock_file_that_was_left_behind_says_nothing(tmp_path: Path) -> None:
 def test_a_holder_that_has_not_said_who_it_is_refuses_all_the_same(tmp_path: Path) -> None:
     with holder(tmp_path):
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(RunStopped, match="a process that has not said which yet"):
+        with pytest.raises(RunStopped, match="an unknown process"):
             refuse_if_held(tmp_path)
 
 

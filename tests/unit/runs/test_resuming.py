@@ -119,7 +119,7 @@ def test_a_run_that_did_not_finish_is_gone_on_with_from_its_newest_checkpoint(tm
     assert (start.run_id, start.resumed_at) == ("former", 20)
     assert start.checkpoint
     assert start.checkpoint.path == tmp_path / "checkpoints" / "step-00000020"
-    assert start.notes == (f"going on from {start.checkpoint.path}",)
+    assert start.notes == (f"resuming from {start.checkpoint.path}",)
 
 
 NO_RECORD = ["", "[]", "{}", '{"outcome": "killed"}', '{"id": "for', '{"id": 3}', "[" * 100_000, None]
@@ -144,14 +144,14 @@ def test_checkpoints_whose_record_is_lost_are_neither_begun_anew_beside_nor_gone
         find_start(tmp_path, FACTS)
     said = str(caught.value)
     newest = tmp_path / "checkpoints" / "step-00000020"
-    found = "is absent" if damage is None else "cannot be read"
-    assert f"the newest {newest}, and its run.json, which says whose they are, {found}; to go on" in said
+    found = "is missing" if damage is None else "cannot be read"
+    assert f"the newest {newest}, and its run.json, which names their run, {found}; to resume" in said
     assert "--resume never" in said
     assert len(said.splitlines()) == 1
     assert is_free(tmp_path)
     assert names(tmp_path) == before
     # the ways out that it names, each taken
-    command = re.search("to go on from them: (.*); to begin anew", said)
+    command = re.search("to resume from them: (.*); to start from scratch", said)
     assert command
     anew = tmp_path.with_name(f"{tmp_path.name}-anew")
     shutil.copytree(tmp_path, anew)
@@ -164,7 +164,7 @@ def test_a_lost_record_is_restored_from_the_one_that_was_kept(tmp_path: Path) ->
     former_run(tmp_path, 10)
     release(begin(tmp_path, find_start(tmp_path, FACTS)))
     (tmp_path / "run.json").unlink()
-    with pytest.raises(InputError, match=f"to go on from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
+    with pytest.raises(InputError, match=f"to resume from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
         find_start(tmp_path, FACTS)
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_it_taken(tmp_pat
     assert (start.run_id, start.resumed_at) == ("former", 10)
     assert start.notes == (
         f"{tmp_path}/checkpoints/step-00000020 was skipped: weights has changed since it was written (sha256)",
-        f"going on from {tmp_path}/checkpoints/step-00000010",
+        f"resuming from {tmp_path}/checkpoints/step-00000010",
     )
 
 
@@ -225,7 +225,7 @@ def test_on_demand_a_new_run_begins(tmp_path: Path) -> None:
         (with_changes(engine="ZeRO 3"), ["under ZeRO 2,", "is ZeRO 3;"]),
         (with_changes(ranks=4), ["by 2 rank(s)", "has 4;", "--num_gpus 2 ", "--nproc_per_node 2)", "--reshard"]),
         (with_changes(data="fedcba9876543210"), ["fingerprint 0123456789ab,", "now fedcba987654)", "same rows"]),
-        (with_settings(learning_rate=0.002), ["settings: learning_rate was 0.001, now 0.002;", "give the same"]),
+        (with_settings(learning_rate=0.002), ["learning_rate was 0.001, now 0.002;", "use the same settings"]),
         (with_settings(warmup=5), ["warmup was None, now 5;"]),
         (with_settings(micro_batch=4), ["micro_batch was 2, now 4;"]),
         (with_settings(global_batch=8, micro_batch=1), ["global_batch was 16, now 8; micro_batch was 2, now 1;"]),

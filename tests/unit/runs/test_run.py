@@ -307,7 +307,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path) ->
     run = start(tmp_path)
     before = record(tmp_path)
     _no_room(lambda: run.update(rows=5))
-    assert run.unwritten.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
+    assert run.write_error.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
     assert record(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "run.json"]
 
@@ -337,7 +337,7 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
     said = str(caught.value)
     assert (caught.value.outcome, caught.value.exit_code) == ("failed", 74)
     assert said.startswith(f"{tmp_path / name} could not be written ([Errno 27] File too large")
-    assert re.search(r"; [\d,]+ bytes free; free space or mend the folder, then run the same command again$", said)
+    assert re.search(r"; [\d,]+ bytes free; free space or repair the folder, then run the same command again$", said)
     assert len(said.splitlines()) == 1
     assert capsys.readouterr().err == ""
     assert (tmp_path / "metrics.jsonl").stat().st_size <= 16

@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_run_with_its_code_
     said = str(caught.value)
     assert caught.value.exit_code == 74
     assert f"{run.folder}/its results could not be written (" in said
-    assert "there is no checkpoint yet; free space or mend the folder, then run the same command again" in said
+    assert "there is no checkpoint yet; free space or repair the folder, then run the same command again" in said
     assert len(said.splitlines()) == 1
     assert {path.name for path in run.folder.iterdir()} == {".lock", "run.json", "metrics.jsonl"}
     if size > 16:

@@ -206,6 +206,6 @@ def test_files_alone_never_import_wandb(tmp_path: Path) -> None:
 
 def test_a_real_offline_run_is_recorded_in_the_folder(tmp_path: Path) -> None:
     said = life("offline", tmp_path)
-    assert said == ["tracking: metrics.jsonl and wandb, offline (as asked)", "True"]
+    assert said == ["tracking: metrics.jsonl and wandb, offline (as requested)", "True"]
     (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"loss" in record.read_bytes()
