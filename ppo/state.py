@@ -17,7 +17,8 @@ from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
-from ppo.advantages import AdaptiveKL, RunningMoments
+from lmgym.scoring.moments import RunningMoments
+from ppo.advantages import AdaptiveKL
 from ppo.config import MethodConfig
 from ppo.safeguards import Alarm
 
