@@ -1,4 +1,4 @@
-"""Killed with -9 and begun again, a run ends with the very weights and metrics of the uninterrupted one.
+"""Killed with -9 and resumed, a run ends with exactly the weights and metrics of the uninterrupted one.
 
 Dropout is on, every data step draws random numbers, and the kill comes where it comes: in mid-epoch or at its end.
 """
@@ -112,7 +112,7 @@ def cut(path: Path) -> None:
         ("zero3", "global_step*/zero_pp_rank_0*model_states.pt", Path.unlink),
     ],
 )
-def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
+def test_with_a_damaged_shard_the_run_resumes_from_the_checkpoint_before(
     engine: str, pattern: str, damage: Callable[[Path], None], words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -126,7 +126,7 @@ def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
 
 
 @pytest.mark.slow
-def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
+def test_without_its_record_a_run_is_refused_and_resumes_as_the_refusal_says(
     words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -142,7 +142,9 @@ def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_its_last_update_only_judges_and_saves(words: Words, uninterrupted, tmp_path: Path) -> None:
+def test_a_run_killed_after_its_last_update_only_evaluates_and_saves(
+    words: Words, uninterrupted, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     run(words("plain", folder))
     record = json.loads((folder / "run.json").read_text())

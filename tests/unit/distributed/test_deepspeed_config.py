@@ -31,7 +31,7 @@ def resolve(config: dict, precision: str = "bf16") -> dict:
     return resolve_config(config, 2, 3, 4, precision, 1.0, hidden_size=8)
 
 
-def test_what_is_absent_is_filled_in_as_if_it_were_auto(tmp_path: Path) -> None:
+def test_absent_settings_are_filled_in_like_auto(tmp_path: Path) -> None:
     found = resolve(read(tmp_path, ZERO2))
     batches = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
     rest = {"gradient_clipping": 1.0, "bf16": {"enabled": True}, "fp16": {"enabled": False}}
@@ -72,7 +72,7 @@ def test_the_trainer_finds_auto_where_it_fills_nothing_absent(tmp_path: Path) ->
         (ZERO2 | {"bf16": {"enabled": True}, "fp16": {"enabled": True}}, r"bf16 and fp16 are both enabled; write"),
     ],
 )
-def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_path: Path) -> None:
+def test_an_unusable_config_is_refused_with_the_reason(config, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, config)
 
@@ -86,7 +86,7 @@ def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_pat
         ("zero", "remove it"),
     ],
 )
-def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, fix: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f'"{key}" is not read by DeepSpeed; {fix}'):
         read(tmp_path, ZERO2 | {key: {"stage": 2}})
 
@@ -103,7 +103,9 @@ def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str
         ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is not read by DeepSpeed; did you mean "hysteresis"'),
     ],
 )  # fmt: skip
-def test_what_deepspeed_refuses_in_a_section_is_refused_when_it_is_read(section, said: str, tmp_path: Path) -> None:
+def test_settings_that_deepspeed_refuses_are_refused_when_the_config_is_read(
+    section, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, section)
 
@@ -120,7 +122,7 @@ BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the argum
 
 
 @pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
-def test_ppo_refuses_a_config_that_says_otherwise_than_its_arguments(section, precision, said, tmp_path: Path) -> None:
+def test_ppo_refuses_a_config_that_contradicts_its_arguments(section, precision, said, tmp_path: Path) -> None:
     config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
     with pytest.raises(InputError, match=said):  # no model is looked for: there is none
         check_run_memory(config, read(tmp_path, ZERO2 | section), None, [])
@@ -139,7 +141,7 @@ def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_
         training.join_ranks(config, ModelConfig(model, precision=precision), 16)
 
 
-def test_what_agrees_is_taken_as_auto_is() -> None:
+def test_a_config_that_agrees_is_used_like_auto() -> None:
     literal = ZERO2 | {"gradient_clipping": 1, "bf16": {"enabled": True}, "train_batch_size": 24}
     assert resolve(literal) == resolve(ZERO2)
     with pytest.raises(InputError, match=r"train_batch_size is 23, the arguments make it 24; .*--global_batch"):

@@ -37,7 +37,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in (folder / name).read_text().splitlines()]
 
 
-def test_a_run_says_what_it_is_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_recorded_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--name", "two words"])
     start(tmp_path / "deep" / "er", data_fingerprint="abc", config={"learning_rate": 1e-5, "path": Path("x")})
@@ -82,7 +82,7 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
 @pytest.mark.parametrize(
     "name", ["hub_token", "HF_TOKEN", "token", "api_key", "wandb_api_key", "aws_secret", "password", "access_keys"]
 )
-def test_what_is_named_like_a_secret_is_never_written(
+def test_values_named_like_a_secret_are_never_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -99,7 +99,7 @@ def test_what_is_named_like_a_secret_is_never_written(
     ("name", "value"),
     [("max_new_tokens", 64), ("tokens", 9.5), ("pad_token", "[PAD]"), ("group_key", "user"), ("hub_token", None)],
 )
-def test_what_only_sounds_like_a_secret_is_kept(name: str, value: object, tmp_path: Path) -> None:
+def test_values_that_only_look_like_a_secret_are_kept(name: str, value: object, tmp_path: Path) -> None:
     start(tmp_path, config={name: value})
     assert record(tmp_path)["config"] == {name: value}
 
@@ -125,7 +125,7 @@ def test_every_logged_line_is_on_disk_at_once(tmp_path: Path) -> None:
     assert first[0].keys() == {"step", "time", "loss"}
 
 
-def test_what_is_not_finite_is_null_and_named(tmp_path: Path) -> None:
+def test_non_finite_metrics_are_null_and_named(tmp_path: Path) -> None:
     start(tmp_path).log(1, {"loss": float("nan"), "kl/reference": float("-inf"), "reward/mean": 1.0})
     (line,) = lines(tmp_path)
     assert (line["loss"], line["kl/reference"], line["reward/mean"]) == (None, None, 1.0)
@@ -151,7 +151,7 @@ def test_a_number_once_taken_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def finished_run(folder: Path) -> None:
-    """What a stage leaves."""
+    """Writes the files of a stage."""
     with start(folder, seed=1) as run:
         run.log(8, {"loss": 0.5})
         for name in ("checkpoints/step-8", "model/weights", "adapter/a", "critic/c", "samples/000008.jsonl"):
@@ -165,7 +165,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in paths}
 
 
-def test_whatever_a_finished_run_left_is_kept_under_one_number_and_it_says_so(tmp_path: Path) -> None:
+def test_files_of_a_finished_run_are_kept_under_one_number_with_a_note(tmp_path: Path) -> None:
     finished_run(tmp_path)
     (tmp_path / "prompts.jsonl").write_text("the user's own")
     (tmp_path / "critic.1").mkdir()  # something else took that number
@@ -196,7 +196,7 @@ def test_a_command_that_is_refused_leaves_a_finished_run_as_it_was(
     start(tmp_path).finish()  # the lock is free
 
 
-def test_a_run_that_learned_before_its_error_keeps_its_place(tmp_path: Path) -> None:
+def test_a_run_with_updates_before_its_error_keeps_its_files(tmp_path: Path) -> None:
     finished_run(tmp_path)
     run = start(tmp_path)
     run.log(1, {"loss": 1.0})
@@ -207,7 +207,7 @@ def test_a_run_that_learned_before_its_error_keeps_its_place(tmp_path: Path) -> 
     assert not (tmp_path / "model").exists()
 
 
-def test_a_run_left_in_peace_is_finished(tmp_path: Path) -> None:
+def test_a_run_without_errors_is_finished(tmp_path: Path) -> None:
     with start(tmp_path) as run:
         run.update(data={"rows": 12})
         assert record(tmp_path)["outcome"] == "running"
@@ -228,7 +228,7 @@ def test_a_run_left_in_peace_is_finished(tmp_path: Path) -> None:
         (KeyboardInterrupt(), "interrupted", 130, None),
     ],
 )
-def test_an_error_is_the_outcome_and_goes_on_its_way(
+def test_an_error_is_the_outcome_and_is_raised(
     error: BaseException, outcome: str, exit_code: int, said: str | None, tmp_path: Path
 ) -> None:
     with pytest.raises(type(error)) as raised, start(tmp_path):
@@ -238,7 +238,7 @@ def test_an_error_is_the_outcome_and_goes_on_its_way(
     assert (found["outcome"], found["exit_code"], found["error"]) == (outcome, exit_code, said)
 
 
-def test_the_word_of_the_caller_stands_when_it_then_leaves(tmp_path: Path) -> None:
+def test_the_outcome_that_the_caller_recorded_stays(tmp_path: Path) -> None:
     run = start(tmp_path)
     run.finish("interrupted", 75)
     with pytest.raises(SystemExit), run:
@@ -272,14 +272,14 @@ def test_any_content_becomes_valid_json_in_the_folder(tmp_path: Path) -> None:
     assert found == {"path": "a", "inf": "inf", "half": 0.5, "3": [1, [0, 1]]}
 
 
-def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write a run to .*file/run: Not a directory; .*another folder"):
         start(tmp_path / "file" / "run")
 
 
 def _no_room(call: Any) -> None:
-    """Calls under a limit on the size of files: the real thing, for a full disk cannot be had in a test."""
+    """Calls under a limit on the size of files, in place of a full disk."""
     ignored, limits = signal.getsignal(signal.SIGXFSZ), resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
@@ -290,12 +290,12 @@ def _no_room(call: Any) -> None:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_no_room_at_the_start_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write a run to .*: File too large; free space"):
         _no_room(lambda: start(tmp_path / "run"))
 
 
-def test_whoever_reads_while_it_is_rewritten_reads_a_whole_file(tmp_path: Path) -> None:
+def test_a_reader_during_a_rewrite_reads_a_complete_file(tmp_path: Path) -> None:
     run = start(tmp_path)
     with (tmp_path / "run.json").open() as reader:
         run.update(rows=5)
@@ -303,7 +303,7 @@ def test_whoever_reads_while_it_is_rewritten_reads_a_whole_file(tmp_path: Path) 
     assert record(tmp_path)["rows"] == 5
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     run = start(tmp_path)
     before = record(tmp_path)
     _no_room(lambda: run.update(rows=5))
@@ -345,7 +345,7 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
     start(tmp_path).finish()  # the lock is free
 
 
-def test_where_there_is_room_for_the_record_it_has_the_outcome(tmp_path: Path) -> None:
+def test_the_outcome_is_recorded_if_there_is_room_for_it(tmp_path: Path) -> None:
     run = start(tmp_path)
     with pytest.raises(RunStopped), run:
         _no_room(lambda: run.log(1, {"loss": 1.0}))
@@ -367,7 +367,9 @@ def _torch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_rust, _torch, lambda folder: (folder / "a").write_text("a" * 100)])
-def test_a_full_disk_is_recognised_in_the_words_of_every_library(write: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_full_disk_is_recognised_in_the_errors_of_every_library(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
     with pytest.raises(RunStopped) as caught, start(tmp_path / "run"):
         _no_room(lambda: write(tmp_path))
     assert caught.value.exit_code == 74
@@ -400,7 +402,7 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
     assert "the outcome is not recorded" in capsys.readouterr().err
 
 
-def test_a_full_disk_at_the_very_end_of_a_run_is_no_success(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_very_end_of_a_run_is_not_a_success(tmp_path: Path) -> None:
     run = start(tmp_path)
     with pytest.raises(RunStopped, match=r"run.json could not be written") as caught:
         _no_room(lambda: run.__exit__(None, None, None))

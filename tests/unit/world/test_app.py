@@ -1,4 +1,4 @@
-"""The app: users who talk to a policy for days, what is logged of them, and that nothing else decides it."""
+"""The app: users who chat with a policy for days, their logs, and what these depend on."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_the_same_seed_gives_the_same_behaviour_and_another_seed_another() -> No
     assert not rows_of(deploy(ScriptedGenerator(kind), 60, 12, 1, WORLD)) & rows_of(again)
 
 
-def test_who_else_takes_part_and_in_what_order_changes_nothing_for_a_user() -> None:
+def test_a_users_rows_do_not_depend_on_other_users() -> None:
     some = np.array([41, 3, 17, 8])
     alone = deploy(ScriptedGenerator(kind), some, 12, 0, WORLD)
     assert rows_of(alone) == {row for row in rows_of(under("kind")) if row[0] in some}
@@ -128,7 +128,7 @@ def test_who_else_takes_part_and_in_what_order_changes_nothing_for_a_user() -> N
     assert rows_of(single) == {row for row in rows_of(under("kind")) if row[0] == 17}
 
 
-def test_days_that_are_not_lived_change_nothing_before_them() -> None:
+def test_later_days_change_nothing_before_them() -> None:
     short = deploy(ScriptedGenerator(kind), 60, 5, 0, WORLD)
     assert (short.activity.messages == under("kind").activity.messages[:, :5]).all()
 
@@ -165,7 +165,7 @@ def test_users_bring_the_same_noise_to_two_policies() -> None:
     assert abs(correlation[0, 2]) < 0.2
 
 
-def test_all_who_talk_are_answered_in_one_request() -> None:
+def test_all_open_conversations_are_answered_in_one_request() -> None:
     watched = Watched(ScriptedGenerator(rude))
     behaviour = deploy(watched, 600, 3, 0, WORLD)
     assert watched.sizes[0] == max(watched.sizes) == 600  # everybody opens on the first day
@@ -266,12 +266,12 @@ def test_too_few_days_for_a_log_are_refused(tmp_path: Path) -> None:
         (5, 101, "101 days; needed: 1 to 100"),
     ],
 )
-def test_nobody_and_no_time_are_refused(users, days: int, message: str) -> None:
+def test_no_users_and_no_days_are_refused(users, days: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         deploy(ScriptedGenerator(kind), users, days, 0, WORLD)
 
 
-def test_what_a_policy_raises_comes_out_with_where_it_happened() -> None:
+def test_an_error_of_a_policy_is_raised_with_its_place() -> None:
     def tired(conversation: Conversation, rng: np.random.Generator) -> str:
         if rng.random() < 0.02:
             raise RuntimeError("I have had enough")
