@@ -111,11 +111,11 @@ class Checkpoints:
 
     def _remove_older(self, step: int) -> None:
         """Removes all but the newest checkpoints, and none unless the new one is complete."""
-        own = [s for s in self._steps() if s <= step and owner_of(self._path(s)) == self.owner]
-        complete = [s for s in own if self._is_complete(s)]
+        steps = [s for s in self._steps() if s <= step and owner_of(self._path(s)) == self.owner]
+        complete = [s for s in steps if self._is_complete(s)]
         if step not in complete:
             return
-        for old in [s for s in own if s < complete[: self.limit][-1]]:
+        for old in [s for s in steps if s < complete[: self.limit][-1]]:
             path = self._path(old)
             partial = self.folder / f".{path.name}.partial"  # a kill while removing leaves no half checkpoint
             os.rename(path, partial)

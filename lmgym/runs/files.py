@@ -87,7 +87,7 @@ def storage_full(what: str, folder: Path, checkpoint: str = "") -> RunStopped:
     `checkpoint` describes the last checkpoint.
     """
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
-    found = [what, f"{shutil.disk_usage(existing).free:,} bytes free", *([checkpoint] if checkpoint else [])]
+    parts = [what, f"{shutil.disk_usage(existing).free:,} bytes free", *([checkpoint] if checkpoint else [])]
     return RunStopped(
-        f"{'; '.join(found)}; free space or repair the folder, then run the same command again", "failed", STORAGE_FULL
+        f"{'; '.join(parts)}; free space or repair the folder, then run the same command again", "failed", STORAGE_FULL
     )

@@ -107,9 +107,9 @@ class Interrupts:
 
 def launchers() -> list[tuple[int, str]]:
     """The launchers above this process, nearest first: process ids and start times (ids may be reused)."""
-    found: list[tuple[int, str]] = []
+    parents: list[tuple[int, str]] = []
     if "LOCAL_RANK" not in os.environ:
-        return found
+        return parents
     pid = os.getppid()
     while pid > 1 and (fields := _stat_fields(pid)):
         with contextlib.suppress(OSError):
@@ -117,9 +117,9 @@ def launchers() -> list[tuple[int, str]]:
             # an argument with spaces is a shell's script
             if not LAUNCHERS.intersection(Path(a).name for a in arguments if len(a.split()) == 1):
                 break
-        found.append((pid, fields[19]))
+        parents.append((pid, fields[19]))
         pid = int(fields[1])
-    return found
+    return parents
 
 
 def _is_alive(pid: int, started: str) -> bool:

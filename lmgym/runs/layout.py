@@ -16,7 +16,7 @@ RUN_FILES = (
 """everything that a stage writes to its folder: a new run in the folder renames these"""
 
 
-def set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
+def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
     """Renames a former run's files to the first free number; returns the new path of each.
 
     For a resumed run the results stay, its record and metrics are copied (after a kill in here, the run must still be
@@ -42,7 +42,7 @@ def set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path
 
 
 def restore_former_run(folder: Path, former: dict[str, Path]) -> None:
-    """Undoes `set_aside_former_run`: removes the new run's files and renames the former ones back."""
+    """Undoes `rename_former_run`: removes the new run's files and renames the former ones back."""
     for name in RUN_FILES:
         path = folder / name
         if path.is_dir() and not path.is_symlink():

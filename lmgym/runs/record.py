@@ -48,11 +48,11 @@ def timestamp() -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries on which a result may depend."""
-    found: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(LIBRARIES)
+    result: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(LIBRARIES)
     for library in LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[library] = importlib.metadata.version(library)
-    return found
+            result[library] = importlib.metadata.version(library)
+    return result
 
 
 def _git() -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, outcome_of
 from lmgym.runs.files import storage_error, storage_full, write_json, write_lines, write_text
-from lmgym.runs.layout import lines_up_to, restore_former_run, set_aside_former_run
+from lmgym.runs.layout import lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.record import describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
@@ -77,7 +77,7 @@ class Run:
         record |= {"id": start.run_id if start else uuid.uuid4().hex, "resumed_at": resumed_at}
         lock = (start and start.lock) or FolderLock(folder)
         try:
-            former = set_aside_former_run(folder, resumed_at)
+            former = rename_former_run(folder, resumed_at)
             if "metrics.jsonl" in former and resumed_at is not None:
                 write_text(folder / "metrics.jsonl", "".join(lines_up_to(former["metrics.jsonl"], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")

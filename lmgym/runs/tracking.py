@@ -1,4 +1,4 @@
-"""Where metrics go besides the run's files: nowhere, or to wandb, online or offline.
+"""Trackers of metrics in addition to the run's files: none, or wandb, online or offline.
 
 The files are the record and a tracker is a convenience: so no tracker asks a question or stops a run by failing.
 Tokens come from the environment only.
@@ -22,7 +22,7 @@ FINISH_SECONDS = 120.0
 
 
 class Tracker(Protocol):
-    """A destination of metrics besides the run's files."""
+    """A destination of metrics in addition to the run's files."""
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Records the metrics of one step."""

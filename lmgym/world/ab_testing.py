@@ -51,14 +51,14 @@ def figures(activity: UserActivity) -> dict[str, Ratio]:
     """Mean conversation length in user messages, retry rate of replies seen, and retention on simulated days."""
     messages = activity.messages
     ones = np.ones(len(messages))
-    found = {
+    ratios = {
         "conversation length": Ratio(messages.sum(1).astype(np.float64), (messages > 0).sum(1).astype(np.float64)),
         "retry rate": Ratio(activity.retries.astype(np.float64), activity.replies.astype(np.float64)),
     }
     for day in RETENTION_DAYS:
         if day < messages.shape[1]:
-            found[f"retention day {day}"] = Ratio((messages[:, day] > 0).astype(np.float64), ones)
-    return found
+            ratios[f"retention day {day}"] = Ratio((messages[:, day] > 0).astype(np.float64), ones)
+    return ratios
 
 
 def bootstrap_intervals(

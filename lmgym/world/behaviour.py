@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from lmgym.errors import InputError
 from lmgym.text import Conversation
 from lmgym.world.days import Moment, UserActivity
-from lmgym.world.streams import Ints, Population, draw_population
+from lmgym.world.streams import Population, draw_population
 from lmgym.world.tables import FILES, chat_messages, evaluation_tables, logs_table, refuse_other_files, world_record
 from lmgym.world.users import Floats, Reaction
 from lmgym.world.world import Cohort, Logs, SimulatedChat, World
@@ -118,23 +118,10 @@ class Behaviour:
         return Cohort(self.population.users, logs, self.activity.messages, chats)
 
 
-@dataclass(frozen=True)
-class BehaviourPart:
-    """The behaviour of some of the users, as another process sends it: without what the receiver has anyway."""
-
-    numbers: Ints
-    activity: UserActivity
-    traces: Traces
-    chats: list[SimulatedChat]
-
-    @staticmethod
-    def of(behaviour: Behaviour) -> "BehaviourPart":
-        return BehaviourPart(behaviour.population.numbers, behaviour.activity, behaviour.traces, behaviour.chats)
-
-
-def merge_parts(world: World, seed: int, days: int, parts: Sequence[BehaviourPart]) -> Behaviour:
+def merge_behaviours(parts: Sequence[Behaviour]) -> Behaviour:
     """One behaviour of users who were split into parts in the order of their numbers."""
-    numbers = np.concatenate([part.numbers for part in parts])
+    world, seed, days = parts[0].world, parts[0].seed, parts[0].days
+    numbers = np.concatenate([part.population.numbers for part in parts])
     assert (np.diff(numbers) > 0).all(), "users are split in the order of their numbers"
     names = [field.name for field in fields(UserActivity)]
     activity = UserActivity(*(np.concatenate([getattr(part.activity, name) for part in parts]) for name in names))
@@ -144,7 +131,7 @@ def merge_parts(world: World, seed: int, days: int, parts: Sequence[BehaviourPar
         for name in ("utility", "reaction", "nsfw", "conversation", "reply"):
             getattr(traces, name).extend(getattr(part.traces, name))
         chats += [replace(chat, user=chat.user + first) for chat in part.chats]
-        first += len(part.numbers)
+        first += len(part)
     return Behaviour(world, seed, days, draw_population(world, numbers, seed), activity, traces, chats)
 
 

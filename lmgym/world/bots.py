@@ -44,9 +44,9 @@ BOTS = (
 
 def speak(
     grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, topic: str, named: Sequence[str],
-    said: Sequence[str],
+    earlier: Sequence[str],
 ) -> str:  # fmt: skip
-    """A reply to a user who just named things of a topic; `said` are the bot's own sentences so far."""
+    """A reply to a user who just named things of a topic; `earlier` are its previous sentences."""
     if rng.random() < 0.5:
         manners = COMMON
     if rng.random() < manners.dull:
@@ -68,7 +68,7 @@ def speak(
     if rng.random() < manners.curious:
         sentences.append(grammar.say(rng, BOT_TEMPLATES["question"], subject))
     if rng.random() < manners.repeats:
-        sentences[rng.randint(0, len(sentences) - 1)] = pick(rng, said or sentences)
+        sentences[rng.randint(0, len(sentences) - 1)] = pick(rng, earlier or sentences)
     if rng.random() < manners.garbled:
         sentences = [_shuffled(rng, sentence) for sentence in sentences]
     return " ".join(sentences)

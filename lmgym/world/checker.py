@@ -15,16 +15,16 @@ def faults(grammar: Grammar, reply: str) -> list[str]:
     sentences = grammar.parse(reply)
     if not sentences:
         return ["no sentence"]
-    found = []
+    problems = []
     if " ".join(sentence.text for sentence in sentences) != reply:
-        found.append("capitals or spaces")
+        problems.append("capitals or spaces")
     if len(sentences) > MOST_SENTENCES:
-        found.append(f"{len(sentences)} sentences")
+        problems.append(f"{len(sentences)} sentences")
     for sentence in sentences:
         if sentence.kind not in BOT_TEMPLATES:
-            found.append(f"{sentence.kind}: {sentence.text}")
+            problems.append(f"{sentence.kind}: {sentence.text}")
         elif len(set(sentence.things)) < len(sentence.things):
-            found.append(f"a thing beside itself: {sentence.text}")
+            problems.append(f"a repeated thing: {sentence.text}")
         elif len({grammar.topic_of[thing] for thing in sentence.things}) > 1:
-            found.append(f"two topics: {sentence.text}")
-    return found
+            problems.append(f"two topics: {sentence.text}")
+    return problems

@@ -88,11 +88,11 @@ class Grammar:
         pieces = (" ".join(piece.split()) for piece in PIECES.findall(text.lower()))
         return [self._parsed.get(piece) or self._parse_sentence(piece) for piece in pieces if piece]
 
-    def named(self, conversation: Conversation) -> list[str]:
+    def named_things(self, conversation: Conversation) -> list[str]:
         """Things named in the last turn."""
         return [thing for turn in conversation.turns[-1:] for s in self.parse(turn.text) for thing in s.things]
 
-    def said(self, conversation: Conversation) -> list[str]:
+    def bot_sentences(self, conversation: Conversation) -> list[str]:
         """The bot's sentences so far."""
         return [s.text for turn in conversation.turns if turn.speaker == "bot" for s in self.parse(turn.text)]
 

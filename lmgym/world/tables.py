@@ -221,11 +221,11 @@ def _ranked_groups(world: World, cohort: Cohort) -> Iterator[_RankedGroup]:
     personas = {persona.text: persona for persona in grammar.vocabulary.personas}
     for row in rng.permutation(len(logs)).tolist():
         prompt = logs.conversation[row]
-        named, said = grammar.named(prompt), grammar.said(prompt)
+        named, earlier = grammar.named_things(prompt), grammar.bot_sentences(prompt)
         persona, topic = personas[prompt.persona], grammar.topic_of[named[0]]
         distinct: dict[str, None] = {}
         while len(distinct) < GROUP:
-            distinct[speak(grammar, words, words.choice(BOTS), persona, topic, named, said)] = None
+            distinct[speak(grammar, words, words.choice(BOTS), persona, topic, named, earlier)] = None
         replies = list(distinct)
         utilities = world.utility([prompt] * GROUP, replies)
         order = np.argsort(-(utilities + world.noise.annotator * rng.gumbel(size=GROUP)))

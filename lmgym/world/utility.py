@@ -40,7 +40,7 @@ SCALE = 1.43  # brings a utility to a standard deviation of about 1
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:
     """FEATURES[12] of a reply to a conversation that ends in a user's turn; an empty reply is one garbled sentence."""
     sentences = grammar.parse(reply)
-    named = set(grammar.named(conversation))
+    named = set(grammar.named_things(conversation))
     topics = {grammar.topic_of[thing] for thing in named}
     # opinions may be on anything: they can count as on topic, but never as off topic
     related = [
@@ -62,7 +62,7 @@ def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArra
             any(s.kind == "question" and any(grammar.topic_of[t] in topics for t in s.things) for s in sentences),
             true,
             false,
-            _repeated(sentences, grammar.said(conversation)) * share,
+            _repeated(sentences, grammar.bot_sentences(conversation)) * share,
             "rude" in kinds,
             kinds.count("dull") * share,
             "warm" in kinds,
@@ -89,9 +89,9 @@ def _persona(grammar: Grammar, persona: str, sentences: Sequence[Sentence]) -> t
     return bool(liked & likes or disliked & dislikes), bool(liked & dislikes or disliked & likes)
 
 
-def _repeated(sentences: Sequence[Sentence], said: Sequence[str]) -> int:
+def _repeated(sentences: Sequence[Sentence], earlier: Sequence[str]) -> int:
     """The number of sentences that repeat an earlier one; short ones count too."""
-    seen, repeated = set(said), 0
+    seen, repeated = set(earlier), 0
     for sentence in sentences:
         repeated += sentence.text in seen
         seen.add(sentence.text)

@@ -202,5 +202,5 @@ def _run_chats(
 
 def _bot_reply(world: World, words: random.Random, chat: SimulatedChat) -> str:
     grammar, conversation = world.grammar, chat.conversation
-    named, said = grammar.named(conversation), grammar.said(conversation)
-    return speak(grammar, words, BOTS[chat.bot], chat.persona, chat.topic, named, said)
+    named, earlier = grammar.named_things(conversation), grammar.bot_sentences(conversation)
+    return speak(grammar, words, BOTS[chat.bot], chat.persona, chat.topic, named, earlier)

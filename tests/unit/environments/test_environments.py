@@ -33,7 +33,7 @@ WORLD = World(0)
 def answer(conversation: Conversation) -> str:
     """Kind, dull or rude, as a function of what was said; with white space that the app does not show."""
     lot = zlib.crc32(to_transcript(conversation).encode()) % 4
-    [thing, *_] = WORLD.grammar.named(conversation)
+    [thing, *_] = WORLD.grammar.named_things(conversation)
     return (f" {thing} are great.\ndo you like {thing}? ", "ok.", "who cares.", f"{thing} are nice. ")[lot]
 
 

@@ -28,7 +28,7 @@ TOPIC_OF = WORLD.grammar.topic_of
 
 def kind(conversation: Conversation, rng: np.random.Generator) -> str:
     """Speaks of what the user spoke of: a good reply."""
-    [thing, *_] = WORLD.grammar.named(conversation)
+    [thing, *_] = WORLD.grammar.named_things(conversation)
     return f"{thing} are great. do you like {thing}?" if rng.random() < 0.5 else f"i saw {thing} today. i am glad."
 
 
