@@ -66,17 +66,12 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
     try:
         # a dict: the last of repeated flags counts
         changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
-        _refuse_folder_in_use(changed)
+        output, dry = getattr(changed, "output", None), getattr(getattr(changed, "run", None), "dry_run", False)
+        if output and not dry and _is_main():
+            refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
     except (InputError, RunStopped) as error:
         exit_with_error(error)
     return changed
-
-
-def _refuse_folder_in_use(config: object) -> None:
-    """Fails early, before libraries and data are loaded; the run takes the lock later."""
-    output, dry = getattr(config, "output", None), getattr(getattr(config, "run", None), "dry_run", False)
-    if output and not dry and _is_main():
-        refuse_if_held(output)
 
 
 def flatten(config: object) -> dict[str, object]:

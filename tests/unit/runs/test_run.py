@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import largest_file
 from patience import PATIENCE
 
 from lmgym.errors import InputError, RunStopped
@@ -278,21 +277,10 @@ def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
         start(tmp_path / "file" / "run")
 
 
-def _no_room(call: Any) -> None:
-    """Calls under a limit on the size of files, in place of a full disk."""
-    ignored, limits = signal.getsignal(signal.SIGXFSZ), resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
-    try:
-        call()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-
-
 def test_a_full_disk_at_the_start_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write a run to .*: File too large; free space"):
-        _no_room(lambda: start(tmp_path / "run"))
+        with largest_file(16):
+            start(tmp_path / "run")
 
 
 def test_a_reader_during_a_rewrite_reads_a_complete_file(tmp_path: Path) -> None:
@@ -306,7 +294,8 @@ def test_a_reader_during_a_rewrite_reads_a_complete_file(tmp_path: Path) -> None
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     run = start(tmp_path)
     before = record(tmp_path)
-    _no_room(lambda: run.update(rows=5))
+    with largest_file(16):
+        run.update(rows=5)
     assert run.write_error.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
     assert record(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "run.json"]
@@ -326,14 +315,14 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
 ) -> None:
     run = start(tmp_path)
 
-    def go_on() -> None:
-        with run:
+    def write_to_a_full_disk() -> None:
+        with largest_file(16), run:
             WRITES[name](run)
-            run.log(2, {"loss": 0.5})  # no line comes behind one that is lost
+            run.log(2, {"loss": 0.5})  # no line comes after one that is lost
             run.write_json("report.json", {})
 
     with pytest.raises(RunStopped) as caught:
-        _no_room(go_on)
+        write_to_a_full_disk()
     said = str(caught.value)
     assert (caught.value.outcome, caught.value.exit_code) == ("failed", 74)
     assert said.startswith(f"{tmp_path / name} could not be written ([Errno 27] File too large")
@@ -347,8 +336,8 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
 
 def test_the_outcome_is_recorded_if_there_is_room_for_it(tmp_path: Path) -> None:
     run = start(tmp_path)
-    with pytest.raises(RunStopped), run:
-        _no_room(lambda: run.log(1, {"loss": 1.0}))
+    with pytest.raises(RunStopped), run, largest_file(16):
+        run.log(1, {"loss": 1.0})
     found = record(tmp_path)
     assert (found["outcome"], found["exit_code"]) == ("failed", 74)
     assert "metrics.jsonl could not be written" in found["error"]
@@ -370,8 +359,8 @@ def _torch(folder: Path) -> None:
 def test_a_full_disk_is_recognised_in_the_errors_of_every_library(
     write: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    with pytest.raises(RunStopped) as caught, start(tmp_path / "run"):
-        _no_room(lambda: write(tmp_path))
+    with pytest.raises(RunStopped) as caught, start(tmp_path / "run"), largest_file(16):
+        write(tmp_path)
     assert caught.value.exit_code == 74
     assert caught.value.alone
 
@@ -393,19 +382,16 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
 ) -> None:
     run = start(tmp_path)
 
-    def fail() -> None:
-        with run:
-            raise RuntimeError("the first")
-
-    with pytest.raises(RuntimeError, match="the first"):
-        _no_room(fail)
+    with pytest.raises(RuntimeError, match="the first"), largest_file(16), run:
+        raise RuntimeError("the first")
     assert "the outcome is not recorded" in capsys.readouterr().err
 
 
 def test_a_full_disk_at_the_very_end_of_a_run_is_not_a_success(tmp_path: Path) -> None:
     run = start(tmp_path)
     with pytest.raises(RunStopped, match=r"run.json could not be written") as caught:
-        _no_room(lambda: run.__exit__(None, None, None))
+        with largest_file(16):
+            run.__exit__(None, None, None)
     assert caught.value.exit_code == 74
 
 

@@ -147,20 +147,14 @@ def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> N
 
 def test_users_bring_the_same_noise_to_two_policies() -> None:
     """With replies worth the same always, policies of other words and luck leave identical activity."""
-    population = draw_population(WORLD, np.arange(300), 0)
+    population, others = (draw_population(WORLD, np.arange(300), seed) for seed in (0, 1))
 
-    def active_days(users: Population, spread: float, seed: int) -> np.ndarray:
-        replies = GaussianReplies(population, 0.3, spread, seed)
-        return (simulate_users(users, 10, replies, WORLD.noise).messages > 0).sum(1)
+    def messages(users: Population, spread: float, seed: int) -> np.ndarray:
+        return simulate_users(users, 10, GaussianReplies(population, 0.3, spread, seed), WORLD.noise).messages
 
-    first, second = (
-        simulate_users(population, 10, GaussianReplies(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)
-    )
-    assert (first.messages == second.messages).all()
-    other_users = draw_population(WORLD, np.arange(300), 1)
-    correlation = np.corrcoef(
-        [active_days(population, 1.0, 1), active_days(population, 1.0, 2), active_days(other_users, 1.0, 2)]
-    )
+    assert (messages(population, 0.0, 0) == messages(population, 0.0, 1)).all()
+    pairs = ((population, 1), (population, 2), (others, 2))
+    correlation = np.corrcoef([(messages(users, 1.0, seed) > 0).sum(1) for users, seed in pairs])
     assert correlation[0, 1] > 0.7
     assert abs(correlation[0, 2]) < 0.2
 
