@@ -18,9 +18,9 @@ from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
 from lmgym.scoring.moments import RunningMoments
-from ppo.advantages import AdaptiveKL
+from ppo.algorithms.advantages import AdaptiveKL
 from ppo.config import MethodConfig
-from ppo.safeguards import Alarm
+from ppo.stopping import Alarm
 
 LOOP = "loop.json"
 
