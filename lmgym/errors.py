@@ -132,6 +132,10 @@ MOST_TOKENS = 1 << 24
 """of a text, and words of a vocabulary"""
 
 
+FEWEST_TOKENS = 8
+"""that can hold a conversation"""
+
+
 MOST_SCORE = 1e6
 """absolute value of a reward, and of what is added to it or multiplied with it"""
 

@@ -16,7 +16,7 @@ from lmgym.errors import InputError, one_line
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from lmgym.training.probes import Report
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.logs import (
     LogRows,
     id_array,
@@ -58,7 +58,7 @@ class BehaviourTask:
         """The criterion's."""
         return self.criterion.reduce
 
-    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+    def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Logs read, validated, labelled, split by user and tokenised."""
         settings, seed = config.data, config.optimizer.split_seed
         log = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
@@ -104,7 +104,7 @@ class BehaviourTask:
         labels = zip(self.label.names, np.atleast_1d(example.label), strict=True)
         return (", ".join(f"{name} {value:.3g}" for name, value in labels),)
 
-    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Labelled:
+    def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Labelled:
         """The criterion over batches."""
         return Labelled(model, pad_id, self.criterion)
 
@@ -114,7 +114,7 @@ class BehaviourTask:
         return LabelProbe(data.evaluation, self, model, pad_id, batch_tokens)
 
 
-def _with_utility(rows: LogRows, config: RewardConfig) -> LogRows:
+def _with_utility(rows: LogRows, config: RewardModelConfig) -> LogRows:
     """Held-out rows with their hidden utility, where the probes' folder has it by row_id alone."""
     folder = config.data.probe_data
     if (

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from lmgym.config import ModelConfig as ScorerConfig
+from lmgym.config import ModelConfig as ModelConfig
 from lmgym.config import OptimizerConfig, Range, RunConfig, TrainerConfig
-from lmgym.errors import MOST_STEPS, MOST_TOKENS
+from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class DataConfig:
     """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
     probe_rows: Annotated[int, Range(1, MOST_STEPS)] = 2000
     """at most so many rows of an evaluation set"""
-    max_length: Annotated[int, Range(1, MOST_TOKENS)] = 512
+    max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 512
     """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole"""
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardModelConfig:
     """A reward-model experiment."""
 
     name: str
     """of the experiment: names the output folder"""
-    scorer: ScorerConfig = field(default_factory=ScorerConfig)
+    scorer: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)

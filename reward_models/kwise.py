@@ -18,7 +18,7 @@ from lmgym.errors import shown
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from lmgym.text import Conversation
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.losses import MOST_TIED
 from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Ranked, RankedExample
@@ -59,7 +59,7 @@ class KwiseTask:
     reduce: Reduce = "logit"
     evaluations: tuple[Evaluation, ...] = (RANKING, GOLD)
 
-    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+    def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Groups read, validated, split by prompt and tokenised."""
         return prepare_prompted(
             config.data, config.optimizer.split_seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
@@ -69,7 +69,7 @@ class KwiseTask:
         """The ranks of the replies."""
         return tuple(f"rank {rank}" for rank in example.ranks)
 
-    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Ranked:
+    def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Ranked:
         """Plackett-Luce."""
         return Ranked(model, pad_id)
 

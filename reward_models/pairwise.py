@@ -6,7 +6,7 @@ from lmgym.data.pairs import validate
 from lmgym.data.task_data import TaskData, prepare_prompted
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data import PairExample, tokenize_pairs
 from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Pairwise
@@ -22,7 +22,7 @@ class PairTask:
     reduce: Reduce = "logit"
     evaluations: tuple[Evaluation, ...] = (RANKING, GOLD)
 
-    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+    def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Pairs read, validated, split by prompt and tokenised."""
         return prepare_prompted(
             config.data, config.optimizer.split_seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
@@ -32,7 +32,7 @@ class PairTask:
         """The sides of a pair."""
         return "chosen", "rejected"
 
-    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Pairwise:
+    def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Pairwise:
         """Bradley-Terry, centred where asked for."""
         return Pairwise(model, pad_id, config.centering)
 

@@ -1,7 +1,6 @@
-"""What a reward-model run tells people: the plan before, the table after, the folder with its model card."""
+"""What a reward model's run shows and leaves behind: rows as the model sees them, the table, the model's folder."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from lmgym.models.headed import TrunkWithScore
 from lmgym.models.loading import load_config
 from lmgym.models.saving import below_adapters, save_classifier
 from lmgym.runs.run import Run
-from lmgym.training.probes import join_reports
-from lmgym.training.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
-from reward_models.config import RewardConfig
-from reward_models.metrics.evaluations import Evaluation
+from lmgym.training.model_card import figures_table, model_card
+from lmgym.training.reporting import overfitting, show_notes, show_table, write_evaluation
+from reward_models.config import RewardModelConfig
 from reward_models.probes import HeldOut
 from reward_models.tasks import Task, TaskData
 
@@ -31,11 +29,6 @@ READINGS = {
     "softmax[1]": "`logits.softmax(-1)[:, 1]`",
     "mean_sigmoid": "`logits.sigmoid().mean(-1)`",
 }
-
-
-def show_absent(folder: str, evaluation: Evaluation) -> None:
-    """One line of an evaluation that cannot be made."""
-    say(f"{folder} has no {evaluation.file}.parquet or .jsonl: not judged on it")
 
 
 def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
@@ -60,14 +53,14 @@ def _show_text(title: str, text: str) -> None:
     CONSOLE.print(Text.assemble((f"{title}: ", "bold"), repr(text)))
 
 
-def show_results(config: RewardConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
+def show_results(config: RewardModelConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
     """The short table at a run's end."""
     show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", trainer.probes, trainer.before)
     show_notes(overfitting(trainer.losses))
     say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")
 
 
-def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run) -> None:
+def save_results(config: RewardModelConfig, task: Task, trainer, tokenizer, run: Run) -> None:
     """The model's folder, `evaluation.json` and `scores.jsonl`; the weights are gathered on all ranks."""
     state = trainer.whole_state()
     if rank() != 0:
@@ -79,37 +72,18 @@ def save_results(config: RewardConfig, task: Task, trainer, tokenizer, run: Run)
         "max_length": config.data.max_length,
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
     }
-    folder = run.folder / "model"
-    model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
+    folder, model = run.folder / "model", trainer.module.model
     save_classifier(model, state, folder, tokenizer, scorer)
-    report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
     known = not isinstance(below_adapters(model), TrunkWithScore)
-    card = model_card(config, task, report.metrics, trainer.before, known)
+    card = scorer_card(config, task, figures_table(trainer.report().metrics, trainer.before), known)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    write_evaluation(report, trainer.before, run)
-    with (run.folder / "scores.jsonl").open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(line) + "\n" for line in held_out.lines())
+    write_evaluation(trainer.report(), trainer.before, run)
+    run.write_lines("scores.jsonl", held_out.lines())
 
 
-def model_card(
-    config: RewardConfig, task: Task, metrics: Mapping[str, float], before: Mapping[str, float], known: bool = True
-) -> str:
-    """A README for the model's folder: what it is, what its score means, how to use it, what was measured.
-
-    `known`: transformers has a class for classifiers of the family.
-    """
-    metadata: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-classification"}
-    head = "\n".join(f"{key}: {value}" for key, value in metadata.items())
-    return f"""---
-{head}
-tags:
-- reward-model
-- lmgym
----
-
-# {config.name}
-
-A reward model: one number a reply, higher is better. The number is {MEANINGS[task.reduce]}.
+def scorer_card(config: RewardModelConfig, task: Task, figures: str, known: bool = True) -> str:
+    """The model card of a scorer. `known`: transformers has a class for classifiers of the family."""
+    description = f"""A reward model: one number a reply, higher is better. The number is {MEANINGS[task.reduce]}.
 Trained with lmgym from `{config.scorer.model}` on `{config.data.dataset}` with the {task.loss},
 {config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}.
 
@@ -123,15 +97,11 @@ scorer.score([Conversation((Turn("user", "Hello!"),))], ["Hi, how are you?"])
 
 {_class(config, known)} with `num_labels={task.outputs}`: render a chat with the
 tokenizer's own chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read
-{READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens lost their oldest turns.
-
-## Measured on held-out data
-
-{figures_table(metrics, before)}
-"""
+{READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens lost their oldest turns."""
+    return model_card(config.name, "text-classification", ["reward-model", "lmgym"], description, figures)
 
 
-def _class(config: RewardConfig, known: bool) -> str:
+def _class(config: RewardModelConfig, known: bool) -> str:
     if known:
         return "It is an ordinary `AutoModelForSequenceClassification`"
     family = load_config(config.scorer.model, config.scorer.trust_remote_code).model_type

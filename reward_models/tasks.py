@@ -7,7 +7,7 @@ from lmgym.data.task_data import TaskData
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from lmgym.training.objectives import Objective
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.metrics.evaluations import Evaluation
 from reward_models.probes import HeldOut
 
@@ -35,7 +35,7 @@ class Task(Protocol):
         """What else the scorer is judged on, where `--probe_data` has it."""
         ...
 
-    def prepare(self, config: RewardConfig, tokenizer) -> TaskData:
+    def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Rows read, validated, split, labelled and tokenised. Raises InputError for what cannot be trained on."""
         ...
 
@@ -43,7 +43,7 @@ class Task(Protocol):
         """What each reply of an example is called when it is shown."""
         ...
 
-    def objective(self, config: RewardConfig, model: ScoringModel, pad_id: int) -> Objective:
+    def objective(self, config: RewardModelConfig, model: ScoringModel, pad_id: int) -> Objective:
         """The loss over batches."""
         ...
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
-from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
+from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DataConfig:
     """train on at most so many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of the dataset"""
-    max_length: Annotated[int, Range(1, MOST_TOKENS)] = 1024
+    max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a row; longer conversations become several rows, each output whole"""
 
 

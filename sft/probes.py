@@ -76,7 +76,7 @@ class HeldOutProbe:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class SamplePrompt:
     """A conversation that waits for the bot, and where it was found."""
 
     conversation: Conversation
@@ -103,7 +103,7 @@ class SampleProbe:
 
     def __init__(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[SamplePrompt],
         model: PolicyModel,
         tokenizer,
         sampling: Sampling,

@@ -1,10 +1,8 @@
 """What an SFT run tells people and leaves behind: rows as the model sees them, samples, the folder with its card."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-from rich.table import Table
 from rich.text import Text
 from transformers import TrainerCallback
 
@@ -14,8 +12,8 @@ from lmgym.data.truncation import left_out
 from lmgym.distributed.ranks import rank
 from lmgym.models.forward.policies import save_policy
 from lmgym.runs.run import Run
-from lmgym.training.probes import join_reports
-from lmgym.training.reporting import figures_table, overfitting, show_notes, show_table, write_evaluation
+from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
+from lmgym.training.reporting import overfitting, show_notes, show_samples, show_table, write_evaluation
 from sft.config import SftConfig
 from sft.probes import SampleProbe
 from sft.tasks import SftTask
@@ -73,26 +71,17 @@ class KeepSamples(TrainerCallback):
 
 
 def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
-    """The short table at a run's end, and the last answers to the fixed prompts."""
+    """Prints the table of figures at a run's end, and the last answers to the fixed prompts."""
     show_table(f"{config.name}: {len(data.evaluation):,} held-out rows", trainer.probes, trainer.before)
     show_notes(overfitting(trainer.losses))
     samples = trainer.probes.get("samples")
     if samples is not None and samples.rows:
-        _show_samples(samples)
+        cells = [
+            {"tokens": str(row["tokens"]), "end": row["finish"], **{n: f"{x:.3f}" for n, x in row["scores"].items()}}
+            for row in samples.rows
+        ]
+        show_samples(f"answers to the fixed prompts: {samples.settings}", samples.rows, cells)
     say(f"{seconds:.0f} s of training and evaluation; the policy: {folder}")
-
-
-def _show_samples(probe: SampleProbe) -> None:
-    table = Table(title=f"answers to the fixed prompts: {probe.settings}", title_justify="left")
-    for name in ("prompt", "reply"):
-        table.add_column(name, overflow="fold")
-    for name in ("tokens", "end", *probe.scorers):
-        table.add_column(name, justify="right")
-    for row in probe.rows:
-        prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
-        scores = [f"{row['scores'][name]:.3f}" for name in probe.scorers]
-        table.add_row(prompt, row["reply"], str(row["tokens"]), row["finish"], *scores)
-    CONSOLE.print(table)
 
 
 def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run) -> Path:
@@ -100,46 +89,29 @@ def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run)
     state = trainer.whole_state()
     if rank() != 0:
         return run.folder
-    model = trainer.accelerator.unwrap_model(trainer.model_wrapped).model
-    folder = save_policy(model, state, run.folder, tokenizer, config.merge_adapter)
-    report = join_reports({name: probe.report for name, probe in trainer.probes.items()})
+    folder = save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter)
     samples = trainer.probes.get("samples")
-    drawn = f"\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}.\n" if samples else ""
-    card = model_card(config, task, report.metrics, trainer.before, folder.name) + drawn
+    drawn = f"\n\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}." if samples else ""
+    figures = figures_table(trainer.report().metrics, trainer.before) + drawn
+    card = policy_card(config, task, figures, is_adapter=folder.name == "adapter")
     (folder / "README.md").write_text(card, encoding="utf-8")
-    write_evaluation(report, trainer.before, run)
-    with (run.folder / "held_out.jsonl").open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(line) + "\n" for line in trainer.probes[""].lines())
+    write_evaluation(trainer.report(), trainer.before, run)
+    run.write_lines("held_out.jsonl", trainer.probes[""].lines())
     return folder
 
 
-def model_card(
-    config: SftConfig, task: SftTask, metrics: Mapping[str, float], before: Mapping[str, float], kind: str
-) -> str:
-    """A README for the policy's folder: what it is, how to talk to it, what was measured."""
-    what = "A LoRA adapter of" if kind == "adapter" else "A causal language model, trained from"
-    return f"""---
-library_name: {"peft" if kind == "adapter" else "transformers"}
-pipeline_tag: text-generation
-tags:
-- lmgym
----
-
-# {config.name}
-
-{what} `{config.policy.model}`: lmgym on `{config.data.dataset}` with the {task.loss},
+def policy_card(config: SftConfig, task: SftTask, figures: str, is_adapter: bool) -> str:
+    """The model card of the policy or of its adapter."""
+    kind = "A LoRA adapter of" if is_adapter else "A causal language model, trained from"
+    description = f"""{kind} `{config.policy.model}`: lmgym on `{config.data.dataset}` with the {task.loss},
 {config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
-{config.data.max_length} tokens. Render a chat with the tokenizer's own chat template
-(`add_generation_prompt=True`) and tokenize it with `add_special_tokens=False`; a reply ends with an eos token.
+{config.data.max_length} tokens. {CHAT_USAGE}
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-```
-
-## Measured on held-out data
-
-{figures_table(metrics, before)}
-"""
+```"""
+    library: Literal["peft", "transformers"] = "peft" if is_adapter else "transformers"
+    return model_card(config.name, "text-generation", ["lmgym"], description, figures, library=library)

@@ -13,9 +13,10 @@ from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.runs.run import Run
 from lmgym.text import share_prefix
+from lmgym.training.plan import TrainingPlan
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer
-from reward_models.config import DataConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 
@@ -38,9 +39,9 @@ def read_examples(spec: Spec) -> list[PairExample]:
     return [examples[index] for update in spec.order for index in update]
 
 
-def make_config(spec: Spec, folder: str) -> RewardConfig:
+def make_config(spec: Spec, folder: str) -> RewardModelConfig:
     """The spec in our words."""
-    return RewardConfig(
+    return RewardModelConfig(
         name="benchmark",
         scorer=ModelConfig(model=spec.model, precision=spec.dtype),
         data=DataConfig(max_length=spec.max_length),
@@ -70,7 +71,8 @@ def main() -> None:
     sampler.updates = lambda: np.split(np.arange(len(examples)), spec.updates)  # as given, not drawn
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(spec, folder)
-        arguments = training_arguments(config, spec.dtype, None, spec.accumulation_steps, spec.updates)
+        plan = TrainingPlan(config, config.scorer, None, spec.accumulation_steps, tokenizer, None, [])
+        arguments = training_arguments(plan, sampler)
         model, _ = load_classifier(spec.model, tokenizer)
         scoring = ScoringModel(model)
         objective = Pairwise(scoring, tokenizer.pad_token_id)

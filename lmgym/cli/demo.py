@@ -103,8 +103,8 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         step(
             "ppo", ppo / "model/config.json",
             *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
-            *("--scorers", f"joint={scorer / 'model'}", "--gold", f"world:{seed}", "--seed", seed, "--output", ppo),
-            *("--max_updates", updates, "--tracking", "none"),
+            *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
+            *("--output", ppo, "--max_updates", updates, "--tracking", "none"),
         ),
         step(
             "app", folder / "ab/ab.json",
@@ -206,11 +206,11 @@ def _show_gains(ppo: Path) -> None:
         table.add_column(name, justify="right" if name else "left")
     for name, key in (
         ("reward: the scorer, in standard deviations", "eval/reward/mean"),
-        ("hidden utility, never optimised", "eval/gold"),
+        ("hidden utility, never optimised", "eval/eval_scorer"),
         ("tokens a reply", "eval/rollout/reply_tokens"),
     ):
         table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
-    table.add_row("KL to the policy before, nats a reply", "0", f"{after['policy/kl']:.3f}")
+    table.add_row("KL to the policy before, nats a reply", "0", f"{after['kl/reference']:.3f}")
     CleanConsole(width=100).print(table)
 
 

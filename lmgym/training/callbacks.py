@@ -1,4 +1,4 @@
-"""Callbacks of Hugging Face's Trainer: leaving when asked to, and the progress bar."""
+"""Callbacks of Hugging Face's Trainer: stopping when asked to, and the progress bar."""
 
 from collections.abc import Callable
 from types import MappingProxyType
@@ -9,15 +9,15 @@ from transformers import TrainerCallback
 from lmgym.distributed.ranks import rank
 
 
-class Leaving(TrainerCallback):
-    """Ends the training, with a checkpoint, after the update in which a rank was asked to leave."""
+class StopWhenAsked(TrainerCallback):
+    """Ends the training, with a checkpoint, after the update in which a rank was asked to stop."""
 
-    def __init__(self, leaving: Callable[[], bool]) -> None:
-        self.leaving = leaving
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        self.stopping = stopping
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """After an update."""
-        if self.leaving():
+        if self.stopping():
             control.should_save = control.should_training_stop = True
 
 

@@ -1,54 +1,42 @@
 """What a training run tells people, whatever the stage: the plan before, the table after."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
-from lmgym.config import StageConfig
 from lmgym.console import CONSOLE, printed_line, say
 from lmgym.data.rejections import Tally
-from lmgym.data.task_data import TaskData
-from lmgym.distributed.deepspeed_engine import engine_name
-from lmgym.distributed.ranks import world_size
 from lmgym.runs.run import Run
 from lmgym.training.probes import Probe, Report, full_name
 
 
-def show_plan(
-    config: StageConfig, precision: str, max_length: int, data: TaskData, accumulation: int, deepspeed: dict | None
-) -> None:
-    """A line of data, one of rejected rows and one of how it will run."""
-    o, counts = config.optimizer, data.counts
-    in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
-    unused = f", {counts['unused_rows']:,} beyond the limits" if counts.get("unused_rows") else ""
-    say(
-        f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
-        f"{data.truncated:,} truncated to {max_length} tokens{in_last_turn}{unused}"
-    )
-    show_rejections(data.tally)
-    say(
-        f"{engine_name(deepspeed)}, {world_size()} rank(s), {precision}; "
-        f"{o.global_batch} {data.noun} an update = "
-        f"{world_size()} x {accumulation} micro-batches of {o.micro_batch}; results in {config.output}"
-    )
-
-
 def show_rejections(found: Tally) -> None:
-    """How many rows are rejected and why, and the warning where they are too many."""
-    say(found.line)
-    show_warning(found)
-
-
-def show_warning(found: Tally) -> None:
-    """In bold, where so many rows are rejected that people should look at the data."""
-    if found.warning:
-        CONSOLE.print(printed_line(found.warning), style="bold yellow", soft_wrap=True)
+    """Prints how many rows are rejected and why, and the warning if they are too many."""
+    show_notes([found.line, *filter(None, [found.warning])])
 
 
 def show_notes(notes: Sequence[str]) -> None:
-    """A line on each thing that people should know of."""
+    """Prints each note on a line, warnings in bold."""
     for note in notes:
-        say(note)
+        if note.startswith("warning:"):
+            CONSOLE.print(printed_line(note), style="bold yellow", soft_wrap=True)
+        else:
+            say(note)
+
+
+def show_samples(title: str, rows: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, str]]) -> None:
+    """Prints a table of the rows' last user turn (of `prompt`) and `reply`, with further cells of each by column."""
+    table = Table(title=title, title_justify="left")
+    for name in ("prompt", "reply"):
+        table.add_column(name, overflow="fold")
+    columns = list(dict.fromkeys(column for row in cells for column in row))
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row, figures in zip(rows, cells, strict=True):
+        prompt = row["prompt"].removesuffix("\nBot:").rpartition("\n")[2]
+        table.add_row(prompt, row["reply"].strip(), *(figures.get(name, "") for name in columns))
+    CONSOLE.print(table)
 
 
 def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, float]) -> None:
@@ -107,15 +95,6 @@ def overfitting(losses: Mapping[int, float]) -> list[str]:
         f"warning: the held-out loss was lowest {when}: {losses[best]:.4g}, and is {losses[last]:.4g} after update "
         f"{last}, the last; the saved model is the last (--max_updates or --epochs ends a run earlier)"
     ]
-
-
-def figures_table(metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
-    """Measured figures by name as a Markdown table, beside those before step 1 where there are any."""
-    if not before:
-        return "\n".join(["| measure | value |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in metrics.items())])
-    first = {name: f"{before[name]:.4f}" if name in before else "" for name in metrics}
-    rows = [f"| {name} | {first[name]} | {value:.4f} |" for name, value in metrics.items()]
-    return "\n".join(["| measure | before training | after |", "|---|---|---|", *rows])
 
 
 def write_evaluation(report: Report, before: Mapping[str, float], run: Run) -> None:

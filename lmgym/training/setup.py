@@ -1,4 +1,4 @@
-"""What every stage's `train` does alike: checks, the run's folder and supervisor, our config for the Trainer."""
+"""Set-up that stages share: the run's folder and supervisor, the adapted model, our config for the Trainer."""
 
 import contextlib
 import copy
@@ -8,30 +8,26 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.config import ModelConfig, StageConfig, TrainerConfig
-from lmgym.data.batching import accumulation_steps
+from lmgym.config import StageConfig
+from lmgym.data.batching import UpdateSampler
 from lmgym.data.rejections import Rejection, write_rejections
-from lmgym.distributed.deepspeed_config import match_run, read_config
 from lmgym.distributed.deepspeed_engine import engine_name
-from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
+from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.distributed.resharding import fit_to_ranks
-from lmgym.errors import InputError
 from lmgym.models.forward.attention import again_in_backward
-from lmgym.models.loading import context_length, load_config
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
-from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.random_state import seeded
 from lmgym.runs.flags import flatten
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
+from lmgym.training.plan import TrainingPlan
 from lmgym.training.preflight import checkpoint_bytes, idle_gpus, refuse_small_disk, stale_build_locks
 from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": again_in_backward}
-FEWEST_TOKENS = 8  # that can hold a conversation
 # what may differ between a run and its resumption: nothing of the training depends on it
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
@@ -39,60 +35,7 @@ FREE_SETTINGS = {
 }
 
 
-def join_ranks(config: StageConfig, model: ModelConfig, max_length: int) -> tuple[dict | None, int]:
-    """(DeepSpeed's config, micro-batches a rank and update), once all ranks are there.
-
-    Raises InputError before anything is loaded for what cannot be; the ranks come before TrainingArguments and before
-    the model: ZeRO-3 shards at load.
-    """
-    deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
-    accumulation = accumulation_steps(config.optimizer.global_batch, config.optimizer.micro_batch, world_size())
-    _refuse_impossible(model, max_length)
-    refuse_unfit_quantization(model, deepspeed)
-    if deepspeed is not None:
-        o, ranks = config.optimizer, world_size()
-        match_run(deepspeed, o.micro_batch, accumulation, ranks, model.precision, o.max_grad_norm)
-    start_distributed(use_deepspeed=deepspeed is not None)
-    return deepspeed, accumulation
-
-
-def refuse_fp16_without_gpu(model: ModelConfig) -> None:
-    """Raises InputError for a precision that a CPU does not have."""
-    if model.precision == "fp16" and not torch.cuda.is_available():
-        raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
-
-
-def _refuse_impossible(model: ModelConfig, max_length: int) -> None:
-    refuse_fp16_without_gpu(model)
-    if max_length < FEWEST_TOKENS:
-        raise InputError(f"--max_length {max_length} holds no conversation; needed: at least {FEWEST_TOKENS} tokens")
-
-
-def within_context(max_length: int, model: ModelConfig) -> int:
-    """The smaller of `--max_length` and what the model reads; a line tells, on rank 0, where that is less.
-
-    Raises InputError where the model reads too few tokens for any conversation.
-    """
-    limit = context_length(load_config(model.model, model.trust_remote_code))
-    if limit < FEWEST_TOKENS:
-        raise InputError(
-            f"{model.model} reads {limit} tokens, its context, which hold no conversation; needed: a model that "
-            f"reads at least {FEWEST_TOKENS}"
-        )
-    if max_length > limit and rank() == 0:
-        what = f"--max_length {max_length} exceeds what {model.model} reads"
-        show_notes([f"{what}: rows are truncated to its {limit} tokens"])
-    return min(max_length, limit)
-
-
-class TrainerStageConfig(StageConfig, Protocol):
-    """The config of a stage that runs Hugging Face's Trainer."""
-
-    @property
-    def trainer(self) -> TrainerConfig: ...
-
-
-class Rows(Protocol):
+class RecordedData(Protocol):
     """What a run's folder records of its data."""
 
     @property
@@ -113,7 +56,7 @@ class Rows(Protocol):
 
 @contextlib.contextmanager
 def kept_run(
-    config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows
+    config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData
 ) -> Iterator[tuple[Run, Supervisor, Path | None]]:
     """The run's folder, locked; its supervisor; and the checkpoint that a former launch left, to go on from."""
     facts = _facts(config, deepspeed, accumulation, data)
@@ -141,49 +84,60 @@ def kept_run(
         yield run, supervisor, checkpoint
 
 
-def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: Rows) -> dict[str, Any]:
+def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData) -> dict[str, Any]:
     """What a checkpoint must agree on: every setting that changes the training, the launch and the data."""
     settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
     engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank
     return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
-def adapt(model, settings: ModelConfig, run: Run, seed: int, lora_dropout: float = 0.0):
-    """The model with what the settings freeze, recompute or add to it; its size goes into run.json."""
+def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | None = None):
+    """The model with what the settings freeze, recompute or add to it; see `record_size`."""
+    settings = plan.model
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
-        given = (lora_dropout, settings.lora_target_modules, settings.modules_to_save)
-        with seeded(seed):  # loading draws another number of random numbers under every engine
-            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
-    trainable, parameters = count_parameters(model)
-    run.update(parameters=parameters, trainable_parameters=trainable)
+        layers = (plan.config.trainer.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        with seeded(plan.config.optimizer.seed):  # loading draws another number of random numbers under every engine
+            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *layers)
+    record_size(plan.config, model, run, supervisor)
     return model
 
 
-def room_for_checkpoints(config: StageConfig, model: torch.nn.Module, run: Run) -> int:
-    """Bytes of a checkpoint. Raises InputError where the disk has no room for those that are asked for."""
+def record_size(config: StageConfig, model: torch.nn.Module, run: Run, supervisor: Supervisor | None) -> None:
+    """Writes the numbers of weights to run.json.
+
+    With a supervisor, raises InputError if the disk has no room for the checkpoints that are asked for.
+    """
     trainable, parameters = count_parameters(model)
-    kept = 0 if config.run.save_updates < 0 else config.run.save_total_limit
-    refuse_small_disk(run.folder, parameters, trainable, kept)
-    return checkpoint_bytes(parameters, trainable)
+    run.update(parameters=parameters, trainable_parameters=trainable)
+    if supervisor:
+        refuse_small_disk(
+            run.folder, parameters, trainable, 0 if config.run.save_updates < 0 else config.run.save_total_limit
+        )
+        supervisor.checkpoint_bytes = checkpoint_bytes(parameters, trainable)
 
 
-def training_arguments(
-    config: TrainerStageConfig, precision: str, deepspeed: dict | None, accumulation: int, updates_per_epoch: int
-):
-    """Our config in the Trainer's words. It says when to save; how is lmgym/runs/checkpoints.py's."""
+def update_sampler(plan: TrainingPlan[Any]) -> UpdateSampler:
+    """The batches of this rank."""
+    o = plan.config.optimizer
+    return UpdateSampler(plan.data.lengths, o.global_batch, plan.accumulation, world_size(), rank(), o.seed)
+
+
+def training_arguments(plan: TrainingPlan[Any], sampler: UpdateSampler):
+    """Our config as the Trainer's arguments. They say when to save; lmgym/runs/checkpoints.py says how."""
     from transformers import TrainingArguments
 
-    o, r = config.optimizer, config.run
-    updates = o.max_updates if o.max_updates > 0 else max(1, round(updates_per_epoch * o.epochs))
+    o, r, trainer, precision = plan.config.optimizer, plan.config.run, plan.config.trainer, plan.model.precision
+    per_epoch = -(-len(sampler) // plan.accumulation)
+    updates = o.max_updates if o.max_updates > 0 else max(1, round(per_epoch * o.epochs))
     on_cpu = not torch.cuda.is_available()
     arguments = TrainingArguments(
-        output_dir=config.output,
+        output_dir=plan.config.output,
         per_device_train_batch_size=o.micro_batch,
-        gradient_accumulation_steps=accumulation,
+        gradient_accumulation_steps=plan.accumulation,
         num_train_epochs=o.epochs,
         max_steps=o.max_updates,
         learning_rate=o.learning_rate,
@@ -199,18 +153,18 @@ def training_arguments(
         data_seed=o.seed,
         eval_strategy="steps",
         eval_steps=r.eval_updates or max(1, -(-updates // EVALUATIONS)),
-        logging_steps=config.trainer.log_updates,
+        logging_steps=trainer.log_updates,
         logging_nan_inf_filter=False,  # a loss that is not finite is shown, not averaged away
         save_strategy="no" if r.save_updates < 0 else "steps",
         save_steps=max(1, r.save_updates or -(-updates // EVALUATIONS)),
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_num_workers=config.trainer.data_workers,
+        dataloader_num_workers=trainer.data_workers,
         ddp_find_unused_parameters=False,
         ddp_backend="gloo" if on_cpu and world_size() > 1 else None,
         use_cpu=on_cpu,
-        deepspeed=copy.deepcopy(deepspeed),  # the Trainer fills it in place
+        deepspeed=copy.deepcopy(plan.deepspeed),  # the Trainer fills it in place
     )
     # without a launcher the Trainer would take all GPUs there are, by DataParallel, which cuts packed rows anywhere
     arguments._n_gpu = min(1, arguments.n_gpu)

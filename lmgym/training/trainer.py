@@ -2,8 +2,6 @@
 
 import contextlib
 import math
-import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
@@ -23,18 +21,18 @@ from lmgym.errors import InputError
 from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
-from lmgym.training.callbacks import Leaving
+from lmgym.training.callbacks import Progress, StopWhenAsked
+from lmgym.training.metrics import TrainingMetrics
 from lmgym.training.objectives import Batch, Objective
-from lmgym.training.probes import Probe, full_name, join_reports
+from lmgym.training.probes import Probe, Report, full_name, join_reports
 from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
-# of a trainer's own figures, what a checkpoint keeps
-KEPT = ("_total_loss", "_logged_at", "_evaluated_at", "before", "losses")
+KEPT = ("_evaluated_at", "before", "losses")  # of the trainer's attributes, in checkpoints
 
 
 class UpdateLoader(DataLoader):
-    """Batches of an UpdateSampler. Trainer tells the epoch to a loader only, and only where it has `set_epoch`."""
+    """Batches of an UpdateSampler. Trainer passes the epoch to a loader only, and only if it has `set_epoch`."""
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to the sampler."""
@@ -71,12 +69,10 @@ class ObjectiveTrainer(Trainer):
         self.objective: Objective = objective
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
         self.slots = Slots(examples, objective.collate, args.seed)
-        self._tallies: dict[str, torch.Tensor] = _zeros()
-        self._total_loss, self._logged_at = 0.0, 0  # of the updates up to the last line of metrics
+        self.metrics = TrainingMetrics()
         self._losses: list[tuple[torch.Tensor, list[str]]] = []  # of this update's micro-batches, with their rows
         self._micro_batches = 0  # of this update
-        self.leaving = False
-        self._mark = time.perf_counter()
+        self.stopping = False
         self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
         self.before: dict[str, float] = {}
         self.losses: dict[int, float] = {}
@@ -86,7 +82,7 @@ class ObjectiveTrainer(Trainer):
             train_dataset=self.slots,
             eval_dataset=self.slots,  # Trainer wants one; the probes hold what is evaluated
             data_collator=_as_is,  # type: ignore[arg-type]
-            callbacks=[*callbacks, Leaving(lambda: self.leaving)],
+            callbacks=[Progress(), *callbacks, StopWhenAsked(lambda: self.stopping)],
         )
         for unwanted in (ProgressCallback, PrinterCallback):
             self.remove_callback(unwanted)
@@ -119,7 +115,7 @@ class ObjectiveTrainer(Trainer):
         asked = self.supervisor is not None and self.supervisor.stop_requested
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
-        self.leaving, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
+        self.stopping, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
         return int(count)
 
     def _prepare_inputs(self, inputs: Batch) -> Batch:
@@ -155,7 +151,8 @@ class ObjectiveTrainer(Trainer):
         self._losses.append((loss.detach(), batch["origins"]))
         if len(self._losses) == self._micro_batches:
             self._refuse_non_finite_losses()
-        self._tally(outputs.detach(), batch, loss.detach() / world_size())
+        sums = {**self.objective.tallies(outputs.detach(), batch), "loss": loss.detach() / world_size()}
+        self.metrics.add(sums, batch["items"], batch["tokens"])
         return (loss, outputs) if return_outputs else loss
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -179,91 +176,56 @@ class ObjectiveTrainer(Trainer):
             rows = [row for _, own in self._losses for row in own] if rows is None else rows
             self.supervisor.stop_non_finite(self.state.global_step, what, rows)
 
-    def _tally(self, outputs: torch.Tensor, batch: Batch, loss: torch.Tensor) -> None:
-        counted = {"items": batch["items"], "tokens": batch["tokens"]}
-        sums = {**self.objective.tallies(outputs, batch), "loss": loss, **counted}
-        for name, value in sums.items():
-            self._tallies[name] = self._tallies[name].to(outputs.device, non_blocking=True) + value
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the training metrics since the last line, summed over ranks, and hands all to the run."""
         if "loss" in logs:
-            logs = {**{f"train/{name}": value for name, value in logs.items()}, **self._training_metrics()}
+            logs = {f"train/{name}": value for name, value in logs.items()} | self.metrics.line(self.state.global_step)
         elif "train_loss" in logs:  # Trainer's own figure knows nothing of what was before a resume
-            if self.leaving:
+            if self.stopping:
                 return  # the run is not over
-            logs = {"run/seconds": logs["train_runtime"]}
-            if self._logged_at:
-                logs["run/loss"] = self._total_loss / self._logged_at
+            logs = {"run/seconds": logs["train_runtime"], **self.metrics.mean_loss()}
         super().log(logs, start_time)
         self.run.log(self.state.global_step, {k: v for k, v in logs.items() if isinstance(v, int | float)})
 
-    def _training_metrics(self) -> dict[str, float]:
-        names = sorted(self._tallies)
-        sums = dict(
-            zip(names, sum_over_ranks(torch.stack([self._tallies[n].double() for n in names])).tolist(), strict=True)
-        )
-        self._tallies.clear()
-        now = time.perf_counter()
-        seconds, self._mark = now - self._mark, now
-        items, tokens, loss = sums.pop("items"), sums.pop("tokens"), sums.pop("loss")
-        updates, self._logged_at = self.state.global_step - self._logged_at, self.state.global_step
-        self._total_loss += loss
-        rates = {
-            "train/loss": loss / updates,
-            "train/items_per_second": items / seconds,
-            "train/tokens_per_second": tokens / seconds,
-        }
-        return {**{f"train/{name}": value / max(items, 1) for name, value in sums.items()}, **rates}
-
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Every probe, on all ranks."""
-        began = time.perf_counter()
-        metrics = self.measure(metric_key_prefix)
+        """Runs every probe, on all ranks, and logs its metrics."""
+        with self.metrics.pause():
+            metrics = self._measure(metric_key_prefix)
         self._evaluated_at = self.state.global_step
-        self._mark += time.perf_counter() - began  # an evaluation is no training time
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def judge(self) -> None:
-        """The probes' word on the last update, where it is not known yet."""
+    def evaluate_at_end(self) -> None:
+        """Evaluates after the last update, if that was not done yet."""
         if self._evaluated_at != self.state.global_step:
             self.evaluate()
-        elif self._measured_at != self.state.global_step:  # resumed after it: the line is there, the scores are not
-            self.measure()
+        elif self._measured_at != self.state.global_step:  # resumed after it: it is logged, but reports are not kept
+            self._measure()
 
-    def measure(self, prefix: str = "eval") -> dict[str, float]:
-        """What the probes say of the model as it is now."""
-        self._measured_at = self.state.global_step
-        model = self.model_wrapped
-        was_training = model.training
+    def _measure(self, prefix: str = "eval") -> dict[str, float]:
+        """Every probe's metrics of the model as it is now; keeps the first ones and each held-out loss."""
+        step, model = self.state.global_step, self.model_wrapped
+        self._measured_at, was_training = step, model.training
         model.eval()
-        metrics = {
-            f"{prefix}/{name}": value
-            for probe_name, probe in self.probes.items()
-            for name, value in self._measured(probe_name, probe, model).items()
-        }
+        metrics: dict[str, float] = {}
+        for name, probe in self.probes.items():
+            if self.supervisor:
+                self.supervisor.heartbeat(f"evaluation {name or 'of held-out examples'} after update {step}")
+            measured = probe.measure(model, self.args.device)
+            metrics |= {f"{prefix}/{full_name(name, metric)}": value for metric, value in measured.items()}
+            end_prefetch(model)  # the next probe, or the saving, gathers the weights
         model.train(was_training)
-        self._remember()
-        return metrics
-
-    def _remember(self) -> None:
-        """Keeps what the table at the run's end compares the last figures with."""
-        if self.state.global_step == 0:
-            self.before = join_reports({name: probe.report for name, probe in self.probes.items()}).metrics
+        if step == 0:
+            self.before = self.report().metrics
         held_out = self.probes.get("")
         if held_out is not None and held_out.loss in held_out.report.metrics:
-            self.losses[self.state.global_step] = held_out.report.metrics[held_out.loss]
-
-    def _measured(self, name: str, probe: Probe, model) -> dict[str, float]:
-        if self.supervisor:
-            self.supervisor.heartbeat(
-                f"evaluation {name or 'of held-out examples'} after update {self.state.global_step}"
-            )
-        metrics = _named(name, probe.measure(model, self.args.device))
-        end_prefetch(model)  # the next probe, or who saves, gathers the weights
+            self.losses[step] = held_out.report.metrics[held_out.loss]
         return metrics
+
+    def report(self) -> Report:
+        """All probes' last figures by their full names."""
+        return join_reports({name: probe.report for name, probe in self.probes.items()})
 
     @property
     def module(self) -> torch.nn.Module:
@@ -279,11 +241,11 @@ class ObjectiveTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         if self.supervisor:
-            tallies = dict(zip(self._tallies, (value.cpu() for value in self._tallies.values()), strict=True))
-            sums = {"tallies": tallies, **{name: getattr(self, name) for name in KEPT}}
-            began = time.perf_counter()
-            self.supervisor.save(self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module)
-            self._mark += time.perf_counter() - began
+            sums = {**self.metrics.state(), **{name: getattr(self, name) for name in KEPT}}
+            with self.metrics.pause():
+                self.supervisor.save(
+                    self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module
+                )
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Trains, from a checkpoint where there is one; also one that lies after the last update.
@@ -295,11 +257,11 @@ class ObjectiveTrainer(Trainer):
         if checkpoint:
             refuse_unreadable_state(checkpoint)
             sums = read_sums(checkpoint, world_size())
-            self._tallies.update(sums["tallies"])
+            self.metrics.load(sums)
             for name in KEPT:
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        if self.leaving and self.supervisor:
+        if self.stopping and self.supervisor:
             self.supervisor.stop_interrupted(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
@@ -321,10 +283,6 @@ class ObjectiveTrainer(Trainer):
             restore_random(Path(checkpoint), world_size(), self.args.seed, self.state.global_step)
 
 
-def _zeros() -> dict[str, torch.Tensor]:
-    return defaultdict(lambda: torch.zeros((), dtype=torch.float64))
-
-
 def _laid(value, device: torch.device):
     """A tensor, or a packed batch of them, on a device."""
     return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value.to(device)
@@ -342,7 +300,3 @@ def _shape_that_did_not_fit(inputs: Batch) -> str:
         f"out of memory in a micro-batch of {len(inputs['origins'])} examples, {inputs['tokens']:,} tokens ({shapes}); "
         "needed: a smaller --micro_batch or --max_length, --gradient_checkpointing, or a higher ZeRO stage"
     )
-
-
-def _named(probe: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {full_name(probe, name): value for name, value in metrics.items()}

@@ -4,13 +4,14 @@ deepspeed --num_gpus 2 reward_models/experiments/hh_pairwise.py --deepspeed conf
     --model PATH --dataset PATH
 """
 
+from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardModelConfig
 
-CONFIG = RewardConfig(
+CONFIG = RewardModelConfig(
     name="hh_pairwise",
-    scorer=ScorerConfig(model="gpt2", precision="bf16"),
+    scorer=ModelConfig(model="gpt2", precision="bf16"),
     data=DataConfig(dataset="Anthropic/hh-rlhf", max_length=512),
     optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, micro_batch=8, epochs=1.0),
 )

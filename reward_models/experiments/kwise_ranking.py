@@ -3,11 +3,12 @@
 deepspeed --num_gpus 2 reward_models/experiments/kwise_ranking.py --deepspeed configs/zero2.json --model PATH
 """
 
+from lmgym.config import OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 
-CONFIG = RewardConfig(
+CONFIG = RewardModelConfig(
     name="kwise_ranking",
     data=DataConfig("outputs/world/kwise.parquet", max_length=256, probe_data="outputs/world"),
     optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, epochs=1.0),

@@ -3,11 +3,12 @@
 deepspeed --num_gpus 2 reward_models/experiments/messages_first_days.py --deepspeed configs/zero2.json --model PATH
 """
 
+from lmgym.config import OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 
-CONFIG = RewardConfig(
+CONFIG = RewardModelConfig(
     name="messages_first_days",
     data=DataConfig(
         "outputs/world/logs.parquet", eval_size=10000, train_size=2_500_000, max_length=256, probe_data="outputs/world"

@@ -3,11 +3,12 @@
 deepspeed --num_gpus 2 reward_models/experiments/responds_180s.py --deepspeed configs/zero2.json --model PATH
 """
 
+from lmgym.config import OptimizerConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 
-CONFIG = RewardConfig(
+CONFIG = RewardModelConfig(
     name="responds_180s",
     data=DataConfig(
         "outputs/world/logs.parquet", eval_size=10000, train_size=12_000_000, max_length=256, probe_data="outputs/world"

@@ -17,7 +17,7 @@ from launching import words
 from ppo_in_process import PLAIN, train_small
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
-from reward_models.config import DataConfig, RewardConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from sft.config import DataConfig as ChatsConfig
 from sft.config import SamplesConfig, SftConfig
 
@@ -41,11 +41,13 @@ class Ran:
     """of PPO: the policy with its critic, as training left it"""
 
 
-def reward_config(model: Path, pairs: Path, held_out: Path, output: Path, packed: bool | None = None) -> RewardConfig:
+def reward_config(
+    model: Path, pairs: Path, held_out: Path, output: Path, packed: bool | None = None
+) -> RewardModelConfig:
     """Of a reward model on a few pairs."""
-    return RewardConfig(
+    return RewardModelConfig(
         "reward",
-        ScorerConfig(str(model), precision="fp32"),
+        ModelConfig(str(model), precision="fp32"),
         DataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
         OPTIMIZER,
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
@@ -66,7 +68,7 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
     )
 
 
-def train_reward_model(config: RewardConfig) -> Ran:
+def train_reward_model(config: RewardModelConfig) -> Ran:
     """A reward model's run."""
     from reward_models.train import train_pairwise
 

@@ -14,7 +14,9 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+import reward_models.check
 import reward_models.train
+import sft.check
 import sft.train
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.distributed.deepspeed_config import read_config, resolve_config
@@ -23,10 +25,11 @@ from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, w
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
+from lmgym.training.plan import TrainingPlan
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
 from reward_models.config import DataConfig as PairData
-from reward_models.config import RewardConfig, ScorerConfig
+from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 from sft.config import DataConfig, SftConfig
 from sft.tasks import CHAT
@@ -76,16 +79,16 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
     with Run.start(folder, {}, 0, "none", is_main=rank() == 0) as run:
         if stage == "reward_models":
             pairs = PairData(given["pairs"], given["pairs"], max_length=128)
-            scoring = RewardConfig("look", ScorerConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
+            scoring = RewardModelConfig("look", ModelConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
             rows = PairTask().prepare(scoring, tokenizer)
-            trainer = reward_models.train._make_trainer(
-                scoring, PairTask(), deepspeed, accumulation, tokenizer, rows, [], run
-            )
+            plan = TrainingPlan(scoring, scoring.scorer, deepspeed, accumulation, tokenizer, rows, [])
+            trainer = reward_models.train.make_trainer(reward_models.check.Plan(plan, []), PairTask(), run)
         else:
             chats = DataConfig(given["chats"], eval_size=4, max_length=128)
             talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, **settings)
             rows = CHAT.prepare(talking, tokenizer)
-            trainer = sft.train._make_trainer(talking, CHAT, deepspeed, accumulation, tokenizer, rows, [], {}, run)
+            plan = TrainingPlan(talking, talking.policy, deepspeed, accumulation, tokenizer, rows, [])
+            trainer = sft.train.make_trainer(sft.check.Plan(plan, [], {}), CHAT, run)
         trainer.add_callback(look)
         trainer.train()
     AcceleratorState._reset_state()  # the next trainer has another config

@@ -16,8 +16,10 @@ from lmgym.distributed.ranks import rank, start_distributed, stop_distributed
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
+from lmgym.training.plan import TrainingPlan
 from reward_models import train
-from reward_models.config import DataConfig, RewardConfig
+from reward_models.check import Plan
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.pairwise import PairTask
 from reward_models.tasks import Task, TaskData
 
@@ -34,9 +36,9 @@ class Capture(TrainerCallback):
         self.updates.append({name.removeprefix("module."): p.grad.detach().clone() for name, p in named})
 
 
-def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **optimizer) -> RewardConfig:
+def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **optimizer) -> RewardModelConfig:
     """No step moves a weight, and no norm is clipped, so each update's gradient is that of the first weights."""
-    return RewardConfig(
+    return RewardModelConfig(
         name="gradients",
         scorer=ModelConfig(model=str(model), precision="fp32"),
         data=DataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
@@ -59,9 +61,10 @@ def gradients(
     config = make_config(folder, model, dataset, evaluation, **optimizer)
     tokenizer = load_tokenizer(config.scorer.model)
     data = task.prepare(config, tokenizer)
+    plan = Plan(TrainingPlan(config, config.scorer, None, accumulation, tokenizer, data, []), [])
     capture = Capture()
     with Run.start(config.output, {}, 0, "none", is_main=rank() == 0) as run:
-        trainer = train._make_trainer(config, task, None, accumulation, tokenizer, data, [], run)
+        trainer = train.make_trainer(plan, task, run)
         trainer.add_callback(capture)
         trainer.train()
     return capture.updates, [rows.tolist() for rows in trainer.sampler.updates()], data

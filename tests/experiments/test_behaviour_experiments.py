@@ -123,7 +123,7 @@ def test_the_joint_scorer_with_its_evaluations_is_the_plain_run_under_zero(
 def test_a_run_says_what_it_could_not_judge_and_shows_what_it_did(joint, world: Path) -> None:
     said = words(joint[0].stdout)
     assert "23 rows to train on, 60 to evaluate on" in said
-    assert f"{world} has no reject_eval.parquet or .jsonl: not judged on it" in said
+    assert f"{world} has no reject_eval.parquet or .jsonl: not evaluated on it" in said
     for shown in ("loss (binary cross entropy)", "ranking: Kendall tau", "retry: AUC", "retention: AUC, back on day 7"):
         assert said.count(shown) >= 1, shown
     assert "gold: Spearman with the hidden utility" in said

@@ -18,9 +18,10 @@ from launching import (
     words,
 )
 
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
 from lmgym.runs.flags import override
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.experiments.hh_pairwise import CONFIG
 
 # --- looking before leaping
@@ -87,20 +88,20 @@ def test_a_boolean_that_may_be_none_is_written_like_any_other(arguments: list[st
 
 
 @pytest.fixture
-def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path) -> RewardConfig:
+def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path) -> RewardModelConfig:
     """A config that would train."""
-    return RewardConfig(
+    return RewardModelConfig(
         name="bad",
-        scorer=ScorerConfig(model=str(small_models["llama"]), precision="fp32"),
+        scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
         data=DataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
         optimizer=OptimizerConfig(global_batch=4, micro_batch=1, max_updates=1),
         run=RunConfig(output=str(tmp_path / "output"), tracking="none"),
     )
 
 
-def change(config: RewardConfig, **values: Any) -> RewardConfig:
+def change(config: RewardModelConfig, **values: Any) -> RewardModelConfig:
     """The config with fields of its groups replaced."""
-    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run")}
+    groups = {name: getattr(config, name) for name in ("scorer", "data", "optimizer", "run", "trainer")}
     changed = {
         name: replace(group, **{key: value for key, value in values.items() if hasattr(group, key)})
         for name, group in groups.items()
@@ -122,13 +123,16 @@ REFUSED = {
     "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 to 1,048,576"),
     "no epochs": ({"epochs": 0.0}, r"epochs=0.0; needed: above 0"),
     "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 to 1,000,000,000, or -1"),
-    "a warm-up below none": ({"warmup": -3.0}, r"warmup=-3.0; needed: a share of all updates below 1"),
+    "a warm-up below none": (
+        {"warmup": -3.0},
+        r"warmup=-3.0; needed: 0 to 1,000,000,000; below 1 a share of all updates",
+    ),
     "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
     "a missing dataset of rows that are longer than the model reads": (
         {"max_length": 257, "dataset": "/nowhere/pairs.jsonl"},
         r"dataset /nowhere/pairs.jsonl does not exist; needed",
     ),
-    "no room for a conversation": ({"max_length": 4}, r"--max_length 4 holds no conversation; needed: at least 8"),
+    "no room for a conversation": ({"max_length": 4}, r"max_length=4; needed: 8 to 16,777,216; fewer hold no conv"),
     "a DeepSpeed config that does not exist": (
         {"deepspeed": "configs/zero9.json"},
         r"configs/zero9.json does not exist; needed: .*configs/zero2.json",
@@ -141,7 +145,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_is_refused_before_training(case: str, config: RewardConfig) -> None:
+def test_what_cannot_work_is_refused_before_training(case: str, config: RewardModelConfig) -> None:
     from reward_models.train import train_pairwise
 
     values, said = REFUSED[case]
@@ -150,7 +154,7 @@ def test_what_cannot_work_is_refused_before_training(case: str, config: RewardCo
     assert not Path(config.output).exists()
 
 
-def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config: RewardConfig, capsys) -> None:
+def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config: RewardModelConfig, capsys) -> None:
     from reward_models.train import train_pairwise
 
     train_pairwise(change(config, max_length=512, dry_run=True))
@@ -162,14 +166,14 @@ def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="fp16 is refused on CPUs alone")
-def test_fp16_on_a_cpu_is_refused(config: RewardConfig) -> None:
+def test_fp16_on_a_cpu_is_refused(config: RewardModelConfig) -> None:
     from reward_models.train import train_pairwise
 
     with pytest.raises(InputError, match=r"--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
         train_pairwise(change(config, precision="fp16"))
 
 
-def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: RewardConfig, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: RewardModelConfig, tmp_path: Path) -> None:
     from reward_models.train import train_pairwise
 
     (tmp_path / "empty" / "notes.txt").parent.mkdir()
@@ -178,7 +182,7 @@ def test_a_folder_that_is_no_model_is_refused_with_what_lies_in_it(config: Rewar
         train_pairwise(change(config, model=str(tmp_path / "empty")))
 
 
-def test_more_ranks_than_pairs_are_refused(config: RewardConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_pairs_are_refused(config: RewardModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     from lmgym.models.loading import load_tokenizer
     from reward_models.pairwise import PairTask
 
@@ -233,7 +237,7 @@ def test_a_fault_after_the_folder_was_opened_is_its_outcome(
 
 
 def test_a_model_folder_without_weights_fails_the_run(
-    config: RewardConfig, small_models: dict[str, Path], tmp_path: Path
+    config: RewardModelConfig, small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     from reward_models.train import train_pairwise
 

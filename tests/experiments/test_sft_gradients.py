@@ -11,7 +11,9 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.run import Run
+from lmgym.training.plan import TrainingPlan
 from sft import train
+from sft.check import Plan
 from sft.config import DataConfig, SftConfig
 from sft.tasks import CHAT
 
@@ -33,9 +35,10 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
     )
     tokenizer = load_tokenizer(config.policy.model)
     data = CHAT.prepare(config, tokenizer)
+    plan = Plan(TrainingPlan(config, config.policy, None, accumulation, tokenizer, data, []), [], {})
     capture = Capture()
     with Run.start(config.output, {}, 0, "none") as run:
-        trainer = train._make_trainer(config, CHAT, None, accumulation, tokenizer, data, [], {}, run)
+        trainer = train.make_trainer(plan, CHAT, run)
         trainer.add_callback(capture)
         trainer.train()
     [gradients] = capture.updates

@@ -12,7 +12,7 @@ from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
-from reward_models.config import DataConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import DataConfig as ChatData
 from sft.config import SamplesConfig, SftConfig
@@ -41,7 +41,7 @@ def scorer(tmp_path_factory, small_models: dict[str, Path], few_pairs: Path, hel
     data = DataConfig(str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256)
     model = ModelConfig(str(small_models["llama"]), precision="fp32")
     return folder, said(
-        lambda: train_pairwise(RewardConfig("pairs", model, data, OPTIMIZER, run_config(folder), EVERY_UPDATE))
+        lambda: train_pairwise(RewardModelConfig("pairs", model, data, OPTIMIZER, run_config(folder), EVERY_UPDATE))
     )
 
 

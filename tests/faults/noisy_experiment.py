@@ -13,9 +13,9 @@ import torch
 
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 
-CONFIG = RewardConfig(name="noisy")
+CONFIG = RewardModelConfig(name="noisy")
 PLANT = {
     name.removeprefix("LMGYM_TEST_"): value for name, value in os.environ.items() if name.startswith("LMGYM_TEST_")
 }

@@ -7,28 +7,29 @@ from pathlib import Path
 import pytest
 from demo_pairs import write_demo_pairs
 
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 
 
 @pytest.fixture(scope="module")
-def learning_config(small_models, tmp_path_factory) -> RewardConfig:
+def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
     """1,200 demo pairs to learn from in two epochs, 300 later ones to be judged on."""
     folder = tmp_path_factory.mktemp("learning")
     write_demo_pairs(folder / "all.jsonl", 1500, seed=0)
     rows = (folder / "all.jsonl").read_text().splitlines(keepends=True)
     (folder / "train.jsonl").write_text("".join(rows[:1200]))
     (folder / "test.jsonl").write_text("".join(rows[1200:]))
-    return RewardConfig(
+    return RewardModelConfig(
         name="learning",
-        scorer=ScorerConfig(model=str(small_models["llama"]), precision="fp32"),
+        scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
         data=DataConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
         optimizer=OptimizerConfig(learning_rate=5e-3, epochs=2, global_batch=16, micro_batch=8),
         run=RunConfig(output=str(folder / "out"), tracking="none"),
     )
 
 
-def held_out_accuracy(config: RewardConfig) -> float:
+def held_out_accuracy(config: RewardModelConfig) -> float:
     train_pairwise(config)
     return json.loads((Path(config.output) / "evaluation.json").read_text())["metrics"]["accuracy"]
 

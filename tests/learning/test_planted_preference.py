@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 
 TRAIN_PAIRS, TEST_PAIRS = 128, 64
@@ -57,9 +58,9 @@ def held_out_accuracy(model: Path, folder: Path, swap: bool) -> tuple[float, flo
     train = write_pairs(folder / "train.jsonl", TRAIN_THINGS, TRAIN_PAIRS, 0, swap)
     test = write_pairs(folder / "test.jsonl", TEST_THINGS, TEST_PAIRS, 1)
     train_pairwise(
-        RewardConfig(
+        RewardModelConfig(
             name="polite",
-            scorer=ScorerConfig(model=str(model), lora_rank=8, precision="bf16"),
+            scorer=ModelConfig(model=str(model), lora_rank=8, precision="bf16"),
             data=DataConfig(str(train), eval_dataset=str(test), max_length=128),
             optimizer=OptimizerConfig(learning_rate=5e-4, epochs=2, global_batch=16, micro_batch=16),
             run=RunConfig(output=str(folder / "out"), tracking="none", eval_updates=100, save_updates=-1),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
-import ppo.bounds
+import ppo.check
 import reward_models.check
 import sft.check
 from lmgym.config import ModelConfig, Range
@@ -20,7 +20,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.runs.flags import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SftConfig
 from sft.tasks import CHAT
@@ -30,10 +30,10 @@ ROOT = Path(__file__).parents[2]
 NO_MODEL = ModelConfig("./nowhere")
 STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
     "sft": (SftConfig("x", NO_MODEL), sft.check.check_settings, lambda config: train_sft(config, CHAT)),
-    "reward_models": (RewardConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
+    "reward_models": (RewardModelConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
     "ppo": (
         PPOConfig("x", NO_MODEL),
-        lambda config: ppo.bounds.refuse_impossible(config, 1),
+        lambda config: ppo.check.check_settings(config, 1),
         lambda config: train_ppo(config, pytest.fail),
     ),
 }

@@ -23,7 +23,7 @@ LAYERS = (
     "lmgym.cli",
 )
 """from the bottom to the top"""
-MOST_FILES = {"lmgym": 6, "ppo": 27}
+MOST_FILES = {"lmgym": 6}
 
 
 def module_of(path: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import HELD_OUT, Rejection, write_rejections
@@ -15,7 +16,7 @@ from lmgym.data.rows import fingerprint, split_by_prompt, without_prompts
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.data import tokenize_pairs
 
 
@@ -300,9 +301,9 @@ def test_truncated_pairs_are_counted_and_those_that_cannot_fit_are_recorded(toke
     assert all(len(e.replies.prefix + suffix) <= 32 for e in examples for suffix in e.replies.suffixes)
 
 
-def config(model: Path, dataset: Path, **data) -> RewardConfig:
-    return RewardConfig(
-        "x", ScorerConfig(str(model)), DataConfig(str(dataset), **{"max_length": 128} | data), OptimizerConfig(seed=1)
+def config(model: Path, dataset: Path, **data) -> RewardModelConfig:
+    return RewardModelConfig(
+        "x", ModelConfig(str(model)), DataConfig(str(dataset), **{"max_length": 128} | data), OptimizerConfig(seed=1)
     )
 
 

@@ -13,7 +13,7 @@ from ppo.config import PPOConfig, RolloutConfig
 from ppo.task_setups import app_conversations, text_with_function
 from reward_models.behaviour import BehaviourTask
 from reward_models.check import check_settings
-from reward_models.config import DataConfig, RewardConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
 from reward_models.objectives import CROSS_ENTROPY
@@ -30,7 +30,7 @@ def scorer(model: Path, tokenizer, task, **data) -> Prepare:
     settings = DataConfig(**{"max_length": 200, **data})
 
     def prepare(optimizer: OptimizerConfig) -> tuple[str, list]:
-        found = task.prepare(RewardConfig("x", ModelConfig(str(model)), settings, optimizer), tokenizer)
+        found = task.prepare(RewardModelConfig("x", ModelConfig(str(model)), settings, optimizer), tokenizer)
         return found.fingerprint, [example.origin for example in found.evaluation]
 
     return prepare
@@ -89,6 +89,6 @@ def test_another_split_seed_holds_out_other_rows(demo_file: Path, small_models) 
 
 
 def test_a_split_seed_out_of_bounds_is_refused() -> None:
-    config = RewardConfig("x", optimizer=OptimizerConfig(split_seed=-1))
+    config = RewardModelConfig("x", optimizer=OptimizerConfig(split_seed=-1))
     with pytest.raises(InputError, match=r"split_seed=-1; needed: 0 to"):
         check_settings(config)

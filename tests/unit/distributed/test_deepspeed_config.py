@@ -11,10 +11,10 @@ from transformers import GPT2Config
 from lmgym.config import ModelConfig, RunConfig
 from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.errors import InputError
-from lmgym.training import setup as training
+from lmgym.training import plan
 from ppo import setup
+from ppo.check import check_run_memory
 from ppo.config import PPOConfig
-from ppo.memory import check_run_memory
 from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]
@@ -136,9 +136,9 @@ def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_
     GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)
     (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
     config = SftConfig("test", run=RunConfig(deepspeed=str(tmp_path / "ds.json")))
-    monkeypatch.setattr(training, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
+    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
     with pytest.raises(InputError, match=said):
-        training.join_ranks(config, ModelConfig(model, precision=precision), 16)
+        plan.start_ranks(config, ModelConfig(model, precision=precision), 8)
 
 
 def test_a_config_that_agrees_is_used_like_auto() -> None:

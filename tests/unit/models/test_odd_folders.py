@@ -25,7 +25,7 @@ from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
 from reward_models.config import DataConfig as RewardDataConfig
-from reward_models.config import RewardConfig as ScorerRunConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import DataConfig, SamplesConfig, SftConfig
 from sft.tasks import CHAT
@@ -43,7 +43,7 @@ def stages(folder: Path, chats: Path, pairs: Path, scorer: Path, output: Path) -
     rollout = RolloutConfig(str(chats), eval_size=2, num_rollouts=4, max_new_tokens=2)
     return {
         "reward models": lambda: train_pairwise(
-            ScorerRunConfig("r", model, RewardDataConfig(str(pairs), max_length=128), steps, run)
+            RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=128), steps, run)
         ),
         "sft": lambda: train_sft(SftConfig("s", model, data, steps, few, run), CHAT),
         "ppo": lambda: train_ppo(
@@ -111,7 +111,7 @@ def test_a_context_of_a_few_tokens_is_refused_by_every_stage_in_one_line_that_sa
         said[name] = str(refused.value)
     for name in ("reward models", "sft"):
         assert said[name] == (
-            f"{folder} reads {tokens} tokens, its context, which hold no conversation; needed: a model that reads at "
+            f"{folder} reads {tokens} tokens, its context, too few for a conversation; needed: a model that reads at "
             "least 8"
         )
     room = f"leaves no room for a prompt in a context of {tokens}" if tokens == 1 else "does not fit into 2 tokens"

@@ -23,7 +23,7 @@ from lmgym.models.quantized import bits_of, loading_arguments, refuse_unfit_quan
 from lmgym.models.saving import merged
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SftConfig
 from sft.tasks import CHAT
@@ -32,7 +32,7 @@ from sft.train import train as train_sft
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 ZERO2, ZERO3 = ({"zero_optimization": {"stage": stage}} for stage in (2, 3))
 STAGES: dict[str, Callable[[ModelConfig, RunConfig], object]] = {
-    "reward models": lambda model, run: train_pairwise(RewardConfig("r", model, run=run)),
+    "reward models": lambda model, run: train_pairwise(RewardModelConfig("r", model, run=run)),
     "sft": lambda model, run: train_sft(SftConfig("s", model, run=run), CHAT),
     "ppo": lambda model, run: train_ppo(PPOConfig("p", model, run=run), pytest.fail),
 }

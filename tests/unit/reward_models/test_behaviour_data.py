@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.data.columns import read_columns
 from lmgym.data.records import Record
 from lmgym.data.rejections import NOT_JSON, Rejection, RowError
@@ -18,7 +19,7 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Replies, Turn
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardModelConfig
 from reward_models.kwise import KwiseTask, validate_groups
 from reward_models.logs import TokenRows
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, FLAG, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
@@ -42,7 +43,7 @@ def prepare(small_models, tokenizer):
 
     def go(task, path: Path, **data) -> TaskData:
         settings = DataConfig(str(path), **{"max_length": 128, "eval_size": 0.25} | data)
-        config = RewardConfig("x", ScorerConfig(str(small_models["gpt2"])), settings, OptimizerConfig(seed=3))
+        config = RewardModelConfig("x", ModelConfig(str(small_models["gpt2"])), settings, OptimizerConfig(seed=3))
         return task.prepare(config, tokenizer)
 
     return go

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from lmgym.config import RunConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.runs.flags import override
 from lmgym.runs.locks import FolderLock, is_free, refuse_if_held
-from reward_models.config import RewardConfig, RunConfig
+from reward_models.config import RewardModelConfig
 
 HOLD = "import sys, time; from lmgym.runs.locks import FolderLock; lock = FolderLock(sys.argv[1]); "
 WAIT = "print('held', flush=True); time.sleep(60)"
@@ -162,7 +163,7 @@ def test_a_dry_run_of_a_folder_in_use_is_allowed(tmp_path: Path) -> None:
 
 def test_the_config_of_reward_models_has_a_folder_to_be_refused_by(tmp_path: Path) -> None:
     with holder(tmp_path), pytest.raises(SystemExit) as caught:
-        override(RewardConfig("bce"), ["--output", str(tmp_path)])
+        override(RewardModelConfig("bce"), ["--output", str(tmp_path)])
     assert caught.value.code == 73
 
 

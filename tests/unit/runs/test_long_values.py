@@ -14,7 +14,7 @@ from lmgym.runs.launch import launch
 from ppo.config import PPOConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
-from reward_models.config import RewardConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SftConfig
 from sft.tasks import CHAT
@@ -47,7 +47,7 @@ def ends(
     model = ModelConfig(str(small_models["llama"]))
     stages: dict[str, tuple[Any, Callable[[Any], None]]] = {
         "sft": (SftConfig("x", model), lambda config: train_sft(config, CHAT)),
-        "reward_models": (RewardConfig("x", model), train_pairwise),
+        "reward_models": (RewardModelConfig("x", model), train_pairwise),
         "ppo": (PPOConfig("x", model), lambda config: train_ppo(config, chat_with_scorers)),
     }
 

@@ -16,10 +16,10 @@ from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
-from sft import train
+from sft.check import read_prompts
 from sft.config import DataConfig, SamplesConfig, SftConfig
 from sft.objectives import NextToken, SoftTargets
-from sft.probes import HeldOutProbe, Prompt, SampleProbe, sampling_of
+from sft.probes import HeldOutProbe, SampleProbe, SamplePrompt, sampling_of
 from sft.tasks import CHAT, SftTask
 from sft.tokenization import Example, tokenize_chats
 
@@ -84,8 +84,8 @@ def test_with_soft_targets_the_loss_is_theirs_and_perplexity_that_of_the_teacher
     assert found["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
-def prompts(*texts: str) -> list[Prompt]:
-    return [Prompt(Conversation((Turn("user", text),), "Mira."), f"f:{i}") for i, text in enumerate(texts, 1)]
+def prompts(*texts: str) -> list[SamplePrompt]:
+    return [SamplePrompt(Conversation((Turn("user", text),), "Mira."), f"f:{i}") for i, text in enumerate(texts, 1)]
 
 
 def test_fixed_prompts_are_answered_alike_each_time_with_length_and_every_scorers_score(
@@ -131,26 +131,26 @@ def test_prompts_are_answered_as_the_model_is_sampled_but_for_what_flags_say(fla
     assert sampling_of(SamplesConfig(), GenerationConfig(), 0) == (Sampling(64), "defaults")
 
 
-def read(config: SftConfig, task: SftTask = CHAT) -> list[Prompt]:
+def read(config: SftConfig, task: SftTask = CHAT) -> tuple[list[SamplePrompt], list[str]]:
     tokenizer = load_tokenizer(config.policy.model)
-    return train._read_prompts(config, task, task.prepare(config, tokenizer), tokenizer)
+    return read_prompts(config, task, task.prepare(config, tokenizer), tokenizer)
 
 
 def test_prompts_are_those_of_held_out_rows_or_of_a_file(
     chats_file: Path, small_models: dict[str, Path], tmp_path: Path
 ) -> None:
-    default = read(config_of(small_models["llama"], chats_file, sample_prompts=2))
+    default, _ = read(config_of(small_models["llama"], chats_file, sample_prompts=2))
     assert len(default) == 2
     assert all(prompt.conversation.turns[-1].speaker == "user" for prompt in default)
-    assert read(config_of(small_models["llama"], chats_file, sample_prompts=0)) == []
+    assert read(config_of(small_models["llama"], chats_file, sample_prompts=0)) == ([], [])
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": "User: tea?\nBot:", "completion": "yes"}) + "\n")
-    [own] = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
-    assert own == Prompt(Conversation((Turn("user", "tea?"),)), f"{file}:1")
+    [own], _ = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
+    assert own == SamplePrompt(Conversation((Turn("user", "tea?"),)), f"{file}:1")
 
 
 def test_a_prompt_that_fills_the_context_is_refused_and_a_faulty_one_is_counted(
-    chats_file: Path, small_models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+    chats_file: Path, small_models: dict[str, Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": "tea? " * 200, "completion": "yes"}) + "\n")
@@ -161,8 +161,7 @@ def test_a_prompt_that_fills_the_context_is_refused_and_a_faulty_one_is_counted(
         read(config_of(small_models["llama"], chats_file, prompts=str(file)))
     with file.open("a") as lines:
         lines.write("[" * 100_000 + "\n" + json.dumps({"prompt": "tea?", "completion": "yes"}) + "\n")
-    capsys.readouterr()
-    [prompt] = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
+    [prompt], notes = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
     assert prompt.origin == f"{file}:3"
     said = "--prompts: 2 of 3 rows rejected: 1 without a reply (field completion), 1 nested too deeply\nwarning: 66.7%"
-    assert capsys.readouterr().out.startswith(said)
+    assert "\n".join(notes).startswith(said)

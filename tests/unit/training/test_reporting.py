@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 from launching import words
 
+from lmgym.training.model_card import figures_table
 from lmgym.training.probes import Report
-from lmgym.training.reporting import figures_table, overfitting, show_table
+from lmgym.training.reporting import overfitting, show_table
 
 
 @dataclass

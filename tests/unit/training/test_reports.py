@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from attacks import ATTACKS, drives
 
-import ppo.report
+import ppo.evaluation
 import reward_models.report
 import sft.report
 from lmgym.training.reporting import show_notes
@@ -52,7 +52,7 @@ def test_rows_of_reward_models_are_shown_harmlessly(name: str, suffixes: int, ca
 @pytest.mark.parametrize("name", ATTACKS)
 def test_samples_of_ppo_are_shown_harmlessly(name: str, capsys) -> None:
     row = {"prompt": ATTACKS[name], "reply": f"[/b]{ATTACKS[name]}", "tokens": 3, "reward": None, "scores": {}}
-    ppo.report.show_samples([row], 4, "greedy")
+    ppo.evaluation.show_replies([row], 4, "greedy")
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert drives(shown) == []

@@ -1,0 +1,120 @@
+"""Checks that stages share before weights are loaded, and the plan of a stage that runs Hugging Face's Trainer."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from lmgym.config import ModelConfig, RowSettings, StageConfig, TrainerConfig
+from lmgym.console import say
+from lmgym.data.task_data import TaskData
+from lmgym.distributed.deepspeed_config import match_run, read_config, zero_stage
+from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.ranks import rank, start_distributed, world_size
+from lmgym.errors import FEWEST_TOKENS, InputError
+from lmgym.models.loading import context_length, load_config
+from lmgym.models.memory import check_memory, device_memory_gb, estimate
+from lmgym.models.quantized import refuse_unfit_quantization
+from lmgym.training.reporting import show_notes, show_rejections
+
+
+class TrainerStageConfig(StageConfig, Protocol):
+    """The config of a stage that runs Hugging Face's Trainer."""
+
+    @property
+    def data(self) -> RowSettings: ...
+    @property
+    def trainer(self) -> TrainerConfig: ...
+
+
+C_co = TypeVar("C_co", bound=TrainerStageConfig, covariant=True)
+
+
+@dataclass(frozen=True)
+class TrainingPlan(Generic[C_co]):
+    """All that is resolved before weights are loaded."""
+
+    config: C_co
+    model: ModelConfig
+    deepspeed: dict | None
+    accumulation: int
+    """micro-batches of a rank in an update"""
+    tokenizer: Any
+    data: TaskData
+    notes: list[str]
+
+    def show(self) -> None:
+        """Prints the data, the rejected rows, how the run is spread over ranks, and notes; on rank 0."""
+        if rank() != 0:
+            return
+        data, o, unused = self.data, self.config.optimizer, self.data.counts.get("unused_rows")
+        in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
+        say(
+            f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "
+            f"{data.truncated:,} truncated to {self.config.data.max_length} tokens{in_last_turn}"
+            f"{f', {unused:,} beyond the limits' if unused else ''}"
+        )
+        show_rejections(data.tally)
+        say(
+            f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {self.model.precision}; "
+            f"{o.global_batch} {data.noun} an update = {world_size()} x {self.accumulation} micro-batches of "
+            f"{o.micro_batch}; results in {self.config.output}"
+        )
+        show_notes(self.notes)
+
+
+def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> dict | None:
+    """Return DeepSpeed's config, if any, once all ranks have started.
+
+    Before that, raises InputError for a config that does not agree with the settings, for fp16 without a GPU, and for
+    quantization that the engine cannot train. Call it before TrainingArguments and the model: ZeRO-3 shards at load.
+    """
+    deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    refuse_fp16_without_gpu(model)
+    refuse_unfit_quantization(model, deepspeed)
+    if deepspeed is not None:
+        o = config.optimizer
+        match_run(deepspeed, o.micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
+    start_distributed(use_deepspeed=deepspeed is not None)
+    return deepspeed
+
+
+def refuse_fp16_without_gpu(model: ModelConfig) -> None:
+    """Raises InputError for a precision that a CPU does not have."""
+    if model.precision == "fp16" and not torch.cuda.is_available():
+        raise InputError("--precision fp16 needs a GPU and none was found; use bf16 or fp32")
+
+
+def fit_to_context(max_length: int, model: ModelConfig) -> tuple[int, list[str]]:
+    """Return the smaller of `--max_length` and the model's context, with a note if that is less.
+
+    Raises InputError for a context that is too short for any conversation.
+    """
+    limit = context_length(load_config(model.model, model.trust_remote_code))
+    if limit < FEWEST_TOKENS:
+        raise InputError(
+            f"{model.model} reads {limit} tokens, its context, too few for a conversation; needed: a model that "
+            f"reads at least {FEWEST_TOKENS}"
+        )
+    if max_length <= limit:
+        return max_length, []
+    found = f"--max_length {max_length} exceeds what {model.model} reads"
+    return limit, [f"{found}: rows are truncated to its {limit} tokens"]
+
+
+def check_training_memory(
+    config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
+) -> None:
+    """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory."""
+    micro_batch = config.optimizer.micro_batch
+    demand = estimate(
+        load_config(model.model, model.trust_remote_code),
+        micro_batch * row_tokens,
+        model.precision,
+        deepspeed,
+        world_size(),
+        model.gradient_checkpointing,
+        model,
+        causal,
+    )
+    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)

@@ -1,0 +1,83 @@
+"""Checks come first and stay small: the share of refusals in ppo/, and the files a config passes through.
+
+Refusals are the lines of `raise` statements with their conditions, and of functions named check_* or refuse_*.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_imports import GRAPH, MODULES
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = {
+    *("StageConfig", "ModelConfig", "OptimizerConfig", "RunConfig"),
+    *("PPOConfig", "RolloutConfig", "RewardConfig", "MethodConfig"),
+}
+
+
+def refusal_lines(tree: ast.AST) -> set[int]:
+    """Line numbers of refusals."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith(("check_", "refuse_"))
+        ) or isinstance(node, ast.Raise):
+            found |= _lines(node)
+        elif isinstance(node, ast.If | ast.ExceptHandler) and any(isinstance(one, ast.Raise) for one in node.body):
+            condition = node.test if isinstance(node, ast.If) else node.type
+            found |= {node.lineno} | (_lines(condition) if condition else set())
+    return found
+
+
+def _lines(node: ast.AST) -> set[int]:
+    return set(range(node.lineno, node.end_lineno + 1))  # type: ignore[attr-defined]
+
+
+def share_of_refusals(files: Iterator[Path]) -> float:
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    return sum(len(refusal_lines(ast.parse(text))) for text in texts) / sum(len(text.splitlines()) for text in texts)
+
+
+def takes_config(text: str) -> bool:
+    """True if a function has a parameter that is annotated as a config or one of its groups."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            for parameter in (*node.args.args, *node.args.kwonlyargs):
+                names = {one.id for one in ast.walk(parameter) if isinstance(one, ast.Name)}
+                if names & CONFIGS:
+                    return True
+    return False
+
+
+def reached_from(start: str) -> set[str]:
+    """Modules that are imported from one, directly or not."""
+    found, left = {start}, [start]
+    while left:
+        for name in GRAPH[left.pop()] - found:
+            found.add(name)
+            left.append(name)
+    return found
+
+
+def test_refusals_are_a_small_part_of_ppo() -> None:
+    assert share_of_refusals((ROOT / "ppo").rglob("*.py")) < 0.08
+
+
+def test_a_config_passes_through_few_files_before_step_1() -> None:
+    files = [name for name in sorted(reached_from("ppo.check")) if takes_config(MODULES[name].read_text())]
+    assert len(files) < 20, files
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("def check_x(a):\n    b = a\n    return b\n", {1, 2, 3}),
+        ("if a and (\n    b\n):\n    c = 1\n    raise E(\n        1\n    )\n", {1, 2, 5, 6, 7}),
+        ("try:\n    f()\nexcept E:\n    raise F\n", {3, 4}),
+        ("def checks(a):\n    return a\n", set()),
+    ],
+)
+def test_refusals_are_raises_with_their_conditions_and_checks(text: str, lines: set[int]) -> None:
+    assert refusal_lines(ast.parse(text)) == lines
