@@ -18,6 +18,7 @@ from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.models.config_fields import layer_count, vocabulary_size, width
+from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.freezing import freeze_below
@@ -38,7 +39,7 @@ from lmgym.random_state import seed_all
 from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
 from lmgym.training.plan import start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
-from ppo.actor_critic import count_layers, is_on_trunk, refuse_unfit_critic
+from ppo.actor_critic import count_layers
 from ppo.algorithms.advantages import MOST_CHANGE
 from ppo.config import PPOConfig
 from ppo.task_setups import Prepare, TaskSetup, check_unused_settings

@@ -143,7 +143,7 @@ class Learner:
                 None if logprobs is None else logprobs[None], None if values is None else values[None], recorded
             )
             metrics |= terms.metrics
-            # under ZeRO the loss must reach every weight that is trained, hence a factor and not a branch
+            # under ZeRO the loss must reach every weight that is trained: a factor, not a branch
             loss = torch.zeros((), device=self.device)
             if terms.policy is not None:
                 loss = loss + (0.0 if critic_only else 1.0) * terms.policy

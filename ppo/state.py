@@ -16,6 +16,7 @@ from typing import Any, final
 
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
+from lmgym.models.critics import save_critic
 from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import below
 from lmgym.random_state import random_state, restore_random_state, seed_all
@@ -24,7 +25,7 @@ from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
 from lmgym.scoring.moments import RunningMoments
 from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
-from ppo.actor_critic import ActorCritic, save_critic
+from ppo.actor_critic import ActorCritic
 from ppo.algorithms.advantages import AdaptiveKL
 from ppo.config import MethodConfig, PPOConfig
 
@@ -70,7 +71,7 @@ class Alarm:
 @final
 @dataclass
 class LoopState:
-    """State of the loop besides the weights."""
+    """State of the loop, without the weights."""
 
     kl: AdaptiveKL
     moments: RunningMoments = field(default_factory=RunningMoments)
@@ -104,15 +105,15 @@ class LoopState:
             "rounding": self.rounding,
         }
 
-    def restore(self, said: dict[str, Any]) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:
         """Restores the state."""
-        self.kl.load_state_dict(said["kl"])
-        self.moments.load_state_dict(said["moments"])
-        self.alarm.load_state_dict(said["alarm"])
-        moments = said["scorer_moments"]
+        self.kl.load_state_dict(saved["kl"])
+        self.moments.load_state_dict(saved["moments"])
+        self.alarm.load_state_dict(saved["alarm"])
+        moments = saved["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
-        self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
-        self.before, self.rounding = said["before"], said["rounding"]
+        self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
+        self.before, self.rounding = saved["before"], saved["rounding"]
 
 
 def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
@@ -162,6 +163,6 @@ whose replies, and so the KL, are from before its updates.
 
 
 def _last_metrics(run: Run) -> dict[str, float]:
-    """Of a run that was stopped after its last iteration, and is started again only to save."""
+    """Metrics of a run that was stopped after its last iteration, and is started again only to save."""
     line = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     return {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}

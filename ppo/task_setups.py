@@ -1,6 +1,5 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,9 +16,9 @@ from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
-from lmgym.errors import MOST_SCORE, InputError, one_line, shown
+from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator
-from lmgym.scoring.named_scorers import load_scorers, read_names, read_world
+from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
 from lmgym.scoring.scorers import Scorer
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
@@ -213,21 +212,3 @@ def check_unused_settings(settings: RewardConfig, setup: TaskSetup) -> None:
         "TaskSetup(uses_settings=...) does not name them"
     )
     refuse_unused(settings, names, why)
-
-
-def read_weights(weights: str | None, scorers: str) -> dict[str, float]:
-    """A weight per scorer. Raises InputError for anything but `name=NUMBER`."""
-    names = [part.partition("=")[0].strip() for part in scorers.split(",") if part.strip()]
-    given: dict[str, float] = {}
-    for part in filter(str.strip, (weights or "").split(",")):
-        name, _, number = part.partition("=")
-        try:
-            given[name.strip()] = weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if not abs(weight) <= MOST_SCORE:
-            needed = f"name=NUMBER, comma-separated, each at most {MOST_SCORE:,.0f} in size"
-            raise InputError(f"--weights {shown(weights)}: found {shown(number)}; needed: {needed}")
-    if unknown := given.keys() - set(names):
-        raise InputError(f"--weights names {one_line(', '.join(sorted(unknown)))}; the scorers are {', '.join(names)}")
-    return {name: given.get(name, 1.0) for name in names}

@@ -15,11 +15,10 @@ from lmgym.distributed.ranks import sum_over_ranks
 from lmgym.distributed.weights import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.models.copies import copied, with_rounded_linear_layers
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.fp32 import logprobs_in_fp32
-from lmgym.models.memory import GIB
-from lmgym.models.parameters import gathered
+from lmgym.models.memory import _refuse_no_room
+from lmgym.models.parameters import copied, gathered, with_rounded_linear_layers
 from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import below_adapters
 from ppo.actor_critic import ActorCritic
@@ -96,19 +95,6 @@ class SamplingPolicy:
                 f"the sampler's weights are not the trainer's: sampled after update {self.version} of this process, "
                 f"trained after {version}{found and '; '}{found}: the replies are of another policy; a defect of ours"
             )
-
-
-def _refuse_no_room(model, dtype: torch.dtype) -> None:
-    """Raises InputError if the GPU's memory cannot hold a second, whole copy."""
-    if not torch.cuda.is_available():
-        return
-    needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize
-    free, _ = torch.cuda.mem_get_info()
-    if needed > free:
-        raise InputError(
-            f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
-            "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
-        )
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from transformers.utils import logging
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.models.critics import ValueHead
 from lmgym.models.loading import load_classifier, load_tokenizer
-from ppo.actor_critic import ValueHead, build
+from ppo.actor_critic import build
 from ppo.algorithms.ppo import ppo_advantages
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.rollouts import Rollouts

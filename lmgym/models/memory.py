@@ -149,3 +149,16 @@ def cached_numbers(model_config) -> int:
         return 0
     each = getattr(model_config, "head_dim", None) or width(model_config) // heads
     return 2 * layer_count(model_config) * each * (getattr(model_config, "num_key_value_heads", None) or heads)
+
+
+def _refuse_no_room(model, dtype: torch.dtype) -> None:
+    """Raises InputError if the GPU's memory cannot hold a second, whole copy."""
+    if not torch.cuda.is_available():
+        return
+    needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    free, _ = torch.cuda.mem_get_info()
+    if needed > free:
+        raise InputError(
+            f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
+            "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
+        )

@@ -3,10 +3,15 @@
 `world:SEED` in the place of a path is the hidden utility of that simulated world, for users of average taste.
 """
 
+import math
 import re
 from typing import TYPE_CHECKING, Literal
 
-from lmgym.errors import MOST_SEED, InputError, one_line, shown
+from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.ranks import raise_on_all_ranks
+from lmgym.errors import MOST_SCORE, MOST_SEED, InputError, one_line, shown
+from lmgym.scoring.scorers import Scorer
+from lmgym.world.world import World
 
 if TYPE_CHECKING:
     import torch
@@ -79,8 +84,25 @@ def hidden_utility(world: "World") -> "Scorer":
 
 def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[str, "Scorer"]:
     """The scorers on rank 0, none elsewhere; whole also where ZeRO-3 shards what is loaded. Collective."""
-    from lmgym.distributed.deepspeed_engine import without_sharded_load
-    from lmgym.distributed.ranks import raise_on_all_ranks, rank
+    from lmgym.distributed.ranks import rank
 
     with without_sharded_load():
         return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
+
+
+def read_weights(weights: str | None, scorers: str) -> dict[str, float]:
+    """A weight per scorer. Raises InputError for anything but `name=NUMBER`."""
+    names = [part.partition("=")[0].strip() for part in scorers.split(",") if part.strip()]
+    given: dict[str, float] = {}
+    for part in filter(str.strip, (weights or "").split(",")):
+        name, _, number = part.partition("=")
+        try:
+            given[name.strip()] = weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not abs(weight) <= MOST_SCORE:
+            needed = f"name=NUMBER, comma-separated, each at most {MOST_SCORE:,.0f} in size"
+            raise InputError(f"--weights {shown(weights)}: found {shown(number)}; needed: {needed}")
+    if unknown := given.keys() - set(names):
+        raise InputError(f"--weights names {one_line(', '.join(sorted(unknown)))}; the scorers are {', '.join(names)}")
+    return {name: given.get(name, 1.0) for name in names}

@@ -1,6 +1,6 @@
-"""Losses of PPO as (sum, count), the caller divides by the count over ranks and accumulation; and its KL estimates.
+"""Losses of PPO as (sum, count), which the caller divides by the count over ranks and accumulation; KL estimates.
 
-All tensors are [batch, time], padded, with a mask of the tokens that the policy sampled itself. Computed in fp32.
+All tensors are [batch, time], padded, with a mask of the sampled tokens. Computed in fp32.
 """
 
 from typing import Literal
@@ -9,7 +9,7 @@ import torch
 
 from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
 
-MOST_LOG_RATIO = 20.0  # e^20 is 5e8: more would only overflow
+MOST_LOG_RATIO = 20.0  # e^20 is 5e8
 MOST_EXPONENT = 80.0  # e^88 is the largest that fp32 holds
 
 SumAndCount = tuple[torch.Tensor, torch.Tensor]
@@ -38,7 +38,7 @@ def clip_fraction(
     mask: torch.Tensor,
     clip: float = 0.2,
 ) -> SumAndCount:
-    """The number of tokens whose loss is the clipped one, so that they have no gradient; and of all tokens."""
+    """Number of tokens whose loss is clipped, so that they have no gradient; number of all tokens."""
     check_shapes(logprobs, old_logprobs, advantages, mask)
     free, clipped = _surrogates(logprobs, old_logprobs, advantages, mask, clip)
     return (clipped > free).sum(), mask.bool().sum()
@@ -63,10 +63,10 @@ def kl_estimate(
     mask: torch.Tensor,
     kind: Literal["k1", "k2", "k3"] = "k1",
 ) -> torch.Tensor:
-    """KL(policy || reference) in nats a token, from tokens that the policy sampled: the mean over the mask.
+    """KL(policy || reference) in nats per token, estimated from the policy's samples: the mean over the mask.
 
     With x = log p - log p_ref: k1 is x, k2 is x^2 / 2, k3 is exp(-x) - 1 + x, never negative (Schulman 2020), where
-    -x counts for at most 80 in the exponential. Raises ValueError for shapes that differ, an empty mask, another kind.
+    -x is at most 80 in the exponential. Raises ValueError for shapes that differ, an empty mask, another kind.
     """
     check_shapes(logprobs, reference_logprobs, mask)
     check_some(mask)

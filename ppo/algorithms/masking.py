@@ -1,12 +1,12 @@
-"""What every formula of PPO does first: compare shapes, and put 0 where no token of the policy's own stands.
+"""Masks: every formula compares shapes first, and replaces the numbers of tokens that were not sampled by 0.
 
-A masked place may hold anything, NaN and infinity too: inputs are replaced there before any arithmetic, so that neither
-a result nor a gradient can come from it (0 times NaN would be NaN).
+Masked places may hold anything, NaN and infinity too: they are replaced before any arithmetic, so that they affect
+neither results nor gradients (0 times NaN would be NaN).
 """
 
 import torch
 
-LEAST_LOGPROB = -1e9  # of a token that is as good as impossible: the difference of two such is 0, not NaN
+LEAST_LOGPROB = -1e9  # of an impossible token: the difference of two is 0, not NaN
 
 
 def check_shapes(*tensors: torch.Tensor) -> None:
@@ -17,9 +17,9 @@ def check_shapes(*tensors: torch.Tensor) -> None:
 
 
 def check_some(mask: torch.Tensor) -> None:
-    """Raises ValueError for a mask in which nothing counts."""
+    """Raises ValueError for an empty mask."""
     if not mask.any():
-        raise ValueError(f"a mask of shape {list(mask.shape)} in which no token counts; needed: at least one")
+        raise ValueError(f"a mask of shape {list(mask.shape)} without a token; needed: at least one")
 
 
 def masked(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -25,12 +25,13 @@ from launching import ROOT, flags, launch, read_lines, read_metrics, run
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from lmgym.models.critics import VALUE_HEAD
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
-from ppo.actor_critic import VALUE_HEAD, ActorCritic
+from ppo.actor_critic import ActorCritic
 from reward_models.pairwise import PairTask
 from sft.tasks import CHAT
 

@@ -18,9 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
+from lmgym.models.critics import ValueHead, save_critic
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
-from ppo.actor_critic import ValueHead, build, save_critic
+from ppo.actor_critic import build
 from ppo.config import MethodConfig, PPOConfig, RewardConfig
 from ppo.task_setups import TaskSetup, chat_with_scorers, text_with_function
 

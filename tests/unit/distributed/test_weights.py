@@ -13,13 +13,13 @@ from lmgym.distributed import weights as finite_weights
 from lmgym.distributed.weights import non_finite_weight, own_weights, refuse_non_finite_weights
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.local_generation import load_causal
+from lmgym.models.critics import VALUE_HEAD, ValueHead, load_critic, load_value_head
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import HFScorer
-from ppo.actor_critic import VALUE_HEAD, ValueHead, load_critic, load_value_head
 
 
 def small_module() -> torch.nn.Module:

@@ -16,6 +16,7 @@ from lmgym.generation.protocol import Completion
 from lmgym.models.freezing import frozen_modules
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
+from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
@@ -28,7 +29,7 @@ from ppo.rollouts import Rollouts, gather
 from ppo.safeguards import check_finite, check_first_rollouts, check_ratio, check_sampler, collapse, rounding_notes
 from ppo.setup import make_engine
 from ppo.state import Alarm, LoopState
-from ppo.task_setups import TaskSetup, read_weights
+from ppo.task_setups import TaskSetup
 from ppo.train import train
 from ppo.weight_sync import Rounding, SamplingPolicy
 

@@ -21,7 +21,7 @@ from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.named_scorers import load_scorer, read_world
+from lmgym.scoring.named_scorers import load_scorer, read_weights, read_world
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from lmgym.world.app import deploy
@@ -41,7 +41,6 @@ from ppo.task_setups import (
     check_unused_settings,
     load_scorer_reward,
     random_walks,
-    read_weights,
     text_with_function,
 )
 
