@@ -281,7 +281,7 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     assert outcome(folder) == ("rewards_failed", 69)
     failed = 8 if engine == "zero2" or fault == "half" else 16
     said = words(done.stderr)
-    assert f"{failed} of 16 rewards could not be had, more than max_failed_rewards=0.1 allows" in said
+    assert f"{failed} of 16 rewards failed, more than max_failed_rewards=0.1 allows" in said
     assert error in said
     assert steps(folder) == [4]
 
@@ -321,5 +321,5 @@ def test_a_collapsed_policy_ends_the_run_and_names_its_last_good_checkpoint(
     good = [f"step-{step:08d}" for step in steps(folder)]
     [aside] = (folder / "checkpoints").glob("collapsed-step-*")
     assert not good or aside.name > f"collapsed-{good[-1]}", "of the policy whose replies these were"
-    assert (good[-1] if good else "no checkpoint of before") in said, "the last good one is named"
+    assert (good[-1] if good else "there is no earlier checkpoint") in said, "the last good one is named"
     assert not (folder / "model").exists()
