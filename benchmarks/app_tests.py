@@ -21,27 +21,27 @@ from lmgym.chat.embedded_world import bot_reply
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
 from lmgym.world.app import deploy
-from lmgym.world.days import GaussianReplies, live
+from lmgym.world.days import GaussianReplies, simulate_users
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 WORLD = World(0)
 DAYS, CHANGE, PILOT, CALIBRATION = 31, 0.05, 2000, 60_000
-# a figure is settled once its last day is over: no need to live on
+# a figure is settled once its last day is over: no need to simulate on
 HORIZON = {"conversation length": DAYS, "retry rate": DAYS} | {f"retention day {d}": d + 1 for d in RETENTION_DAYS}
 
 
 def with_bots(users: np.ndarray, seed: int, noise: int) -> dict[str, Ratio]:
     """Figures of the world's bots, in words."""
     bots = ScriptedGenerator(lambda conversation, rng: bot_reply(WORLD, conversation, rng))
-    return figures(deploy(bots, users, DAYS, seed, WORLD, Sampling(seed=noise)).lives)
+    return figures(deploy(bots, users, DAYS, seed, WORLD, Sampling(seed=noise)).activity)
 
 
 def without_words(users: np.ndarray, seed: int, noise: int, worth: float = 0.0, days: int = DAYS) -> dict[str, Ratio]:
     """Figures of replies whose worth is normal."""
     population = draw_population(WORLD, users, seed)
-    return figures(live(population, days, GaussianReplies(population, worth, 1.0, noise), WORLD.noise))
+    return figures(simulate_users(population, days, GaussianReplies(population, worth, 1.0, noise), WORLD.noise))
 
 
 def false_alarms(experiments: int, users: int) -> dict:

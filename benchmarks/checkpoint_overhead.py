@@ -19,7 +19,7 @@ import torch
 from machine import describe_machine
 from safetensors.torch import save_file
 
-from lmgym.runs import checkpoints
+from lmgym.runs import checkpoint_files
 from lmgym.runs.checkpoints import Checkpoints
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +45,7 @@ def measure(parameters: int, repetitions: int, folder: Path) -> dict[str, list[f
     """Seconds of each way, repetition after repetition; the parts of ours by what they do."""
     weights, optimizer = make_state(parameters)
     seconds: dict[str, list[float]] = {name: [] for name in ("plain", "ours", "syncing", "hashing", "verifying")}
-    parts = {"syncing": "_sync", "hashing": "_sha256"}
+    parts = {"syncing": "sync", "hashing": "file_hash"}
 
     def write(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def measure(parameters: int, repetitions: int, folder: Path) -> dict[str, list[f
         shutil.rmtree(folder / "plain", ignore_errors=True)
         seconds["plain"].append(timed(lambda: write(folder / "plain")))
         spent = dict.fromkeys(parts, 0.0)
-        originals = {name: getattr(checkpoints, function) for name, function in parts.items()}
+        originals = {name: getattr(checkpoint_files, function) for name, function in parts.items()}
         for name, function in parts.items():
-            setattr(checkpoints, function, _added(originals[name], spent, name))
+            setattr(checkpoint_files, function, _added(originals[name], spent, name))
         seconds["ours"].append(timed(lambda step=repetition: store.save(step, write, {})))
         for name, function in parts.items():
-            setattr(checkpoints, function, originals[name])
+            setattr(checkpoint_files, function, originals[name])
             seconds[name].append(spent[name])
         seconds["verifying"].append(timed(store.newest))
     return seconds

@@ -35,7 +35,7 @@ TALKATIVE = 0.3
 def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator) -> str:
     """Two sentences: one that all agree on how good it is, and one that is a matter of taste."""
     draw, grammar = random.Random(int(rng.integers(1 << 60))), world.grammar
-    topic = grammar.topic_of[grammar.named(conversation)[0]]
+    topic = grammar.topic_of[grammar.named_things(conversation)[0]]
     if draw.random() < WANDERS_OFF:
         topic = pick(draw, [name for name in world.topics if name != topic])
     manner = draw.choices(("statement", "dull", "rude"), MANNERS)[0]

@@ -1,10 +1,10 @@
-"""The one way of text to a terminal: whatever could drive it is shown rather than sent, and a message is one line.
+"""All text for the terminal: control characters are displayed instead of executed, and a message is one line.
 
-Text of data, models, files, flags and other libraries' exceptions holds escape sequences, bidirectional marks and
-halves of characters. `say` prints a line, `CONSOLE` (or another `CleanConsole`) tables and whole texts; nothing else in
-the library prints (tests/unit/test_house.py). Markup is off: brackets and `:smile:` in data are what they are.
+Text of data, models, files, flags and other libraries' exceptions may hold escape sequences, bidirectional marks and
+lone surrogates. `say` prints a line, `CONSOLE` (or another `CleanConsole`) tables and whole texts; nothing else in the
+library prints (tests/unit/test_house.py). Markup is off: brackets and `:smile:` in data are printed as they are.
 
-Each character is judged by itself, so a sequence that is split over chunks is cleaned as it is in one piece.
+Each character is handled alone, so an escape sequence that is split over chunks is cleaned too.
 """
 
 import io
@@ -21,27 +21,27 @@ from rich.segment import Segment
 from rich.text import Text
 
 LONGEST_LINE = 2000
-JOINERS = "\u200c\u200d"  # scripts and emoji need them; they move nothing
+JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they are harmless
 PICTURES = {0x7F: "\u2421"} | {code: chr(0x2400 + code) for code in range(0x20)}
-# Cc: C0 and C1, escape and OSC begin with one; Cf: bidi marks, tags, what is not seen; Cs: halves of characters;
-# Zl, Zp: lines where the screen expects none; Cn, Co: what a terminal may take for anything
-DRIVING = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Cn", "Co"))
+# Cc: C0 and C1, with which escape sequences and OSC begin; Cf: bidi marks, tags, invisible characters; Cs: lone
+# surrogates; Zl, Zp: unexpected line breaks; Cn, Co: undefined for the terminal
+UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Cn", "Co"))
 
 
 def clean(text: str) -> str:
     """The text with every control, bidi and invisible character as a picture or `<U+202E>`; lines stay lines."""
-    if text.isprintable():  # no character of such a text is of a category in DRIVING
+    if text.isprintable():  # no character of such a text is of a category in UNSAFE
         return text
     return "".join(map(_shown, text))
 
 
 def clean_line(text: str) -> str:
-    """The same on one line, its line breaks as pictures too."""
+    """The clean text on one line, with its line breaks as pictures."""
     return clean(text).replace("\n", PICTURES[0x0A])
 
 
 def printed_line(text: str) -> str:
-    """Text as `say` prints it: clean, on one line, and cut where it is long, with its length stated."""
+    """Text as `say` prints it: clean, on one line, and cut at LONGEST_LINE, with its length."""
     text = text.rstrip()
     line = clean_line(text[:LONGEST_LINE])
     if len(text) <= LONGEST_LINE and len(line) <= LONGEST_LINE:
@@ -50,13 +50,13 @@ def printed_line(text: str) -> str:
 
 
 def say(text: object = "", error: bool = False, file: IO[str] | None = None) -> None:
-    """Prints one line: to stdout, with `error` to stderr, or to `file`."""
+    """Prints one line to stdout, to stderr with `error`, or to `file`."""
     print(printed_line(str(text)), file=file or (sys.stderr if error else sys.stdout), flush=True)
 
 
 @final
 class CleanConsole(Console):
-    """A console of rich that cleans all text before it is laid out: of prints, cells, titles and rules."""
+    """A rich console that cleans all text before the layout: of prints, cells, titles and rules."""
 
     def __init__(
         self,
@@ -76,18 +76,18 @@ class CleanConsole(Console):
         )
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Text of a string, as rich makes and measures it; the settings are rich's."""
+        """rich's Text of a clean string; the settings are rich's."""
         return super().render_str(clean(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments of anything that rich can show; those that move the cursor are rich's own, and stay."""
+        """Segments of anything that rich can show; control segments are rich's own and stay."""
         if isinstance(renderable, Text):
             renderable = self._cleaned(renderable)
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
     def _cleaned(self, text: Text) -> Text:
-        """A styled text whose characters are clean; it is measured and wrapped as it will be seen."""
+        """A styled text with clean characters, so that rich measures and wraps what is displayed."""
         if clean(text.plain) == text.plain:
             return text
         parts = [(clean(segment.text), segment.style or "") for segment in text.render(self)]
@@ -99,22 +99,22 @@ class CleanConsole(Console):
 CONSOLE = CleanConsole(max(80, min(120, shutil.get_terminal_size((100, 20)).columns)))
 
 
-def bear_any_text(*streams: IO[str]) -> None:
-    """Streams of an encoding that lacks a character show a question mark from now on, rather than fail."""
+def replace_unencodable(*streams: IO[str]) -> None:
+    """Makes streams print a question mark, rather than fail, for a character that their encoding lacks."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook` of launches: Python's traceback on stderr, clean, since exceptions quote data."""
+    """`sys.excepthook` of launches: Python's traceback on stderr, cleaned because exceptions quote data."""
     for entry in traceback.format_exception(kind, error, trace):
         for line in entry.splitlines():
             say(line, error=True)
 
 
 def _shown(character: str) -> str:
-    if character == "\n" or character in JOINERS or unicodedata.category(character) not in DRIVING:
+    if character == "\n" or character in JOINERS or unicodedata.category(character) not in UNSAFE:
         return character
     if character == "\t":
         return "  "

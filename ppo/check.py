@@ -11,19 +11,14 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import describe_truncation
-from lmgym.distributed.deepspeed_config import takes_parts, zero_stage
+from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
-<<<<<<< HEAD
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.forward.freezing import freeze_below
-=======
-from lmgym.models.config_fields import layer_count, vocabulary_size, width
-from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
->>>>>>> main
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
@@ -279,7 +274,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         estimate += weight_memory(*count_weights(critic), precision, deepspeed, ranks)
         of_critic = activation_bytes(critic, rows * row, precision, checkpointing)
         # one after the other if the engine allows it (ppo/learner.py)
-        states = max(states, of_critic) if takes_parts(deepspeed) else states + of_critic
+        states = max(states, of_critic) if allows_partial_backward(deepspeed) else states + of_critic
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py

@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks
 from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import pack_last_tokens
@@ -33,7 +33,9 @@ class LogprobMismatch:
 class Experience:
     """Computes log-probabilities and values. All calls are collective."""
 
-    def __init__(self, config: PPOConfig, engine: Trained, reference: Reference | None, device: torch.device) -> None:
+    def __init__(
+        self, config: PPOConfig, engine: TrainingEngine, reference: Reference | None, device: torch.device
+    ) -> None:
         self.config, self.engine, self.reference, self.device = config, engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.batch_size = ROWS_AT_ONCE * config.optimizer.micro_batch

@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
 from ppo.config import PPOConfig
 from ppo.rollouts import Rollouts, RowBatch, minibatches, similar_batches
@@ -63,7 +63,7 @@ class Learner:
     """Makes updates. `rate(update)` is the learning rate of each."""
 
     def __init__(
-        self, config: PPOConfig, engine: Trained, loss: LossFunction, rate: Callable[[int], float],
+        self, config: PPOConfig, engine: TrainingEngine, loss: LossFunction, rate: Callable[[int], float],
         device: torch.device, non_finite: NonFinite, heartbeat: Callable[[str], None] = lambda _: None,
         split: Split = minibatches,
     ) -> None:  # fmt: skip
@@ -108,7 +108,7 @@ class Learner:
         tokens = sum_over_ranks(rollouts.loss_mask[rollouts.token_indices(rows)].sum().double())
         # gradients are averaged over ranks, and the loss is a mean over the tokens of all ranks
         scale = world_size() / max(tokens.item(), 1.0)
-        self.engine.set_rate(self.rate(update), resting=critic_only)
+        self.engine.set_learning_rate(self.rate(update), freeze=critic_only)
         sums: dict[str, torch.Tensor] = {}
         losses: list[tuple[torch.Tensor, np.ndarray]] = []
         for number, batch in enumerate(batches):
@@ -163,7 +163,7 @@ class Learner:
         states = None
         if rollouts.frozen_states is not None:
             states = torch.cat([rollouts.frozen_states[i] for i in batch.indices])
-        if self.engine.module.critic is None or not self.engine.takes_parts:
+        if self.engine.module.critic is None or not self.engine.allows_partial_backward:
             yield self.engine(batch.rows, batch.targets, states, detach_values=critic_only)
             return
         yield self.engine(batch.rows, batch.targets, states, values=False)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from lmgym.distributed.deepspeed_config import resolve_config, zero_stage
-from lmgym.distributed.deepspeed_engine import MAY_REST, RATE_SCALE, Engine
-from lmgym.distributed.plain_engine import PlainEngine, Trained
+from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, Engine
+from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
@@ -39,7 +39,7 @@ class TrainingComponents:
 
     setup: TaskSetup
     tokenizer: Any
-    engine: Trained
+    engine: TrainingEngine
     sampler: SamplingPolicy
     experience: Experience
     estimate_advantages: EstimateAdvantages
@@ -67,7 +67,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     engine = make_engine(config, actor, deepspeed)
     o = config.optimizer
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, plan.iterations * plan.updates_per_iteration)
-    loss, stop, heartbeat = ppo_loss(config.method), supervisor.leave_non_finite, supervisor.heartbeat
+    loss, stop, heartbeat = ppo_loss(config.method), supervisor.stop_non_finite, supervisor.heartbeat
     return TrainingComponents(
         plan.setup,
         plan.tokenizer,
@@ -82,7 +82,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
 
 def make_engine(
     config: PPOConfig, actor: ActorCritic, deepspeed: dict | None, adam_epsilon: float = ADAM_EPSILON
-) -> Trained:
+) -> TrainingEngine:
     """Actor and critic with AdamW, under DeepSpeed or without."""
     o = config.optimizer
     optimizer = torch.optim.AdamW(
@@ -115,6 +115,6 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
             rests = config.method.critic_warmup > 0 and id(p) in of_policy
             found.setdefault((scale, decay, rests), []).append(p)
     return [
-        {"params": own, "weight_decay": decay, RATE_SCALE: scale, MAY_REST: rests}
+        {"params": own, "weight_decay": decay, LEARNING_RATE_SCALE: scale, FREEZABLE: rests}
         for (scale, decay, rests), own in found.items()
     ]

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from lmgym.distributed.plain_engine import Trained
+from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.models.critics import save_critic
 from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import submodule_weights
 from lmgym.random_state import random_state, restore_random_state, seed_all
-from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
-from lmgym.runs.checkpoints import ranks_of
+from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
 from lmgym.scoring.moments import RunningMoments
@@ -117,21 +116,21 @@ class LoopState:
         self.before, self.rounding = saved["before"], saved["rounding"]
 
 
-def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
+def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
     """Writes this rank's part. Call it on every rank."""
     engine.save(folder)
     if rank() == 0:
         (folder / LOOP).write_text(json.dumps(state.as_json()))
-    write_rank(folder, random_state())
+    write_rank_state(folder, random_state())
 
 
-def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> None:
+def read_state(folder: Path, engine: TrainingEngine, state: LoopState, seed: int) -> None:
     """Reads what `write_state` wrote. Raises InputError if this rank's random state is missing. Call it on every rank.
 
     For a checkpoint by another number of ranks, random numbers are seeded again.
     """
     same_ranks = ranks_of(folder) == world_size()
-    chance = raise_on_all_ranks(lambda: read_rank(folder, rank())) if same_ranks else None
+    chance = raise_on_all_ranks(lambda: read_rank_state(folder, rank())) if same_ranks else None
     with loading(folder):
         engine.load(folder)
         state.restore(read_json(folder / LOOP))
@@ -141,7 +140,7 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
             seed_all(seed, rank(), state.iteration)
 
 
-def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
+def save_results(config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
     """Save the policy as an ordinary folder, with a model card, and its critic beside it. Call it on every rank."""
     weights = engine.gather()
     if not run.is_main:

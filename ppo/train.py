@@ -137,12 +137,12 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
             raise stop_collapsed(collapsed, run, sampled_after)
 
         # 8. save
-        leaving = sum_over_ranks(torch.tensor(float(supervisor.asked_to_leave))).item() > 0
+        leaving = sum_over_ranks(torch.tensor(float(supervisor.stop_requested))).item() > 0
         saves = config.run.save_updates >= 0 and _due(state.iteration, config.run.save_updates, updates, iterations)
         if leaving or saves:
             supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
         if leaving:
-            supervisor.leave(update)
+            supervisor.stop_interrupted(update)
     return metrics
 
 

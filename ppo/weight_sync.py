@@ -11,8 +11,8 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.distributed.deepspeed_engine import own_part
 from lmgym.distributed.ranks import sum_over_ranks
+from lmgym.distributed.weights import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.decoder import Decoder

@@ -34,10 +34,10 @@ def persona_of(world: World, text: str) -> Persona:
 def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator) -> str:
     """A reply by one of the world's bots, drawn anew: so the candidates of a turn differ in quality."""
     draw = random.Random(int(rng.integers(1 << 60)))
-    named = world.grammar.named(conversation)
+    named = world.grammar.named_things(conversation)
     topics = [_topics(world)[thing] for thing in named] or world.topics
     persona = persona_of(world, conversation.persona)
-    said = world.grammar.said(conversation)
+    said = world.grammar.bot_sentences(conversation)
     return speak(world.grammar, draw, draw.choice(BOTS), persona, draw.choice(topics), named, said)
 
 

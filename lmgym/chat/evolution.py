@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from lmgym.chat.loading import Experiment
-from lmgym.console import bear_any_text, say
+from lmgym.console import replace_unencodable, say
 from lmgym.errors import MOST_STEPS, count_bound, refuse_out_of_bounds
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.ranking import score_replies
@@ -60,7 +60,7 @@ def walk(judges: Mapping[str, Scorer], conversations: Sequence[Conversation]) ->
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
     """Prints every step of the first conversations. Raises InputError where there is none to walk."""
     refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
-    bear_any_text(out, sys.stderr)
+    replace_unencodable(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
     judges = experiment.judges()

@@ -12,7 +12,7 @@ from lmgym.chat.loading import (
     template_note,
 )
 from lmgym.chat.session import SESSIONS, ChatSession, checked_count
-from lmgym.console import bear_any_text, printed_line, say
+from lmgym.console import printed_line, replace_unencodable, say
 from lmgym.errors import InputError
 
 
@@ -60,7 +60,7 @@ def run(as_json: bool, **settings) -> None:
 
     In IPython this returns once the session stands; elsewhere when it is over.
     """
-    bear_any_text(sys.stdin, sys.stdout, sys.stderr)
+    replace_unencodable(sys.stdin, sys.stdout, sys.stderr)
     shell = running_ipython()
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     talk = begin(asks=at_terminal, **settings)

@@ -26,7 +26,7 @@ from lmgym.cli.policies import load_policies, read_policy
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.world.app import deploy
-from lmgym.world.behaviour import Behaviour, Part, side_by_side
+from lmgym.world.behaviour import Behaviour, merge_behaviours
 from lmgym.world.streams import Ints
 from lmgym.world.world import World
 
@@ -84,8 +84,8 @@ def deploy_all(
         try:  # from the first submit on: an interrupt meanwhile would wait for all that was submitted
             with _interrupts_wait():
                 parts = [[pool.submit(_live, names, world, part) for part in arm.parts(processes)] for arm in arms]
-            for arm, futures in zip(arms, parts, strict=True):
-                yield _joined(arm, world, futures)
+            for futures in parts:
+                yield _joined(futures)
         except BrokenProcessPool as error:
             raise InputError(
                 f"one of {processes} processes that lived users' days was killed, or could not start; needed: memory "
@@ -119,9 +119,9 @@ def _deploy(policies: Sequence[Generator], world: World, arm: Arm) -> Behaviour:
     return deploy(policies[arm.place], arm.users, arm.days, arm.seed, world, arm.sampling)
 
 
-def _joined(arm: Arm, world: World, futures: Sequence["Future[tuple[Part, float]]"]) -> tuple[Behaviour, float]:
-    found = [future.result() for future in futures]
-    return side_by_side(world, arm.seed, arm.days, [part for part, _ in found]), sum(s for _, s in found)
+def _joined(futures: Sequence["Future[tuple[Behaviour, float]]"]) -> tuple[Behaviour, float]:
+    parts, seconds = zip(*(future.result() for future in futures), strict=True)
+    return merge_behaviours(parts), sum(seconds)
 
 
 _loaded: list[Generator] = []
@@ -143,9 +143,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _live(names: Sequence[str], world: World, arm: Arm) -> tuple[Part, float]:
+def _live(names: Sequence[str], world: World, arm: Arm) -> tuple[Behaviour, float]:
     if not _loaded:
         _loaded.extend(load_policies(names, world))
     began = time.perf_counter()
     behaviour = _deploy(_loaded, world, arm)
-    return Part.of(behaviour), time.perf_counter() - began
+    return behaviour, time.perf_counter() - began

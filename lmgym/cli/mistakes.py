@@ -5,7 +5,7 @@ from typing import Any, final
 import click
 
 from lmgym.errors import InputError, one_line
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
 
 @final
@@ -34,4 +34,4 @@ def _leave(error: click.UsageError) -> None:
     shows_help = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 on
     if not isinstance(error, shows_help):
         words = one_line(error.format_message().rstrip("."), 500)
-        leave(InputError(f"{words} (--help lists what there is)"))
+        exit_with_error(InputError(f"{words} (--help lists what there is)"))

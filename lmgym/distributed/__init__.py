@@ -1,4 +1,4 @@
-"""Ranks, and the engines that train a model on one or many of them: plain, DDP, DeepSpeed.
+"""Ranks, and the engines that train a model: plain, DDP or DeepSpeed.
 
 May import the base layer (text, errors, config, random_state, console).
 """

@@ -1,4 +1,4 @@
-"""One trained model under raw DeepSpeed, and its weights where ZeRO-3 has sharded them."""
+"""One trained model under DeepSpeed, and access to weights that ZeRO-3 has sharded."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -7,49 +7,32 @@ from typing import Any, final
 
 import torch
 
-from lmgym.distributed.deepspeed_config import (
-    fill_auto,
-    import_deepspeed,
-    takes_parts,
-    zero_stage,
-)
+from lmgym.distributed.deepspeed_config import allows_partial_backward, fill_auto, import_deepspeed, zero_stage
 from lmgym.distributed.ranks import rank, world_size
-from lmgym.distributed.resharding import mend_sharded_load
+from lmgym.distributed.resharding import repair_universal_load
 
+# keys of an optimizer's parameter groups
+LEARNING_RATE_SCALE = "learning_rate_scale"  # the group's factor on the engine's learning rate; default 1
+FREEZABLE = "freezable"  # True if updates with `freeze` leave the group's weights unchanged; default False
 Scales = tuple[float, float]
-"""how many times the rate of `set_rate` that of an optimizer's group is: as a rule, and while some rest"""
-
-RATE_SCALE = "rate_scale"  # of an optimizer's group: how many times the rate of `set_rate` its own is; else 1
-MAY_REST = "may_rest"  # of an optimizer's group: its weights stay as they are in an update for which some rest
+"""a group's factor on the learning rate: usually, and with `freeze`"""
 
 
 def skipped_steps(model: torch.nn.Module) -> int:
-    """Updates that DeepSpeed has skipped for a gradient that is not finite; 0 where it does not run."""
+    """The number of updates that DeepSpeed has skipped because a gradient was not finite; 0 without DeepSpeed."""
     return getattr(model, "skipped_steps", 0)
 
 
 def gathered_parameters(parameters: Sequence[torch.Tensor], modifier_rank: int | None = None):
-    """ZeRO-3's parameters made whole for the length of a `with`; a change on `modifier_rank` reaches all."""
+    """Context manager in which ZeRO-3's parameters are whole; a change on `modifier_rank` reaches all ranks."""
     deepspeed = import_deepspeed()
     return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
 
 
-def own_part(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """What this rank keeps of a parameter, flat, and where of the whole it begins: all of it but under ZeRO-3.
-
-    No collective, unlike `gathered_parameters`, which must not meet a parameter that a forward has asked for.
-    """
-    shard = getattr(parameter, "ds_tensor", None)
-    if shard is None:
-        return parameter.detach().flatten(), 0
-    begin = min(rank() * shard.ds_numel, parameter.ds_numel)  # type: ignore[attr-defined]
-    return shard.detach().flatten()[: parameter.ds_numel - begin], begin  # type: ignore[attr-defined]
-
-
 def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All weights of a module under DeepSpeed, whole and on the CPU, on rank 0; elsewhere an empty dict. Collective.
+    """All weights of a module under DeepSpeed, unsharded and on the CPU, on rank 0; elsewhere empty. Collective.
 
-    Where training in 16 bits keeps fp32 masters, these are taken: rounding them to bf16 would undo small updates.
+    Weights trained in 16 bits come from their fp32 masters: rounding those to bf16 would undo small updates.
     """
     from deepspeed.utils import safe_get_full_fp32_param
 
@@ -62,53 +45,53 @@ def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
             if rank() == 0:
                 whole[name] = (parameter if master is None else master).detach().cpu().clone()
     if rank() == 0:
-        kept = module.state_dict().keys() - whole.keys()
-        whole |= {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers() if name in kept}
+        persistent = module.state_dict().keys() - whole.keys()
+        whole |= {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers() if name in persistent}
     return whole
 
 
-def end_fetches(model: Any) -> None:
-    """Ends what ZeRO-3 fetches ahead, to be called after forwards that no backward follows. Collective.
+def end_prefetch(model: Any) -> None:
+    """Drops the weights that ZeRO-3 has prefetched; call it after forwards without a backward. Collective.
 
-    The next weights are on their way for that backward, and whole weights cannot be gathered meanwhile
-    (deepspeed 0.19.8: "Cannot partition a param in flight").
+    The prefetch is for that backward, and weights in flight cannot be gathered (deepspeed 0.19.8: "Cannot partition a
+    param in flight").
     """
     stage = getattr(model, "zero_optimization_stage", None)  # of DeepSpeed's engine
     if stage is not None and stage() == 3:
         model.empty_partition_cache()
 
 
-def take_scales(optimizer: torch.optim.Optimizer) -> list[Scales]:
-    """RATE_SCALE of each group, and what it is while some rest: of those that MAY_REST 0. Both marks go no further:
-    what keeps an optimizer's state need not know of them.
-    """
-    scales = [float(group.pop(RATE_SCALE, 1.0)) for group in optimizer.param_groups]
-    rests = [bool(group.pop(MAY_REST, False)) for group in optimizer.param_groups]
-    return [(scale, 0.0 if still else scale) for scale, still in zip(scales, rests, strict=True)]
+def pop_scales(optimizer: torch.optim.Optimizer) -> list[Scales]:
+    """The scales of each group. Removes our two keys from the groups, so that no optimizer state contains them."""
+    scales = []
+    for group in optimizer.param_groups:
+        scale, freezable = float(group.pop(LEARNING_RATE_SCALE, 1.0)), group.pop(FREEZABLE, False)
+        scales.append((scale, 0.0 if freezable else scale))
+    return scales
 
 
-def set_rates(groups: Sequence[dict[str, Any]], scales: Sequence[Scales], learning_rate: float, resting: bool) -> None:
-    """The rate of each of an optimizer's groups. At a rate of 0 weights do not decay either."""
+def set_rates(groups: Sequence[dict[str, Any]], scales: Sequence[Scales], learning_rate: float, freeze: bool) -> None:
+    """Sets the learning rate of each group. At a rate of 0 weights do not decay either."""
     for group, scale in zip(groups, scales, strict=True):
-        group["lr"] = learning_rate * scale[resting]
+        group["lr"] = learning_rate * scale[freeze]
 
 
 @contextlib.contextmanager
 def without_sharded_load() -> Iterator[None]:
-    """Models made within are whole and this rank's own, also where the Trainer's ZeRO-3 shards at load."""
+    """Context manager in which new models are whole on each rank, even if the Trainer's ZeRO-3 shards at load."""
     from transformers.integrations import deepspeed as integration
 
-    kept = integration._hf_deepspeed_config_weak_ref
+    config = integration._hf_deepspeed_config_weak_ref
     integration.unset_hf_deepspeed_config()
     try:
         yield
     finally:
-        integration._hf_deepspeed_config_weak_ref = kept
+        integration._hf_deepspeed_config_weak_ref = config
 
 
 @final
 class Engine:
-    """One trained model under raw DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
+    """A TrainingEngine (plain_engine.py) under DeepSpeed. Made by `Engine.prepare`; all methods are collective."""
 
     def __init__(self, engine, scales: Sequence[Scales] | None = None) -> None:
         self.engine, self.version = engine, 0
@@ -116,40 +99,32 @@ class Engine:
 
     @classmethod
     def prepare(cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> "Engine":
-        """A model and its optimizer under a resolved config. Raises InputError where an "auto" is left."""
+        """An engine of a model and its optimizer. Raises InputError if the config has an unresolved "auto"."""
         fill_auto(config, {}, "")
-        scales = take_scales(optimizer)
+        scales = pop_scales(optimizer)
         engine, *_ = import_deepspeed().initialize(model=model, optimizer=optimizer, config=config)
         return cls(engine, scales)
 
     def __call__(self, *args, **kwargs):
-        """The wrapped module's forward."""
         return self.engine(*args, **kwargs)
 
     @property
     def module(self) -> torch.nn.Module:
-        """The model itself."""
         return self.engine.module
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether each backward of an update may reach a part of the weights alone."""
-        return takes_parts(self.engine.config)
+    def allows_partial_backward(self) -> bool:
+        return allows_partial_backward(self.engine.config)
 
-    def set_rate(self, learning_rate: float, resting: bool = False) -> None:
-        """Of the updates to come; with `resting` what may rest stays as it is."""
-        set_rates(self.engine.optimizer.param_groups, self.scales, learning_rate, resting)
+    def set_learning_rate(self, learning_rate: float, freeze: bool = False) -> None:
+        set_rates(self.engine.optimizer.param_groups, self.scales, learning_rate, freeze)
 
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
-        """Adds the loss's gradients; `last` ends the accumulation of an update. The loss is scaled by the caller.
-
-        Gradients are averaged over ranks, so a share of a sum over all of them is scaled by their number.
-        """
+        """Adds the loss's gradients, averaged over ranks: to sum over ranks, multiply the loss by their number."""
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def step(self) -> bool:
-        """Updates the weights after a last backward; False where DeepSpeed skipped it for a gradient not finite."""
         skipped = self.engine.skipped_steps
         self.engine.step()
         stepped = self.engine.skipped_steps == skipped
@@ -157,21 +132,20 @@ class Engine:
         return stepped
 
     def gather(self) -> dict[str, torch.Tensor]:
-        """`whole_weights` of the trained module."""
         return whole_weights(self.engine.module)
 
     def save(self, folder: str | Path) -> None:
-        """DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""
+        """Writes DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""
         self.engine.save_checkpoint(str(folder))
         if rank() == 0:
-            (Path(folder) / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, and nobody's state
+            (Path(folder) / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, not state
 
     def load(self, folder: str | Path) -> None:
-        """What `save` wrote. DeepSpeed's shards are pickles: only of a checkpoint whose manifest verifies."""
+        """Loads what `save` wrote. The shards are pickles: load only a checkpoint whose manifest verifies."""
         self.engine.load_checkpoint(str(folder))
-        mend_sharded_load(self.engine, Path(folder))
+        repair_universal_load(self.engine, Path(folder))
 
 
 def engine_name(config: dict[str, Any] | None) -> str:
-    """How ranks work together, for people and for comparison: ZeRO and its level, DDP or plain."""
+    """The engine for messages and comparison: ZeRO and its stage, DDP or plain."""
     return f"ZeRO {zero_stage(config)}" if config is not None else ("DDP" if world_size() > 1 else "plain")

@@ -1,5 +1,5 @@
-"""A checkpoint of one number of ranks for another: as it is where all ranks hold the same, or through DeepSpeed's
-universal checkpoint.
+"""Converts a checkpoint to another number of ranks: through DeepSpeed's universal checkpoint, or unchanged without
+DeepSpeed, where all ranks hold the same weights.
 """
 
 import shutil
@@ -17,53 +17,52 @@ FOLDER = ".resharded"
 
 
 def fit_to_ranks(checkpoint: Path, saved_by: int, ranks: int, deepspeed: dict[str, Any] | None) -> Path:
-    """The folder to resume from with this number of ranks; changes the DeepSpeed config where it is to be converted.
+    """The folder from which this number of ranks can resume; if it is converted, changes the DeepSpeed config.
 
-    Collective. The shards are of a verified checkpoint: reading them executes what their pickles say. Raises InputError
-    with DeepSpeed's last words where it cannot convert.
+    Collective. The checkpoint must be verified: unpickling its shards executes code. Raises InputError with
+    DeepSpeed's last output if it cannot convert.
     """
     if saved_by == ranks or deepspeed is None:
         return checkpoint
     folder = checkpoint.parent / FOLDER
-    said = _convert(checkpoint, folder) if rank() == 0 else ""
-    if error := all_gather_objects(said)[0]:
+    error = all_gather_objects(_convert(checkpoint, folder) if rank() == 0 else "")[0]
+    if error:
         raise InputError(f"{checkpoint} could not be converted to {ranks} rank(s): {error}")
     deepspeed.setdefault("checkpoint", {})["load_universal"] = True
     return folder
 
 
 def _convert(source: Path, folder: Path) -> str:
-    """Writes a universal copy of a checkpoint; DeepSpeed's last words where it fails."""
+    """Writes a universal copy of a checkpoint; returns DeepSpeed's last output if it fails, else an empty string."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     tag = _tag(source)
     for path in source.iterdir():
         if path.is_file() and path.name != "latest":
             shutil.copy2(path, folder / path.name)
-    words = ["--input_folder", source / tag, "--output_folder", folder / tag, "--inject_missing_state"]
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *map(str, words)]
+    arguments = ["--input_folder", source / tag, "--output_folder", folder / tag, "--inject_missing_state"]
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     for name in ("latest", "latest_universal"):
         (folder / name).write_text(tag)
-    (source / "latest_universal").unlink(missing_ok=True)  # DeepSpeed notes the tag beside its input too
+    (source / "latest_universal").unlink(missing_ok=True)  # DeepSpeed writes the tag beside its input too
     return "" if done.returncode == 0 else " ".join((done.stderr or done.stdout).split())[-500:]
 
 
-def mend_sharded_load(engine: Any, folder: Path) -> None:
-    """What DeepSpeed's universal load leaves wrong under ZeRO-3, set right; elsewhere nothing happens. On every rank,
-    once it has loaded.
+def repair_universal_load(engine: Any, folder: Path) -> None:
+    """Corrects what DeepSpeed's universal load leaves wrong under ZeRO-3; otherwise does nothing. Collective.
 
-    - Small weights stay gathered, and go on as they were before the load: they are gathered anew.
-    - All parts share one tensor of the step that Adam's bias correction counts, so that each part would advance it for
-      all: each gets its own.
-    - Every group gets the first one's settings, weight decay too: each gets those that were saved for it.
+    - Small weights stay gathered with their values from before the load: they are partitioned and gathered again.
+    - All parts share one step tensor for Adam's bias correction, so each part would advance it for all: each gets its
+      own copy.
+    - Every group gets the first group's settings, weight decay included: each gets its own saved settings.
     """
     if not (engine.load_universal_checkpoint() and engine.zero_optimization_stage() == 3):
         return
     zero = engine.optimizer
     saved = torch.load(folder / _tag(folder) / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
-    for group, was in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):
-        group.update({name: value for name, value in was.items() if name != "params"})
+    for group, saved_group in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):
+        group.update({name: value for name, value in saved_group.items() if name != "params"})
     for state in zero.optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].clone()

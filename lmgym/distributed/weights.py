@@ -1,7 +1,6 @@
-"""Weights by name, and a check that all are finite: when a model is loaded, and before it is saved.
+"""Weights by name, and a check that all are finite: after a model is loaded and before it is saved.
 
-A weight that no row has used yet, such as the embedding of a rare token, shows in no loss: it would stay in the model
-unseen, and be saved.
+The loss does not show a non-finite weight that no row has used yet, such as the embedding of a rare token.
 """
 
 import math
@@ -12,81 +11,81 @@ import torch
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.errors import InputError
 
-BLOCK = 1 << 22  # numbers that are looked at one by one at once
+Weights = dict[str, torch.Tensor]
+BLOCK = 1 << 22  # numbers checked one by one at a time
+
+
+def own_part(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """This rank's part of a parameter, flat, and its offset in the whole: all of it, except under ZeRO-3.
+
+    Not collective, unlike `gathered_parameters`, so it is safe while a forward is fetching the parameter.
+    """
+    shard = getattr(parameter, "ds_tensor", None)
+    if shard is None:
+        return parameter.detach().flatten(), 0
+    start = min(rank() * shard.numel(), parameter.ds_numel)  # type: ignore[attr-defined]
+    # beyond the last number is padding, which is uninitialised memory
+    return shard.detach().flatten()[: parameter.ds_numel - start], start  # type: ignore[attr-defined]
 
 
 def own_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and saved buffers by name; of those that ZeRO-3 has sharded, this rank's part, flat."""
+    """Parameters (this rank's part, flat) and persistent buffers by name."""
     for name, parameter in module.named_parameters():
-        yield name, _own_part(parameter)
+        yield name, own_part(parameter)[0]
     saved = module.state_dict().keys()
     for name, buffer in module.named_buffers():
         if name in saved:
             yield name, buffer
 
 
-def non_finite_weight(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """The first weight that is not finite, as `nan in NAME`; empty where all are.
+def untied_weights(module: torch.nn.Module) -> Weights:
+    """The weights of a module by name; tied weights appear under their first name only."""
+    names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    return {name: value for name, value in module.state_dict().items() if name in names}
 
-    A tensor's norm is finite where all its numbers are, but for very large ones: only such a tensor is looked at again.
-    A pass over the weights at the speed of memory, no copy, and one wait for a GPU.
+
+def non_finite_weight(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """The first non-finite weight, as `nan in NAME`; empty if all are finite.
+
+    A finite norm proves that all numbers of a tensor are finite; only the other tensors are searched. The check is
+    limited by memory bandwidth, copies nothing and waits for a GPU once.
     """
-    named = [(name, tensor.detach()) for name, tensor in weights if tensor.is_floating_point() and tensor.numel()]
-    if not named:
+    tensors = [(name, tensor.detach()) for name, tensor in weights if tensor.is_floating_point() and tensor.numel()]
+    if not tensors:
         return ""
-    device = named[0][1].device
-    norms = torch.stack([_norm(tensor).to(device) for _, tensor in named])
-    for (name, tensor), finite in zip(named, norms.isfinite().tolist(), strict=True):
-        if not finite and (found := _first_non_finite(tensor)) is not None:
-            return f"{found} in {name}"
+    device = tensors[0][1].device
+    norms = torch.stack([_norm(tensor).to(device) for _, tensor in tensors])
+    for (name, tensor), finite in zip(tensors, norms.isfinite().tolist(), strict=True):
+        if not finite and (number := _first_non_finite(tensor)) is not None:
+            return f"{number} in {name}"
     return ""
 
 
 def refuse_non_finite_weights(module: torch.nn.Module, source: str) -> None:
-    """Raises InputError for a loaded model with a weight that is not finite. Collective where the model is sharded."""
-    sharded = any(hasattr(parameter, "ds_id") for parameter in module.parameters())
-    if sharded:
-        raise_on_all_ranks(lambda: _refuse(own_weights(module), source))
+    """Raises InputError if a loaded model has a non-finite weight. Collective if the model is sharded."""
+    if any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
+        raise_on_all_ranks(lambda: _refuse(module, source))
     else:
-        _refuse(own_weights(module), source)
+        _refuse(module, source)
 
 
-def _refuse(weights: Iterable[tuple[str, torch.Tensor]], source: str) -> None:
-    if found := non_finite_weight(weights):
+def _refuse(module: torch.nn.Module, source: str) -> None:
+    if weight := non_finite_weight(own_weights(module)):
         raise InputError(
-            f"the weights of {source} are not all finite: found {found}; needed: a number in every weight; take an "
+            f"the weights of {source} are not all finite: found {weight}; needed: a number in every weight; take an "
             "earlier checkpoint of that model, or train it again"
         )
 
 
-def _own_part(parameter: torch.Tensor) -> torch.Tensor:
-    part = getattr(parameter, "ds_tensor", None)
-    if part is None or not part.numel():
-        return parameter
-    # also where the whole is here, which may still be on its way; behind the last number is memory that nobody has set
-    numbers = min(part.numel(), max(0, parameter.ds_numel - rank() * part.numel()))  # type: ignore[attr-defined]
-    return part.narrow(0, 0, numbers)
-
-
 def _norm(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.element_size() == 1:  # there is no arithmetic in 8 bits
+    if tensor.element_size() == 1:  # torch has no arithmetic in 8 bits: search the tensor
         return torch.tensor(math.inf)
     return torch.linalg.vector_norm(tensor).float()
 
 
 def _first_non_finite(tensor: torch.Tensor) -> float | None:
-    flat = tensor.reshape(-1)
-    for first in range(0, flat.numel(), BLOCK):
-        numbers = flat[first : first + BLOCK].float()
+    for block in tensor.reshape(-1).split(BLOCK):
+        numbers = block.float()
         if not (finite := numbers.isfinite()).all():
             return numbers[~finite][0].item()
     return None
-
-
-Weights = dict[str, torch.Tensor]
-
-
-def untied(module: torch.nn.Module) -> Weights:
-    """The weights of a module by name; of tied ones the first name alone."""
-    names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    return {name: value for name, value in module.state_dict().items() if name in names}

@@ -20,7 +20,7 @@ from lmgym.world import users as behaviour
 from lmgym.world.app import one_line
 from lmgym.world.streams import Population
 from lmgym.world.users import Reaction
-from lmgym.world.world import Chat, World, open_chat, say
+from lmgym.world.world import SimulatedChat, World, open_chat, say
 
 SEEDS = 1 << 35  # days in a user's stream of messages
 
@@ -52,7 +52,7 @@ class AppConversation:
         self.day, self.retries, self.utilities = seed % SEEDS, 0, []
         row = int(self.row[0])
         words = self.population.words(row, self.day, 0)
-        self.chat: Chat = open_chat(self.world, words, self.population.users, row)
+        self.chat: SimulatedChat = open_chat(self.world, words, self.population.users, row)
         return self._shown()
 
     def step(self, actions: Mapping[str, str]) -> StepResult:

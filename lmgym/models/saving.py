@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.weights import Weights, untied
+from lmgym.distributed.weights import Weights, untied_weights
 from lmgym.models.quantized import is_quantized
 
 
@@ -94,10 +94,10 @@ def merge_adapters(model, state_dict: Weights):
         # 4-bit layers also have floating-point entries of their own, such as absmax
         state_dict = {n: v for n, v in state_dict.items() if v.is_floating_point() and shapes.get(n) == v.shape}
     loaded = copy.load_state_dict({name: value.float() for name, value in state_dict.items()}, strict=False)
-    missing = set(loaded.missing_keys) & untied(copy).keys() - layers  # tied weights are listed under one name
+    missing = set(loaded.missing_keys) & untied_weights(copy).keys() - layers  # tied weights are listed under one name
     assert not missing | set(loaded.unexpected_keys), (missing, loaded.unexpected_keys)
     merged = copy.merge_and_unload()
-    return merged, untied(merged)
+    return merged, untied_weights(merged)
 
 
 def submodule_weights(state_dict: Weights, prefix: str) -> Weights:

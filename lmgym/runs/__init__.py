@@ -1,4 +1,4 @@
-"""The life of a run: folder, flags, launch, checkpoints, resuming, locks, signals, stalls, tracking.
+"""A run's folder, flags, launch, checkpoints, resuming, locks, signals, stalls and tracking.
 
 May import distributed and what is below it.
 """

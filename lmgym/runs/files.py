@@ -1,4 +1,4 @@
-"""JSON files that are whole at any moment, their reader, and a full or broken disk told from other errors.
+"""Atomic writing of JSON files, their reader, and the recognition of a full or broken disk.
 
 Nothing here imports torch.
 """
@@ -15,9 +15,14 @@ from typing import Any
 
 from lmgym.errors import STORAGE_FULL, RunStopped
 
+# full, over a quota or the maximum file size, read-only, broken
+STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
+TORCH_ERROR = "enforce fail at inline_container.cc"  # of torch.save, which does not give the cause
+
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises OSError or ValueError, also where it is nested too deeply."""
+    """The content of a JSON file. Raises OSError or ValueError, also for content that is nested too deeply."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -36,24 +41,24 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: a reader, or a kill, meets the old file or the new one.
+    """Writes a file atomically: after a kill, or for a reader, it is the old file or the new one.
 
-    Half a surrogate pair, which UTF-8 has no bytes for, is written as JSON escapes it.
+    Lone surrogates, which UTF-8 cannot encode, are written as JSON escapes.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: NaN and infinities, paths and other things as their text."""
+    """A value as JSON can hold it; NaN, infinities, paths and other objects become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -65,43 +70,24 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-# full, over its quota or the size that a file may have, turned read-only, broken
-ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
-
-
-IN_RUST = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
-
-
-IN_TORCH = "enforce fail at inline_container.cc"  # of torch.save, which does not say why
-
-
 def storage_error(error: BaseException | None) -> str:
-    """What a disk that takes no more has said, by this error or one that it came of, in a line; else empty."""
+    """The message, in one line, of an error, or of one of its causes, that means a full or broken disk; else empty."""
     while error is not None:
-        said = " ".join(str(error).split())[:300]
-        if isinstance(error, OSError) and error.errno in ERRORS:
-            return said
-        in_rust = IN_RUST.search(said)
-        if (in_rust and int(in_rust[1]) in ERRORS) or IN_TORCH in said:
-            return said
+        message = " ".join(str(error).split())[:300]
+        numbers = {error.errno if isinstance(error, OSError) else None, *map(int, RUST_ERROR.findall(message))}
+        if numbers & STORAGE_ERRORS or TORCH_ERROR in message:
+            return message
         error = error.__cause__ or error.__context__
     return ""
 
 
-def free_bytes(path: Path) -> str:
-    """What the disk of a path has free, or of the folder that would hold it."""
-    existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
-    return f"{shutil.disk_usage(existing).free:,} bytes free"
-
-
 def storage_full(what: str, folder: Path, checkpoint: str = "") -> RunStopped:
-    """The end of a run for want of space: what could not be written, what is free, and how to go on.
+    """The RunStopped of a full disk: what could not be written, the free space, and how to resume.
 
-    `checkpoint` says which one there is.
+    `checkpoint` describes the last checkpoint.
     """
-    where = f"{checkpoint}; " if checkpoint else ""
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
+    parts = [what, f"{shutil.disk_usage(existing).free:,} bytes free", *([checkpoint] if checkpoint else [])]
     return RunStopped(
-        f"{what}; {free_bytes(folder)}; {where}free space or mend the folder, then run the same command again",
-        "failed",
-        STORAGE_FULL,
+        f"{'; '.join(parts)}; free space or repair the folder, then run the same command again", "failed", STORAGE_FULL
     )

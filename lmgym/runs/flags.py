@@ -1,8 +1,8 @@
-"""Any field of an experiment's config from the command line: flat flags, defaults from the config itself.
+"""Command-line flags for every field of an experiment's config, with the config's values as defaults.
 
-tyro writes the help and parses the values (it knows `float | None`, `Literal`, tuples). The flags are split here: a
-launcher appends `--local_rank`, booleans have four spellings, and a mistake should be one line of a log file rather
-than a box. Nothing heavy is imported, so that `--help` answers at once.
+tyro writes the help and parses the values (`float | None`, `Literal`, tuples). The flags themselves are parsed here:
+launchers append `--local_rank`, booleans have four spellings, and errors should be one line, which a log file keeps
+readable, rather than a box. Nothing heavy is imported: `--help` answers at once.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from lmgym.runs.locks import refuse_if_held
 T = TypeVar("T")
 
 FLAG = re.compile(r"--[A-Za-z_]")
-# names of other libraries; the first of ours that the experiment has is suggested
+# names in other libraries, and ours; the first that the experiment has is suggested
 SYNONYMS = {
     "lr": ("learning_rate",),
     "wd": ("weight_decay",),
@@ -55,37 +55,32 @@ TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def override(config: T, arguments: Sequence[str] | None = None) -> T:
-    """The config with every field replaced that `arguments` (default: the command line) name.
+    """The config with the fields given by `arguments` (default: the command line) replaced.
 
-    A mistake is printed in one line on stderr, by rank 0 alone, and every rank exits with 2.
+    An error is printed in one line on stderr, by rank 0 only, and every rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     hints = _flag_types(config)
     if "-h" in arguments or "--help" in arguments:
         _help(config)
     try:
-        # a dict: the last of two flags of one name counts
+        # a dict: the last of repeated flags counts
         changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
-        _refuse_folder_in_use(changed)
+        output, dry = getattr(changed, "output", None), getattr(getattr(changed, "run", None), "dry_run", False)
+        if output and not dry and _is_main():
+            refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
     except (InputError, RunStopped) as error:
-        leave(error)
+        exit_with_error(error)
     return changed
 
 
-def _refuse_folder_in_use(config: object) -> None:
-    """Refuses a locked folder before libraries and data are loaded; the run itself takes the lock."""
-    output, dry = getattr(config, "output", None), getattr(getattr(config, "run", None), "dry_run", False)
-    if output and not dry and _is_main_rank():
-        refuse_if_held(output)
-
-
 def flatten(config: object) -> dict[str, object]:
-    """Every field by name, including those of groups, in the order of declaration."""
+    """All fields by name, including those of the groups, in the order of declaration."""
     flat: dict[str, object] = {}
     for name, value in _fields(config):
         inner = _fields(value) if dataclasses.is_dataclass(value) else [(name, value)]
         for key, item in inner:
-            assert key not in flat, f"two fields are called {key}: flat flags need unique names"
+            assert key not in flat, f"two fields are called {key}, but flags need unique names"
             flat[key] = item
     return flat
 
@@ -95,7 +90,7 @@ def _fields(config: object) -> list[tuple[str, object]]:
 
 
 def _flag_types(config: object) -> dict[str, Any]:
-    """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest one level."""
+    """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest once."""
     hints = dict(get_type_hints(type(config)))
     for _, value in _fields(config):
         if dataclasses.is_dataclass(value):
@@ -106,47 +101,46 @@ def _flag_types(config: object) -> dict[str, Any]:
     return hints
 
 
-def leave(error: InputError | RunStopped) -> NoReturn:
-    """Ends this process with the error's code. Rank 0 prints the error for all ranks, unless only this rank has it."""
-    if _is_main_rank() or error.alone:
-        word = "stopped" if error.outcome == "interrupted" else "error"
+def exit_with_error(error: InputError | RunStopped) -> NoReturn:
+    """Exits with the error's code, after printing it on rank 0 only: under a launcher all ranks raise the same error.
+
+    An error of one rank alone is printed by that rank.
+    """
+    if _is_main() or error.alone:
+        prefix = "stopped" if error.outcome == "interrupted" else "error"
         if isinstance(error, RunStopped):
-            say(error=True)  # ends the line of a progress bar
-        say(f"{word}: {error}", error=True)
+            say(error=True)  # a progress bar may occupy the line
+        say(f"{prefix}: {error}", error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
-    if _is_joined_to_others():
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
         # with connections to other ranks open, an ordinary exit may abort in their threads and lose the code
         sys.stdout.flush()
         os._exit(error.exit_code)
     raise SystemExit(error.exit_code) from None
 
 
-def _is_joined_to_others() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
-
-
-def _is_main_rank() -> bool:
+def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
 def _help(config: object) -> None:
     """Prints the help and exits with 0."""
-    import tyro  # slow, and only needed for flags
+    import tyro  # imported only when needed
 
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
-    tyro.cli(type(config), **arguments, console_outputs=_is_main_rank())  # type: ignore[call-overload]
+    tyro.cli(type(config), **arguments, console_outputs=_is_main())  # type: ignore[call-overload]
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Pairs of a flag (`--learning_rate`) and the values behind it, without the launcher's `--local_rank`."""
+    """Pairs of a flag (`--learning_rate`) and the values after it, without the launcher's `--local_rank`."""
     pairs: list[tuple[str, list[str]]] = []
     for argument in arguments:
         if FLAG.match(argument):
-            flag, joined, value = argument.partition("=")
-            pairs.append(("--" + flag[2:].replace("-", "_"), [value] if joined else []))
+            flag, equals, value = argument.partition("=")
+            pairs.append(("--" + flag[2:].replace("-", "_"), [value] if equals else []))
         elif pairs:
             pairs[-1][1].append(argument)
         else:
@@ -155,7 +149,7 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:
-    """(field, value) of a flag. Raises InputError for an unknown flag and for a value of another type."""
+    """The field that a flag names, and its value. Raises InputError for an unknown flag or an unsuitable value."""
     name = flag.removeprefix("--")
     negated = name.removeprefix("no_")
     if name not in hints and _is_bool(hints.get(negated)):
@@ -173,15 +167,15 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The flag that was probably meant: by its name in other libraries, by its initials (`gb`), or by its spelling."""
-    if usual := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
-        return usual
+    """The most likely flag: by its name in other libraries, by its initials (`gb`), or by similar spelling."""
+    if synonym := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
+        return synonym
     initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(known)}
     return initials.get(name) or max(known, key=lambda flag: difflib.SequenceMatcher(None, name, flag).ratio())
 
 
 def _is_bool(hint: Any) -> bool:
-    """True for a boolean, also one that may be None."""
+    """True for the annotation of a boolean, or of a boolean or None."""
     return hint is bool or set(get_args(hint)) == {bool, type(None)}
 
 
@@ -196,18 +190,18 @@ def _parse_bool(flag: str, values: list[str], hint: Any) -> bool | None:
 
 
 def _parse_with_tyro(flag: str, values: list[str], hint: Any) -> object:
-    """One value by its annotation. Parsed flag by flag, so that an error can name the flag, and no `__post_init__` runs
-    before all flags are read.
+    """Parses one value by its annotation. A parser per flag knows which flag is wrong, and does not run the config's
+    checks (`__post_init__`) before all flags are parsed.
     """
     import tyro
 
-    single = dataclasses.make_dataclass("Single", [("value", hint)])
+    holder = dataclasses.make_dataclass("Holder", [("value", hint)])
     # joined by "=", a value may start with a dash
     arguments = [f"--value={values[0]}"] if len(values) == 1 else ["--value", *values]
     try:
-        # tyro 1.0 prints errors of values even when asked not to
+        # tyro 1.0 prints errors of values even without console_outputs
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(single, args=arguments, console_outputs=False).value
+            return tyro.cli(holder, args=arguments, console_outputs=False).value
     except SystemExit:
         raise _misfit(flag, values, _in_words(hint)) from None
 
@@ -233,7 +227,7 @@ def _in_words(hint: Any) -> str:
 
 
 def _rebuild(config: T, values: dict[str, object]) -> T:
-    """The config with the named fields replaced, groups first; each `__post_init__` runs once, when all are set."""
+    """The config with the named fields replaced, its groups first; each dataclass is checked once, when complete."""
     replace: Callable[..., Any] = dataclasses.replace
     changed = {name: values[name] for name, _ in _fields(config) if name in values}
     for name, group in _fields(config):

@@ -1,12 +1,12 @@
-"""Requests to leave: SIGTERM, Ctrl-C, a launcher that is gone. The first one is met after the update at hand.
+"""Requests to stop: SIGTERM, Ctrl-C, a dead launcher. A run stops after the current update.
 
 Design decisions:
-- Signals are read off a pipe by a thread: a main thread that waits in a collective runs no Python handler.
-- Launchers pass on what a terminal has sent to the whole group already: what comes within two seconds of the first is
-  the same request. After that a second one leaves at once; checkpoints are whole at any moment.
-- Once a request was heard, signals are listened to until the process ends: one that arrives while the run closes its
-  files or the interpreter exits would else end the process by the signal, and lose the exit code.
-- A worker whose launcher died would go on unseen and hold its GPU: the launchers above it are watched.
+- A thread reads signals from a pipe, because a main thread that waits in a collective runs no Python handler.
+- Launchers forward signals that a terminal has already sent to the whole group: signals within two seconds of the first
+  are the same request. A later one stops at once; checkpoints are complete at any moment.
+- After a request, signals are handled until the process ends: otherwise one that arrives while the run closes its files
+  or the interpreter exits would end the process by the signal, and its exit code would be lost.
+- The launchers above a worker are watched: without them it would continue unseen and hold its GPU.
 """
 
 import atexit
@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import final
 
 from lmgym.console import say
@@ -27,25 +26,25 @@ from lmgym.errors import INTERRUPTED, outcome_of
 from lmgym.runs.launch import ends_process
 
 SAME_REQUEST_SECONDS = 2.0
-LOOK_SECONDS = 1.0
-LEAVE_SECONDS = 2.0  # a tracker that is closed may take minutes: a second request does not wait for it
+POLL_SECONDS = 1.0
+RECORD_SECONDS = 2.0  # closing a tracker may take minutes: a second request does not wait for it
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LAUNCHERS = {"deepspeed", "deepspeed.launcher.launch", "torchrun", "torch.distributed.run", "accelerate"}
 
 
 @final
 class Interrupts:
-    """Watches from `with` to its end, and a launched run that was asked to leave to the process's; `reason` says why.
+    """Records requests to stop within `with`; `reason` is the first one. For the main thread.
 
-    A second request ends the process: with exit code 75, after `leave` was called from another thread, or with the
-    code with which the run is already `leaving`. For the main thread.
+    A second request ends the process with `exit_code` if the run is already stopping, or else with 75, after calling
+    `record` in another thread. In a launched run that was asked to stop, this holds until the process ends.
     """
 
-    def __init__(self, leave: Callable[[str], None]) -> None:
+    def __init__(self, record: Callable[[str], None]) -> None:
         self.reason = ""
-        self.leaving: int | None = None
-        """the exit code of a run that has said how it ended, and is on its way out"""
-        self._leave, self._since = leave, 0.0
+        self.exit_code: int | None = None
+        """the exit code of a run that has recorded its outcome and is stopping"""
+        self._record, self._since = record, 0.0
         self._launchers = launchers()
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -53,19 +52,18 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         for number in SIGNALS:
-            self._former[number] = signal.signal(number, _noted)
+            # the thread reads the signal from the pipe, but without a handler the signal would kill the process
+            self._former[number] = signal.signal(number, lambda number, frame: None)
         self._former_pipe = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="interrupts", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.reason and ends_process():
-            if self.leaving is None:
-                _, self.leaving = outcome_of(error)
-            # last of all the interpreter gives up its handlers, and the default action would take their place
-            atexit.register(_ignore)
+            if self.exit_code is None:
+                _, self.exit_code = outcome_of(error)
+            # the interpreter removes handlers at its very end, and the default action would replace them
+            atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in SIGNALS])
             return
         signal.set_wakeup_fd(self._former_pipe)
         for number, handler in self._former.items():
@@ -73,14 +71,14 @@ class Interrupts:
         self._writer.close()
 
     def _watch(self) -> None:
-        self._reader.settimeout(LOOK_SECONDS)
+        self._reader.settimeout(POLL_SECONDS)
         while True:
             try:
                 numbers = self._reader.recv(64)
             except TimeoutError:
-                gone = [pid for pid, started in self._launchers if not _alive(pid, started)]
-                if gone and not self.reason:
-                    self._ask(f"the launcher (process {gone[0]}) is gone")
+                dead = [pid for pid, started in self._launchers if not _is_alive(pid, started)]
+                if dead and not self.reason:
+                    self._request(f"the launcher (process {dead[0]}) is dead")
                 continue
             except OSError:
                 return
@@ -88,61 +86,49 @@ class Interrupts:
                 return
             for number in numbers:
                 if number in SIGNALS:
-                    self._ask(signal.Signals(number).name)
+                    self._request(signal.Signals(number).name)
 
-    def _ask(self, reason: str) -> None:
+    def _request(self, reason: str) -> None:
         now = time.monotonic()
         if not self.reason:
             self.reason, self._since = reason, now
-            if rank() == 0 and self.leaving is None:
-                _say(f"{reason}: saving a checkpoint after this update, then leaving; a second signal leaves at once")
+            if rank() == 0 and self.exit_code is None:
+                text = f"{reason}: stopping after this update and a checkpoint; a second signal stops at once"
+                with contextlib.suppress(OSError, ValueError):  # a closed terminal does not end the watch
+                    say(text, error=True)
         elif now - self._since > SAME_REQUEST_SECONDS:
-            if self.leaving is None:
-                self.leaving = INTERRUPTED
-                last = threading.Thread(target=self._leave, args=(f"{reason}, the second request",), daemon=True)
-                last.start()
-                last.join(LEAVE_SECONDS)
-            os._exit(self.leaving)
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """The thread has it from the pipe; a handler must be there, or the signal would kill."""
-
-
-def _ignore() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+            if self.exit_code is None:
+                self.exit_code = INTERRUPTED
+                recorder = threading.Thread(target=self._record, args=(f"{reason}, the second request",), daemon=True)
+                recorder.start()
+                recorder.join(RECORD_SECONDS)
+            os._exit(self.exit_code)
 
 
 def launchers() -> list[tuple[int, str]]:
-    """The launchers above this process, nearest first: process ids, each with when it started (an id may be reused)."""
-    found: list[tuple[int, str]] = []
+    """The launchers above this process, nearest first: process ids and start times (ids may be reused)."""
+    parents: list[tuple[int, str]] = []
     if "LOCAL_RANK" not in os.environ:
-        return found
+        return parents
     pid = os.getppid()
-    while pid > 1 and (fields := _fields(pid)):
+    while pid > 1 and (fields := _stat_fields(pid)):
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:4]
-            # a word with spaces is a script that a shell was given
-            if not LAUNCHERS.intersection(Path(word).name for word in words if len(word.split()) == 1):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:4]
+            # an argument with spaces is a shell's script
+            if not LAUNCHERS.intersection(Path(a).name for a in arguments if len(a.split()) == 1):
                 break
-        found.append((pid, fields[19]))
+        parents.append((pid, fields[19]))
         pid = int(fields[1])
-    return found
+    return parents
 
 
-def _alive(pid: int, started: str) -> bool:
-    fields = _fields(pid)
+def _is_alive(pid: int, started: str) -> bool:
+    fields = _stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX" and fields[19] == started
 
 
-def _fields(pid: int) -> list[str]:
-    """What Linux says of a process from its state on (proc(5)); empty where it is gone."""
+def _stat_fields(pid: int) -> list[str]:
+    """Linux's status fields of a process, from its state on (proc(5)); empty if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
-
-
-def _say(words: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone does not end the watch
-        say(words, error=True)

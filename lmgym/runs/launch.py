@@ -1,6 +1,4 @@
-"""How an experiment ends: a user's error, or a run that stopped by its own word, in one line with its exit code; a run
-of a launcher's rank that succeeded, before the interpreter takes itself apart.
-"""
+"""Runs an experiment's `main` and ends its process: errors in one line with their exit code, launched ranks cleanly."""
 
 import atexit
 import errno
@@ -9,83 +7,74 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from lmgym.console import bear_any_text, show_exception
+from lmgym.console import replace_unencodable, show_exception
 from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 from lmgym.runs.files import storage_error
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
-_under_way = False
+_launched = False
 
 
 def ends_process() -> bool:
-    """Whether this process ends with what `launch` runs, rather than go on, as a notebook does."""
-    return _under_way
+    """True if this process ends after `launch`, and does not continue as a notebook does."""
+    return _launched
 
 
 def launch(main: Callable[[], None]) -> None:
-    """Runs `main`, the last thing that a script does.
+    """Runs `main`, as the last statement of a script.
 
-    A user's error is printed by rank 0 alone, and every rank exits with its code.
+    Prints a user's error on rank 0 only, and exits with its code on every rank.
     """
-    global _under_way
-    _under_way = True
-    # registered before `main` imports its libraries: exit handlers run last to first, so that theirs still run
+    global _launched
+    _launched = True
+    # registered before `main` imports libraries: exit handlers run in reverse order, so theirs run first
     succeeded: list[bool] = []
     atexit.register(lambda: _end_rank() if succeeded else None)
-    bear_any_text(sys.stdout)
+    replace_unencodable(sys.stdout)
     if sys.excepthook is sys.__excepthook__:  # not IPython's
         sys.excepthook = show_exception
     try:
         main()
     except (InputError, RunStopped) as error:
-        _leave(error)
+        _exit(error)
     except OSError as error:
-        if not (refusal := _refusal(error)):
+        if not (user_error := _user_error(error)):
             raise
-        _leave(refusal)
+        _exit(user_error)
     succeeded.append(True)
 
 
-def _refusal(error: OSError) -> InputError | RunStopped | None:
-    """What a user is told of an error of the system that no defect of ours has caused."""
+def _user_error(error: OSError) -> InputError | RunStopped | None:
+    """The user's error behind an error of the operating system; None if it may be a defect of ours."""
     if error.errno == errno.ENAMETOOLONG:
-        return InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a path that there can be")
-    if not (said := storage_error(error)):
+        return InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a shorter path")
+    if not (cause := storage_error(error)):
         return None
-    why = f"a file, or the output, could not be written ({said}); free space, then run the same command again"
+    why = f"a file, or the output, could not be written ({cause}); free space, then run the same command again"
     stopped = RunStopped(why, "failed", STORAGE_FULL)
     stopped.alone = True
     return stopped
 
 
-def _leave(error: InputError | RunStopped) -> NoReturn:
-    """Ends this process with the error's code, also where its output goes to a full disk: Python's own would be 120."""
+def _exit(error: InputError | RunStopped) -> NoReturn:
+    """Exits with the error's code, even if the output goes to a full disk, for which Python's code would be 120."""
     try:
-        leave(error)
-    except SystemExit:
-        if _is_flushed():
-            raise
-    except OSError:  # so does what is said of the error
-        pass
-    os._exit(error.exit_code)
-
-
-def _is_flushed() -> bool:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            exit_with_error(error)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
     except OSError:
-        return False
-    return True
+        os._exit(error.exit_code)
 
 
 def _end_rank() -> None:
-    """Ends a rank with 0 once the exit handlers have run, without the interpreter's own end.
+    """Exits a rank with 0 after the exit handlers, but before the interpreter's own cleanup.
 
-    A process group that DeepSpeed still refers to keeps its threads, and one that lets go of a tensor while the
-    interpreter ends aborts the process (pytorch/pytorch#190489): a launcher would call a run failed that is whole.
+    A process group to which DeepSpeed still refers keeps its threads, and if one releases a tensor while the
+    interpreter exits, the process aborts (pytorch/pytorch#190489): the launcher would report a good run as failed.
     """
-    raised = hasattr(sys, "last_value")  # by what the script did after all
+    raised = hasattr(sys, "last_value")  # by the script, after `launch`
     if "RANK" in os.environ and not raised:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The files of a run's folder, and setting those of a former run aside."""
+"""The files of a run's folder, and the renaming of a former run's files."""
 
 import json
 import shutil
@@ -9,47 +9,49 @@ from pathlib import Path
 from lmgym.runs.files import read_json, write_json
 
 NON_FINITE = "non_finite.json"
-
-
-WRITTEN = (
+RUN_FILES = (
     *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
     *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
 )
-"""all that a stage writes to its folder: a run that begins anew sets these aside"""
+"""everything that a stage writes to its folder: a new run in the folder renames these"""
 
 
-def set_aside_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
-    """Renames what a former run left to the first number that nothing has taken; where each is now.
+def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
+    """Renames a former run's files to the first free number; returns the new path of each.
 
-    Of one that goes on the results stay, and its record and metrics are copied: killed in here, it must still be known
-    as the run to go on with. What it said of a loss that was not finite no longer holds. One that never said how it
-    ended was killed, since nobody holds the lock.
+    For a resumed run the results stay, its record and metrics are copied (after a kill in here, the run must still be
+    found and resumed), and its report of a non-finite loss is renamed, because it no longer holds. A former run whose
+    outcome is still "running" was killed, since its lock is free.
     """
-    names = WRITTEN if resumed_at is None else ("run.json", "metrics.jsonl", NON_FINITE)
+    names = RUN_FILES if resumed_at is None else ("run.json", "metrics.jsonl", NON_FINITE)
     number = 1
-    while any(_numbered(folder / name, number).exists() for name in WRITTEN):
+    while any(_numbered(folder / name, number).exists() for name in RUN_FILES):
         number += 1
-    aside = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
-    # run.json last: killed in here, the next run still knows whose the rest is
-    for name, path in reversed(aside.items()):
+    former = {name: _numbered(folder / name, number) for name in names if (folder / name).exists()}
+    # run.json last: after a kill in here, the next run still knows the owner of the other files
+    for name, path in reversed(former.items()):
         if resumed_at is None or name == NON_FINITE:
             (folder / name).rename(path)
         else:
             shutil.copy2(folder / name, path)
     with suppress(OSError, ValueError, KeyError, TypeError):
-        record = aside["run.json"]
-        said = read_json(record)
-        if said["outcome"] == "running":
-            write_json(record, said | {"outcome": "killed"})
-    return aside
+        record = read_json(former["run.json"])
+        if record["outcome"] == "running":
+            write_json(former["run.json"], record | {"outcome": "killed"})
+    return former
 
 
-def remove_path(path: Path) -> None:
-    """Removes a file, a link or a whole folder; nothing where there is none."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def restore_former_run(folder: Path, former: dict[str, Path]) -> None:
+    """Undoes `rename_former_run`: removes the new run's files and renames the former ones back."""
+    for name in RUN_FILES:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    # run.json last: after a kill in here, the next run says where it is
+    for name, path in reversed(former.items()):
+        path.rename(folder / name)
 
 
 def _numbered(path: Path, number: int) -> Path:
@@ -57,10 +59,10 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def lines_up_to(path: Path, step: int) -> Iterator[str]:
-    """The lines of a metrics file up to a step; left out are one that a kill has cut, and those of a whole run."""
+    """The valid lines of a metrics file up to a step, without a former run's final figures (run/...)."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
-                figures = json.loads(line)
-                if figures["step"] <= step and not any(name.startswith("run/") for name in figures):
+                metrics = json.loads(line)
+                if metrics["step"] <= step and not any(name.startswith("run/") for name in metrics):
                     yield line

@@ -15,23 +15,15 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
-
-
 REDACTED = "(redacted)"
-
-
 SECRET = re.compile(r"secret|passw|credential|(^|[_.-])(api|auth|access)?(token|key)s?$", re.IGNORECASE)
-
-
-# settings of a tokenizer, names of columns and numbers of tokens only sound like secrets
+# settings of a tokenizer, names of columns and numbers of tokens only look like secrets
 ORDINARY = "pad|eos|bos|unk|sep|cls|mask|stop|special|group|sort|column|label|text|prompt|reply|row|new|max|min|sample"
-
-
 HARMLESS = re.compile(rf"(^|[_.-])({ORDINARY})[_-](token|key)s?$", re.IGNORECASE)
 
 
 def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
-    """What it takes to know, a year later, what was run."""
+    """The first record of a run: all that is needed to know later what was run."""
     return {
         "name": name,
         "outcome": "running",
@@ -55,31 +47,28 @@ def timestamp() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python and the libraries that a result may depend on."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
-
-
-def _version(library: str) -> str | None:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """Versions of Python and of the libraries on which a result may depend."""
+    result: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(LIBRARIES)
+    for library in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            result[library] = importlib.metadata.version(library)
+    return result
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit of the repository that this code lies in, or else of the current folder's; dirty counts new files too,
-    since an experiment that was never added is in no commit.
+    """Commit of the repository of this code, or else of the current folder. `dirty` includes untracked files, because
+    an experiment that was never added is in no commit.
     """
-    for place in (Path(__file__).parent, Path.cwd()):
+    for folder in (Path(__file__).parent, Path.cwd()):
         with suppress(OSError, subprocess.SubprocessError):
-            commit = _ask_git(place, "rev-parse", "--verify", "HEAD")
-            return {"commit": commit, "dirty": bool(_ask_git(place, "status", "--porcelain"))}
+            commit = _run_git(folder, "rev-parse", "--verify", "HEAD")
+            return {"commit": commit, "dirty": bool(_run_git(folder, "status", "--porcelain"))}
     return None
 
 
-def _ask_git(place: Path, *words: str) -> str:
-    asked = subprocess.run(["git", *words], cwd=place, capture_output=True, text=True, check=True, timeout=10)
-    return asked.stdout.strip()
+def _run_git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
 
 
 def _looks_secret(name: str) -> bool:
@@ -87,25 +76,25 @@ def _looks_secret(name: str) -> bool:
 
 
 def redact(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, without the text of those whose name sounds like a secret; numbers and None tell nothing."""
+    """The values, with REDACTED for those whose name looks like a secret's; numbers, booleans and None stay."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             kept[name] = redact(value)
         else:
-            told = value is None or isinstance(value, bool | int | float)
-            kept[name] = value if told or not _looks_secret(str(name)) else REDACTED
+            harmless = value is None or isinstance(value, bool | int | float)
+            kept[name] = value if harmless or not _looks_secret(str(name)) else REDACTED
     return kept
 
 
 def _redact_command(words: Sequence[str]) -> list[str]:
-    """A command line without the values of flags whose name sounds like a secret, in either form of a flag."""
+    """A command line with REDACTED for the values of flags whose name looks like a secret's (--a b and --a=b)."""
     kept: list[str] = []
     after_secret = False
     for word in words:
-        flag, joined, _ = word.partition("=")
+        flag, equals, _ = word.partition("=")
         secret = flag.startswith("--") and _looks_secret(flag)
-        hidden = after_secret and not word.startswith("--")
-        kept.append(REDACTED if hidden else f"{flag}={REDACTED}" if secret and joined else word)
-        after_secret = secret and not joined
+        is_value = after_secret and not word.startswith("--")
+        kept.append(REDACTED if is_value else f"{flag}={REDACTED}" if secret and equals else word)
+        after_secret = secret and not equals
     return kept

@@ -1,13 +1,13 @@
-"""One output folder in one layout for every stage: what was run, what it measured and how it ended.
+"""One output folder with the same layout for every stage: the config, the metrics and the outcome of a run.
 
     run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
-    metrics.jsonl   a line a step
-    checkpoints/    states to go on from (lmgym/runs/checkpoints.py)
-    run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   what former runs in this folder left
+    metrics.jsonl   a line per step
+    checkpoints/    states to resume from (lmgym/runs/checkpoints.py)
+    run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   files of former runs in this folder
 
-Every file is whole at any moment (written aside, then renamed), except that a kill may cut the last line of
-metrics.jsonl. A folder that cannot be written is no error of the one rank that writes to it, but noted in `unwritten`:
-all ranks end together where they meet next (supervisor.py). Nothing here imports torch, so that a run can be opened
+Every file is complete at any moment (written to a temporary file, then renamed), except that a kill may cut the last
+line of metrics.jsonl. If the folder cannot be written, the rank that writes does not fail alone: `write_error` records
+it, and all ranks stop together at their next check (supervisor.py). Nothing here imports torch, so that a run opens
 before anything slow or fragile begins.
 """
 
@@ -15,17 +15,17 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, outcome_of, shown_path
+from lmgym.errors import InputError, RunStopped, outcome_of
 from lmgym.runs.files import storage_error, storage_full, write_json, write_lines, write_text
-from lmgym.runs.layout import WRITTEN, lines_up_to, remove_path, set_aside_former_run
-from lmgym.runs.locks import FolderLock
+from lmgym.runs.layout import lines_up_to, rename_former_run, restore_former_run
+from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.record import describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @final
 class Run:
-    """A run under way. Made by `Run.start`; on ranks that are not main every method does nothing."""
+    """A run in progress. Made by `Run.start`; on ranks that are not main every method does nothing."""
 
     def __init__(self, folder: Path, record: dict[str, Any], metrics: TextIO | None, tracker: Tracker | None) -> None:
         self.folder = folder
@@ -43,12 +43,12 @@ class Run:
         self._record = record
         self._metrics = metrics
         self._tracker = tracker
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._lock: FolderLock | None = None
         self._former: dict[str, Path] = {}
-        self._learned = False
-        self.unwritten = ""
-        """the first thing that could not be written, and why; nothing but run.json is written after it"""
+        self._has_updates = False
+        self.write_error = ""
+        """the first thing that could not be written, and why; only run.json is written after it"""
 
     @classmethod
     def start(
@@ -62,11 +62,11 @@ class Run:
         name: str | None = None,
         start: "Start | None" = None,
     ) -> "Run":
-        """Opens the folder and writes run.json. Raises InputError where the folder cannot be written.
+        """Opens the folder and writes run.json. Raises InputError if the folder cannot be written.
 
-        A run that goes on from a checkpoint keeps the metrics and checkpoints up to there. Without `start` it begins
-        anew, and the folder is locked here. What a former run left is set aside; refused by an InputError before its
-        first update, this run puts it back.
+        A resumed run keeps the metrics and checkpoints up to its checkpoint. Without `start` the run is new, and the
+        folder is locked here. The files of a former run are renamed; if an InputError refuses this run before its first
+        update, they are renamed back.
         """
         folder = Path(folder)
         if not is_main:
@@ -77,91 +77,87 @@ class Run:
         record |= {"id": start.run_id if start else uuid.uuid4().hex, "resumed_at": resumed_at}
         lock = (start and start.lock) or FolderLock(folder)
         try:
-            former = set_aside_former_run(folder, resumed_at)
+            former = rename_former_run(folder, resumed_at)
             if "metrics.jsonl" in former and resumed_at is not None:
                 write_text(folder / "metrics.jsonl", "".join(lines_up_to(former["metrics.jsonl"], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             write_json(folder / "run.json", record)
         except OSError as error:
             lock.release()
-            cause = error.strerror or error
-            raise InputError(
-                f"cannot write a run to {shown_path(folder)}: {cause}; free space, or name another folder"
-            ) from error
+            raise cannot_write(folder, error) from error
         run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
         run._lock, run._former = lock, former if resumed_at is None else {}
         return run
 
     @property
     def notes(self) -> list[str]:
-        """What people should know of the folder: that a former run's files have other names now."""
+        """Notes for the user on the folder: the new names of a former run's files."""
         kept = ", ".join(path.name for path in self._former.values())
         return [f"{self.folder} held a former run; its files are kept as {kept}"] if kept else []
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends one line: step, seconds since the start, metrics. NaN and infinities become null, and are named."""
+        """Appends a line: step, seconds since the start, metrics. NaN and infinities become null and are listed."""
         if not self.is_main:
             return
         assert self._metrics, "log comes before finish"
-        assert not {"step", "time", "non_finite"} & metrics.keys(), "these names are the line's own"
+        assert not {"step", "time", "non_finite"} & metrics.keys(), "these names are reserved"
         values = {key: float(value) for key, value in metrics.items()}
         non_finite = [key for key, value in values.items() if not math.isfinite(value)]
-        line: dict[str, Any] = {"step": step, "time": round(self._seconds(), 3)}
+        line: dict[str, Any] = {"step": step, "time": self._seconds()}
         line |= {key: None if key in non_finite else value for key, value in values.items()}
         line |= {"non_finite": non_finite} if non_finite else {}
-        if not self.unwritten:
+        if not self.write_error:
             with self.writing("metrics.jsonl"):
-                # a line at a time reaches the file, so that a killed run keeps what it measured
+                # flushed per line, so that a killed run keeps its metrics
                 self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
                 self._metrics.flush()
-        self._learned |= step > 0
+        self._has_updates |= step > 0
         if self._tracker:
             self._tracker.log(step, values)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
-        """Within, a folder that cannot be written is noted in `unwritten`, with what was to be written."""
+        """Context manager that records a failed write of `name` in `write_error` instead of raising it."""
         try:
             yield
         except Exception as error:
-            said = storage_error(error) or (" ".join(str(error).split()) if isinstance(error, OSError) else "")
-            if not said:
+            cause = storage_error(error) or (" ".join(str(error).split()) if isinstance(error, OSError) else "")
+            if not cause:
                 raise
-            self.unwritten = self.unwritten or f"{self.folder / name} could not be written ({said})"
+            self.write_error = self.write_error or f"{self.folder / name} could not be written ({cause})"
 
     def write_json(self, name: str, content: Any) -> None:
-        """Writes `content` to a file of the folder, atomically; the name may have folders in it."""
-        if self.is_main and not self.unwritten:
-            with self.writing(name):
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                write_json(self.folder / name, content)
+        """Writes a JSON file of the folder, atomically; the name may include folders."""
+        self._write(name, content, write_json)
 
     def write_lines(self, name: str, rows: Iterable[Any]) -> None:
-        """Writes a JSON object a line, atomically; the name may have folders in it."""
-        if self.is_main and not self.unwritten:
+        """Writes a file with a JSON object per line, atomically; the name may include folders."""
+        self._write(name, rows, write_lines)
+
+    def _write(self, name: str, content: Any, write: Callable[[Path, Any], None]) -> None:
+        if self.is_main and not self.write_error:
             with self.writing(name):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                write_lines(self.folder / name, rows)
+                write(self.folder / name, content)
 
     def update(self, **fields: Any) -> None:
-        """Adds fields to run.json, as counts of data that are known only once it is read."""
+        """Adds fields to run.json, such as counts of data that are known only after reading it."""
         if self.is_main:
             self._record |= redact(fields)
             with self.writing("run.json"):
                 write_json(self.folder / "run.json", self._record)
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
-        """Writes how the run ended and closes what is open. May be called again: the last word stands."""
-        said = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
-        seconds = round(self._seconds(), 3)
+        """Writes the outcome and closes everything. If it is called again, the last outcome counts."""
+        text = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         try:
-            self.update(outcome=outcome, exit_code=exit_code, error=said, ended=timestamp(), seconds=seconds)
+            self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), seconds=self._seconds())
         finally:
             self._close()
 
     def _close(self) -> None:
         if self._metrics:
-            with self.writing("metrics.jsonl"):  # what a full disk did not take is tried again
+            with self.writing("metrics.jsonl"):  # closing writes again what a full disk did not take
                 self._metrics.close()
             self._metrics = None
         if self._tracker:
@@ -171,57 +167,50 @@ class Run:
             self._lock.release()
             self._lock = None
 
-    def _withdraw(self) -> None:
-        """Puts back what was set aside, in the place of the little that this run wrote."""
-        try:
-            for name in WRITTEN:
-                remove_path(self.folder / name)
-            # run.json last: killed in here, the next run says where it is
-            for name, aside in reversed(self._former.items()):
-                aside.rename(self.folder / name)
-            say(f"refused before its first update: {self.folder} is as it was", error=True)
-        finally:
-            self._close()
-
     def __enter__(self) -> "Run":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        said = self._record.get("outcome") != "running"
-        if said and (error is None or isinstance(error, SystemExit | RunStopped)):
-            return  # the caller gave its own word, then left
+        has_outcome = self._record.get("outcome") != "running"
+        if has_outcome and (error is None or isinstance(error, SystemExit | RunStopped)):
+            return  # the caller called `finish` and then left
+        if self._former and not self._has_updates and not has_outcome and isinstance(error, InputError):
+            self._restore_former_run()
+            return
         stopped = self._stopped_by_storage(error)
         outcome, exit_code = outcome_of(stopped or error)
-        if self._former and not self._learned and not said and isinstance(error, InputError):
-            with self.writing("what a former run left"):
-                self._withdraw()
-            return
-        before = self.unwritten
+        earlier = self.write_error
         self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else stopped or error)
-        if self.unwritten and not before and not stopped:
+        if self.write_error and not earlier and not stopped:
             if error is None:
-                stopped = storage_full(self.unwritten, self.folder)
+                stopped = storage_full(self.write_error, self.folder)
             else:  # the first error is the one to show
-                say(f"warning: the outcome is not recorded: {self.unwritten}", error=True)
+                say(f"warning: the outcome is not recorded: {self.write_error}", error=True)
         if stopped:
             raise stopped from error
 
+    def _restore_former_run(self) -> None:
+        with self.writing("the files of the former run"):
+            try:
+                restore_former_run(self.folder, self._former)
+                say(f"refused before its first update: {self.folder} is as it was", error=True)
+            finally:
+                self._close()
+
     def _stopped_by_storage(self, error: BaseException | None) -> RunStopped | None:
-        """What a run ends with that met a full disk and has not been ended for it: by the rank that met it."""
+        """The RunStopped of a run that ends because of a full disk; None if it ends for another reason."""
         if isinstance(error, RunStopped | InputError | SystemExit | KeyboardInterrupt):
             return None
-        said = storage_error(error)
-        if error is None and self.unwritten:
-            what = self.unwritten
-        elif said:
-            what = f"{self.folder} or what it needs could not be written ({said})"
-        else:
+        what = self.write_error if error is None else ""
+        if cause := storage_error(error):
+            what = f"{self.folder} or a file that it needs could not be written ({cause})"
+        if not what:
             return None
         stopped = storage_full(what, self.folder)
         stopped.alone = True
         return stopped
 
     def _seconds(self) -> float:
-        return time.monotonic() - self._began
+        return round(time.monotonic() - self._started, 3)

@@ -8,7 +8,7 @@ import torch
 from lmgym.config import ModelConfig, RowSettings, StageConfig, TrainerConfig
 from lmgym.console import say
 from lmgym.data.task_data import TaskData
-from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement, run_values, zero_stage
+from lmgym.distributed.deepspeed_config import match_run, read_config, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import rank, start_distributed, world_size
 from lmgym.errors import FEWEST_TOKENS, InputError
@@ -75,8 +75,7 @@ def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> d
     refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:
         o = config.optimizer
-        values = run_values(o.micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
-        refuse_disagreement(deepspeed, values)
+        match_run(deepspeed, o.micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed
 

@@ -14,11 +14,11 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
 from lmgym.data.batching import MicroBatches, UpdateSampler
-from lmgym.distributed.deepspeed_engine import end_fetches, skipped_steps, whole_weights
+from lmgym.distributed.deepspeed_engine import end_prefetch, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
-from lmgym.distributed.resharding import mend_sharded_load
+from lmgym.distributed.resharding import repair_universal_load
 from lmgym.errors import InputError
-from lmgym.runs.checkpoint_contents import loading
+from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.callbacks import Progress, StopWhenAsked
@@ -112,7 +112,7 @@ class ObjectiveTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """The update's count over all ranks; the same reduction tells whether a rank was asked to stop."""
-        asked = self.supervisor is not None and self.supervisor.asked_to_leave
+        asked = self.supervisor is not None and self.supervisor.stop_requested
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
         self.stopping, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
@@ -174,7 +174,7 @@ class ObjectiveTrainer(Trainer):
         """Stops the run and names the rows; by default all of the update."""
         if self.supervisor:
             rows = [row for _, batch_rows in self._losses for row in batch_rows] if rows is None else rows
-            self.supervisor.leave_non_finite(self.state.global_step, what, rows)
+            self.supervisor.stop_non_finite(self.state.global_step, what, rows)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the training metrics since the last line, summed over ranks, and passes all to the run."""
@@ -214,7 +214,7 @@ class ObjectiveTrainer(Trainer):
                 self.supervisor.heartbeat(f"evaluation {name or 'of held-out examples'} after update {step}")
             measured = probe.measure(model, self.args.device)
             metrics |= {f"{prefix}/{full_name(name, metric)}": value for metric, value in measured.items()}
-            end_fetches(model)  # the next probe, or the saving, gathers the weights
+            end_prefetch(model)  # the next probe, or the saving, gathers the weights
         model.train(was_training)
         if step == 0:
             self.before = self.report().metrics
@@ -262,7 +262,7 @@ class ObjectiveTrainer(Trainer):
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if self.stopping and self.supervisor:
-            self.supervisor.leave(self.state.global_step)
+            self.supervisor.stop_interrupted(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
         if self.state.global_step < self.state.max_steps:  # Trainer would make one more update
@@ -273,7 +273,7 @@ class ObjectiveTrainer(Trainer):
         with loading(Path(checkpoint)) if checkpoint else contextlib.nullcontext():
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint and self.is_deepspeed_enabled:
-            mend_sharded_load(self.model_wrapped, Path(checkpoint))
+            repair_universal_load(self.model_wrapped, Path(checkpoint))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         read_model(self, Path(resume_from_checkpoint))

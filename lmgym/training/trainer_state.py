@@ -22,8 +22,7 @@ from transformers import Trainer, TrainerState
 from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.random_state import random_state, restore_random_state
-from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
-from lmgym.runs.checkpoints import ranks_of
+from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 
 
 def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> None:
@@ -43,7 +42,7 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
                 torch.save(trainer.lr_scheduler.state_dict(), folder / "scheduler.pt")
         trainer._save_scaler(str(folder))
         trainer.state.save_to_json(str(folder / "trainer_state.json"))
-    write_rank(folder, {"random": random_state(), "sums": dict(sums)})
+    write_rank_state(folder, {"random": random_state(), "sums": dict(sums)})
 
 
 def read_model(trainer: Trainer, folder: Path) -> None:
@@ -62,7 +61,7 @@ def read_sums(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def _sums(folder: Path, number: int) -> dict[str, Any]:
-    found = read_rank(folder, number)
+    found = read_rank_state(folder, number)
     with loading(folder):
         return found["sums"]
 
@@ -76,7 +75,7 @@ def refuse_unreadable_state(folder: Path) -> None:
 def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
     """Restores this rank's random state; with another number of ranks it is seeded by seed and step."""
     if ranks == ranks_of(folder):
-        found = read_rank(folder, rank())
+        found = read_rank_state(folder, rank())
         with loading(folder):
             restore_random_state(found["random"])
     else:

@@ -1,12 +1,12 @@
-"""An app of simulated users, to deploy a policy in: they chat for days, and what they do says what it is worth.
+"""An app of simulated users in which to deploy a policy: they chat for days, and their behaviour shows its quality.
 
 Design decisions:
-- The world's own users with their tastes, habits and hidden utility (`world.py`); the policy takes the place of its
-  bots, and sees of a conversation what those see and the log shows.
-- All open conversations get their next reply in one request (`days.py`), each by a seed of its own: so who else is
-  talking changes no reply, and a model runs in full batches.
-- What comes out is a log in the world's schema (`behaviour.py`), for scorers to learn from, and the counts that an app
-  team looks at (`ab_testing.py`).
+- The users are the world's, with their tastes, habits and hidden utility (`world.py`); the policy replaces the bots and
+  gets the same context, which is also what the log shows.
+- All open conversations get their next reply in one request (`days.py`), each with its own seed: so no reply depends on
+  who else is talking, and a model runs in full batches.
+- The result is a log in the world's schema (`behaviour.py`), for training scorers, and the counts for A/B tests
+  (`ab_testing.py`).
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, Turn
 from lmgym.world.behaviour import Behaviour, Traces
-from lmgym.world.days import Moment, live
+from lmgym.world.days import Moment, simulate_users
 from lmgym.world.streams import Ints, Population, draw_population
 from lmgym.world.users import Floats, Reaction
 from lmgym.world.vocabulary import ADULT_TOPIC
-from lmgym.world.world import Chat, World, open_chat, say
+from lmgym.world.world import SimulatedChat, World, open_chat, say
 
-DAYS, MOST_DAYS = 31, 100  # retention on day 30 needs the first; a conversation's id has room for the second
+DAYS, MOST_DAYS = 31, 100  # day-30 retention needs 31; ids of conversations have room for 100
 REPLY = Sampling(max_new_tokens=48)
 
 
 def refuse_days(days: int) -> None:
-    """Raises InputError for a number of days that users do not live."""
+    """Raises InputError for a number of days out of range."""
     if not 1 <= days <= MOST_DAYS:
         raise InputError(f"{shown(days)} days; needed: 1 to {MOST_DAYS} (31 for retention on day 30)")
 
@@ -37,88 +37,77 @@ def refuse_days(days: int) -> None:
 def deploy(
     policy: Generator, users: int | Ints, days: int, seed: int, world: World | None = None, sampling: Sampling = REPLY
 ) -> Behaviour:
-    """Lets users of a world (of World(0) unless given) talk to a policy for so many days from their first one.
+    """Lets users of a world (default: World(0)) chat with a policy for a number of days from their first one.
 
-    `users` is how many, or the numbers of those who take part. What users bring is a function of (world, seed, user);
-    the policy's own chance is of `sampling.seed` too, so the same users can meet two policies, or one policy twice.
-    Raises InputError for no users, a user twice, a number below 0, and days that are not 1 to 100; what the policy
-    raises goes through.
+    `users` is a number of users or an array of user numbers. The users' side is a function of (world, seed, user); the
+    policy's samples also depend on `sampling.seed`, so the same users can meet two policies, or one policy twice.
+    Raises InputError for no users, a repeated or negative user number, and days outside 1 to 100; exceptions of the
+    policy pass through.
     """
-    numbers = _numbers(users)
+    numbers = np.arange(users) if isinstance(users, int | np.integer) else np.sort(np.asarray(users))
+    if not len(numbers):
+        raise InputError("0 users: nobody to deploy to; needed: 1 or more")
+    if numbers[0] < 0 or len(np.unique(numbers)) < len(numbers):
+        raise InputError("user numbers must be 0 or more, each given once")
     refuse_days(days)
     world = world or World(0)
     population = draw_population(world, numbers, seed)
-    talk = _Conversations(world, population, policy, sampling)
-    lives = live(population, days, talk, world.noise)
-    return Behaviour(world, seed, days, population, lives, talk.traces, talk.chats)
+    driver = _PolicyConversations(world, population, policy, sampling)
+    activity = simulate_users(population, days, driver, world.noise)
+    return Behaviour(world, seed, days, population, activity, driver.traces, driver.chats)
 
 
-def _numbers(users: int | Ints) -> Ints:
-    numbers = np.arange(users) if isinstance(users, int | np.integer) else np.sort(np.asarray(users))
-    if not len(numbers):
-        raise InputError(f"{len(numbers)} users: nobody to deploy to; needed: 1 or more")
-    if numbers[0] < 0 or len(np.unique(numbers)) < len(numbers):
-        raise InputError("users have numbers from 0 on, each once")
-    return numbers
-
-
-class _Conversations:
-    """What is said, in words."""
+class _PolicyConversations:
+    """The ConversationDriver of a policy: texts by the world's users and the policy."""
 
     def __init__(self, world: World, population: Population, policy: Generator, sampling: Sampling) -> None:
         self.world, self.population, self.policy, self.sampling = world, population, OneLine(policy), sampling
-        [self.chance] = seeds_of(sampling, 1)
-        self.open_chats: dict[int, Chat] = {}
-        self.chats: list[Chat] = []
+        [self.seed] = seeds_of(sampling, 1)
+        self.open_chats: dict[int, SimulatedChat] = {}
+        self.chats: list[SimulatedChat] = []
         self.replies: dict[int, str] = {}
         self.traces = Traces()
 
     def open(self, at: Moment) -> None:
-        """Each user's first message of the day."""
         for user, day in zip(at.who.tolist(), at.day.tolist(), strict=True):
             chat = open_chat(self.world, self.population.words(user, day, 0), self.population.users, user)
             self.open_chats[user] = chat
             self.chats.append(chat)
 
     def answer(self, at: Moment) -> Floats:
-        """The policy's replies, and what each is worth to its user."""
         chats = [self.open_chats[user] for user in at.who.tolist()]
         conversations = [chat.conversation for chat in chats]
+        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.seed)
+        seeds = tuple((chance.random(len(chats)) * 2.0**53).astype(np.int64).tolist())
         try:
-            found = self.policy.reply(conversations, 1, replace(self.sampling, seed=self._seeds(at)))
+            completions = self.policy.reply(conversations, 1, replace(self.sampling, seed=seeds))
         except Exception as error:
             error.add_note(f"while {len(chats)} users waited for replies, one of them on day {at.day.max()}")
             raise
-        replies = [one.text for [one] in found]
+        replies = [completion.text for [completion] in completions]
         self.replies = dict(zip(at.who.tolist(), replies, strict=True))
         self.traces.conversation += conversations
         self.traces.reply += replies
         self.traces.nsfw += [chat.topic == ADULT_TOPIC for chat in chats]
         return self.world.utility(conversations, replies, self.population.users.take(at.who))
 
-    def note(self, at: Moment, worth: Floats, reaction: Reaction) -> None:
-        """Columns of the log."""
+    def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:
         self.traces.at.append(at)
-        self.traces.worth.append(worth)
+        self.traces.utility.append(utilities)
         self.traces.reaction.append(reaction)
 
-    def go_on(self, at: Moment) -> None:
-        """The reply joins the conversation, and the user's next message follows."""
+    def advance(self, at: Moment) -> None:
         for user, day, message in zip(at.who.tolist(), at.day.tolist(), at.message.tolist(), strict=True):
             chat = self.open_chats[user]
             chat.turns.append(Turn("bot", self.replies[user]))
             say(self.world, self.population.words(user, day, message), self.population.users, chat)
 
-    def _seeds(self, at: Moment) -> tuple[int, ...]:
-        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.chance)
-        return tuple((chance.random(len(at.who)) * 2.0**53).astype(np.int64).tolist())
-
 
 @dataclass(frozen=True)
 class OneLine:
-    """A generator's replies without white space at their ends, and on one line: as the app shows and logs them.
+    """A generator whose replies are on one line, without surrounding white space: as the app shows and logs them.
 
-    A scorer that chooses among replies must see them so too: it learned from the log.
+    A scorer that ranks replies must see them in this form too, because it learned from the log.
     """
 
     generator: Generator
@@ -126,12 +115,12 @@ class OneLine:
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
-        """The generator's. Raises ValueError for another number of replies than was asked for."""
-        found = self.generator.reply(conversations, n, sampling, progress)
-        if len(found) != len(conversations) or any(len(replies) != n for replies in found):
-            given = [len(replies) for replies in found]
+        """The generator's replies. Raises ValueError if it returns another number of replies than requested."""
+        completions = self.generator.reply(conversations, n, sampling, progress)
+        if len(completions) != len(conversations) or any(len(replies) != n for replies in completions):
+            given = [len(replies) for replies in completions]
             raise ValueError(f"the policy gave {given[:8]} replies to {len(conversations)} conversations, not {n} each")
-        return [[replace(one, text=one_line(one.text)) for one in replies] for replies in found]
+        return [[replace(reply, text=one_line(reply.text)) for reply in replies] for replies in completions]
 
 
 def one_line(reply: str) -> str:

@@ -1,7 +1,7 @@
-"""Bots whose replies vary in quality: how often each wanders off, repeats itself, contradicts its persona, and so on.
+"""Bots whose replies vary in quality: each has its rates of leaving the topic, repeating itself, and so on.
 
-A conversation has one bot, and half of its replies come from the common mixture: so quality differs between
-conversations, and differs more within them.
+A conversation has one bot, and half of its replies come from the common mixture: so quality varies between
+conversations, and more within them.
 """
 
 import random
@@ -14,13 +14,13 @@ from lmgym.world.vocabulary import Persona
 
 @dataclass(frozen=True)
 class Manners:
-    """Probabilities of what a bot does in a reply."""
+    """Probabilities of a bot's habits in a reply."""
 
     off_topic: float = 0.30
     echo: float = 0.45
     curious: float = 0.40
-    opinion: float = 0.22  # speaks of a thing of its persona, or of the user's
-    contrary: float = 0.45  # and then says the opposite of what the persona would
+    opinion: float = 0.22  # on a thing of its persona, or of the topic
+    contrary: float = 0.45  # an opinion opposite to the persona's
     repeats: float = 0.14
     rude: float = 0.06
     dull: float = 0.14
@@ -44,13 +44,14 @@ BOTS = (
 
 def speak(
     grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, topic: str, named: Sequence[str],
-    said: Sequence[str],
+    earlier: Sequence[str],
 ) -> str:  # fmt: skip
-    """A reply to a user who just spoke of `named` things of a topic; `said` are the bot's own sentences so far."""
+    """A reply to a user who just named things of a topic; `earlier` are its previous sentences."""
     if rng.random() < 0.5:
         manners = COMMON
     if rng.random() < manners.dull:
-        return pick(rng, BOT_TEMPLATES["dull"]) if rng.random() < 0.7 else _two(rng, BOT_TEMPLATES["dull"])
+        dull = BOT_TEMPLATES["dull"]
+        return pick(rng, dull) if rng.random() < 0.7 else " ".join(rng.sample(dull, 2))
     subject = topic
     if rng.random() < manners.off_topic:
         subject = pick(rng, [name for name in grammar.vocabulary.topics if name != topic])
@@ -67,14 +68,14 @@ def speak(
     if rng.random() < manners.curious:
         sentences.append(grammar.say(rng, BOT_TEMPLATES["question"], subject))
     if rng.random() < manners.repeats:
-        sentences[rng.randint(0, len(sentences) - 1)] = pick(rng, said or sentences)
+        sentences[rng.randint(0, len(sentences) - 1)] = pick(rng, earlier or sentences)
     if rng.random() < manners.garbled:
         sentences = [_shuffled(rng, sentence) for sentence in sentences]
     return " ".join(sentences)
 
 
 def _opinion(grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, subject: str) -> str:
-    """Mostly of a thing that the persona has an opinion on; else of any thing of the subject."""
+    """Usually on a thing that the persona has an opinion on; otherwise on any thing of the subject."""
     if rng.random() < 0.75:
         kind, thing = pick(rng, [("like", persona.likes), ("dislike", persona.dislikes)])
         if rng.random() < manners.contrary:
@@ -82,10 +83,6 @@ def _opinion(grammar: Grammar, rng: random.Random, manners: Manners, persona: Pe
     else:
         kind, thing = pick(rng, ("like", "dislike")), pick(rng, grammar.vocabulary.topics[subject])
     return pick(rng, BOT_TEMPLATES[kind]).format(n=thing)
-
-
-def _two(rng: random.Random, options: Sequence[str]) -> str:
-    return " ".join(rng.sample(options, 2))
 
 
 def _shuffled(rng: random.Random, sentence: str) -> str:

@@ -1,10 +1,10 @@
-"""Users through their days: who opens a conversation, reads a reply, asks again, goes on, leaves, and comes back.
+"""Users through their days: they open conversations, read replies, retry, continue, leave and come back.
 
 Design decisions:
-- What users do is the world's own (`users.py`); here it only goes on for longer, and every day is lived to its end.
-- Users wait for nobody: each is in a day of their own, and all open conversations get their next reply at once. So a
-  policy is asked for a thousand replies while there are a thousand users who have not seen all of their days.
-- What is said, and what it is worth to whom, is somebody else's (`Talk`): without words, a million users take seconds.
+- Users behave as in the logged world (`users.py`), but for more days, and every day is complete.
+- Users do not wait for each other: each has a current day, and all open conversations get their next reply at once. So
+  a policy gets requests of a thousand conversations while a thousand users have days left.
+- A `ConversationDriver` supplies the texts and their utility: without texts, a million users take seconds.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from lmgym.world.users import Floats, Noise, Reaction
 
 @dataclass(frozen=True)
 class Moment:
-    """Where some users are: their places in the population, and the day, message and try of each."""
+    """The current point of some users: their places in the population, and the day, message and attempt of each."""
 
     who: Ints
     day: Ints
@@ -27,29 +27,29 @@ class Moment:
     attempt: Ints
 
 
-class Talk(Protocol):
-    """What is said in conversations, of which a user has one at a time."""
+class ConversationDriver(Protocol):
+    """Supplies the texts of conversations, of which each user has one at a time."""
 
     def open(self, at: Moment) -> None:
-        """These users write the first message of a conversation."""
+        """Starts a conversation of each user with the user's first message."""
         ...
 
     def answer(self, at: Moment) -> Floats:
-        """The bot replies to each; what each reply is worth to its user."""
+        """Generates the bot's reply to each user; returns its utility[n] for that user."""
         ...
 
-    def note(self, at: Moment, worth: Floats, reaction: Reaction) -> None:
-        """What they did about it."""
+    def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:
+        """Records what the users did after the replies."""
         ...
 
-    def go_on(self, at: Moment) -> None:
-        """These users take the last reply and write their next message."""
+    def advance(self, at: Moment) -> None:
+        """Adds the last reply and the user's next message to each conversation."""
         ...
 
 
 @dataclass(frozen=True)
-class Lives:
-    """What users did: messages[users, days] (0 where they did not come), replies[users] seen and retries[users]."""
+class UserActivity:
+    """messages[users, days] of the users (0 on days without a visit), replies[users] seen and retries[users]."""
 
     messages: Ints
     replies: Ints
@@ -57,75 +57,74 @@ class Lives:
 
 
 class _State:
-    """Where every user stands."""
+    """The current state of every user."""
 
     def __init__(self, n: int) -> None:
         self.day, self.message, self.attempt, self.seen = (np.zeros(n, dtype=np.int64) for _ in range(4))
-        self.satisfaction, self.worth = np.zeros(n), np.zeros(n)
+        self.satisfaction, self.utility = np.zeros(n), np.zeros(n)
         self.talking = np.zeros(n, dtype=np.bool_)
 
     def at(self, who: Ints) -> Moment:
         return Moment(who, self.day[who], self.message[who], self.attempt[who])
 
 
-def live(population: Population, days: int, talk: Talk, noise: Noise) -> Lives:
-    """Every user's days from their first conversation on, which is on day 0."""
+def simulate_users(population: Population, days: int, driver: ConversationDriver, noise: Noise) -> UserActivity:
+    """Every user's days, from the first conversation on day 0."""
     n = len(population.users)
-    state, lives = _State(n), Lives(np.zeros((n, days), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
-    _start(state, np.arange(n), talk)
+    state = _State(n)
+    activity = UserActivity(np.zeros((n, days), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    _open(state, np.arange(n), driver)
     while True:
         away = np.flatnonzero(~state.talking & (state.day < days - 1))
         if len(away):
             state.day[away] += 1
             chance = population.moments("return", away, state.day[away])
             back = behaviour.comes_back(chance, population.users.take(away), state.satisfaction[away], noise)
-            _start(state, away[back], talk)
+            _open(state, away[back], driver)
         talking = np.flatnonzero(state.talking)
         if len(talking):
-            _exchange(state, lives, population, talking, talk, noise)
+            _exchange(state, activity, population, talking, driver, noise)
         elif not len(away):
-            return lives
+            return activity
 
 
-def _start(state: _State, who: Ints, talk: Talk) -> None:
+def _open(state: _State, who: Ints, driver: ConversationDriver) -> None:
     if len(who):
         state.talking[who], state.message[who], state.attempt[who] = True, 1, 0
-        state.seen[who], state.worth[who] = 0, 0.0
-        talk.open(state.at(who))
+        state.seen[who], state.utility[who] = 0, 0.0
+        driver.open(state.at(who))
 
 
-def _exchange(state: _State, lives: Lives, population: Population, who: Ints, talk: Talk, noise: Noise) -> None:
-    """A reply to each open conversation, and what its user does."""
+def _exchange(
+    state: _State, activity: UserActivity, population: Population, who: Ints, driver: ConversationDriver, noise: Noise
+) -> None:
+    """One reply to each open conversation, and the user's reaction."""
     at = state.at(who)
-    worth = talk.answer(at)
+    utilities = driver.answer(at)
     chance = population.moments("reaction", who, at.day, at.message, at.attempt)
-    did = behaviour.react(chance, population.users.take(who), worth, at.message, at.attempt, noise)
-    talk.note(at, worth, did)
-    lives.replies[who] += did.shown
-    lives.retries[who] += did.retried
-    state.seen[who] += did.shown
-    state.worth[who] += np.where(did.shown, worth, 0.0)
-    again = did.retried | ~did.shown
+    reaction = behaviour.react(chance, population.users.take(who), utilities, at.message, at.attempt, noise)
+    driver.record(at, utilities, reaction)
+    activity.replies[who] += reaction.shown
+    activity.retries[who] += reaction.retried
+    state.seen[who] += reaction.shown
+    state.utility[who] += np.where(reaction.shown, utilities, 0.0)
+    again = reaction.retried | ~reaction.shown
     state.attempt[who] += again
-    on = who[~again & ~did.ended]
-    state.message[on] += 1
-    state.attempt[on] = 0
-    if len(on):
-        talk.go_on(state.at(on))
-    _leave(state, lives, who[did.ended], noise)
-
-
-def _leave(state: _State, lives: Lives, who: Ints, noise: Noise) -> None:
-    """Conversations end: how they were on average is what decides about coming back."""
-    lives.messages[who, state.day[who]] = state.message[who]
-    mean = state.worth[who] / np.maximum(1, state.seen[who])
-    state.satisfaction[who] += noise.memory * (mean - state.satisfaction[who])
-    state.talking[who] = False
+    continuing = who[~again & ~reaction.ended]
+    state.message[continuing] += 1
+    state.attempt[continuing] = 0
+    if len(continuing):
+        driver.advance(state.at(continuing))
+    leaving = who[reaction.ended]
+    activity.messages[leaving, state.day[leaving]] = state.message[leaving]
+    mean = state.utility[leaving] / np.maximum(1, state.seen[leaving])
+    state.satisfaction[leaving] += noise.memory * (mean - state.satisfaction[leaving])
+    state.talking[leaving] = False
 
 
 @dataclass(frozen=True)
 class GaussianReplies:
-    """Replies that are worth what a normal distribution says, the same one to every user: for trials of statistics."""
+    """A ConversationDriver without texts: normally distributed utilities, for tests of statistics."""
 
     population: Population
     mean: float = 0.0
@@ -133,15 +132,15 @@ class GaussianReplies:
     seed: int = 0
 
     def open(self, at: Moment) -> None:
-        """Nothing is said."""
+        """No text to make."""
 
     def answer(self, at: Moment) -> Floats:
-        """[n] drawn by the policy's own chance."""
+        """Utilities[n], drawn from the policy's random numbers."""
         chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.seed)
         return self.mean + self.spread * chance.standard_normal(len(at.who))
 
-    def note(self, at: Moment, worth: Floats, reaction: Reaction) -> None:
-        """Nothing is kept."""
+    def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:
+        """Nothing to record."""
 
-    def go_on(self, at: Moment) -> None:
-        """Nothing is said."""
+    def advance(self, at: Moment) -> None:
+        """No text to make."""

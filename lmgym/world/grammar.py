@@ -1,7 +1,6 @@
-"""What can be said in a world: templates to speak by, and a parser that reads any text back.
+"""The language of a world: templates of sentences, and a parser of any text.
 
-A text is judged by what it says, not by who made it: bots, scripts and trained policies go through the same parser,
-and a sentence that no template could have made is garbled.
+Texts of bots, scripts and trained policies go through the same parser; a sentence that fits no template is garbled.
 """
 
 import random
@@ -16,7 +15,7 @@ from lmgym.world.vocabulary import Vocabulary
 
 T = TypeVar("T")
 
-# {n} and {m} are things, {a} is an adjective; kinds are what the utility distinguishes
+# {n} and {m} are things, {a} is an adjective; the utility distinguishes the kinds
 BOT_TEMPLATES = MappingProxyType(
     {
         "statement": (
@@ -49,7 +48,7 @@ WORDS = re.compile(r"[a-z]+|[^a-z\s]")
 
 @dataclass(frozen=True)
 class Sentence:
-    """One parsed sentence: its kind ("garbled" where no template made it), the things that it names, its words."""
+    """A parsed sentence: its kind ("garbled" if it fits no template), the things it names, its number of words."""
 
     kind: str
     things: tuple[str, ...]
@@ -58,7 +57,7 @@ class Sentence:
 
 
 class Grammar:
-    """Speaks and reads the language of one vocabulary."""
+    """Makes and parses sentences of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -66,14 +65,14 @@ class Grammar:
         self._slot = dict.fromkeys(self.topic_of, "{n}") | dict.fromkeys(vocabulary.adjectives, "{a}")
         self._kinds = {
             _shape(template.replace("{m}", "{n}"), {}): kind
-            for templates in (USER_TEMPLATES, BOT_TEMPLATES)  # what both may say is judged as the bot's
+            for templates in (USER_TEMPLATES, BOT_TEMPLATES)  # a template of both counts as the bot's
             for kind, group in templates.items()
             for template in group
         }
         self._parsed: dict[str, Sentence] = {}
 
     def say(self, rng: random.Random, templates: Sequence[str], topic: str, thing: str | None = None) -> str:
-        """One sentence on a topic, about `thing` where that is given."""
+        """A sentence on a topic, about `thing` if it is given."""
         template = pick(rng, templates)
         if "{n}" not in template:
             return template
@@ -85,16 +84,16 @@ class Grammar:
         return template.format(n=first, m=second, a=pick(rng, self.vocabulary.adjectives))
 
     def parse(self, text: str) -> list[Sentence]:
-        """The sentences of a text, case and white space aside."""
+        """The sentences of a text; case and white space do not matter."""
         pieces = (" ".join(piece.split()) for piece in PIECES.findall(text.lower()))
         return [self._parsed.get(piece) or self._parse_sentence(piece) for piece in pieces if piece]
 
-    def named(self, conversation: Conversation) -> list[str]:
-        """The things that the last turn names."""
+    def named_things(self, conversation: Conversation) -> list[str]:
+        """Things named in the last turn."""
         return [thing for turn in conversation.turns[-1:] for s in self.parse(turn.text) for thing in s.things]
 
-    def said(self, conversation: Conversation) -> list[str]:
-        """The bot's sentences."""
+    def bot_sentences(self, conversation: Conversation) -> list[str]:
+        """The bot's sentences so far."""
         return [s.text for turn in conversation.turns if turn.speaker == "bot" for s in self.parse(turn.text)]
 
     def _parse_sentence(self, piece: str) -> Sentence:
@@ -103,16 +102,16 @@ class Grammar:
         kind = self._kinds.get(_shape(piece, self._slot), "garbled")
         count = sum(word.isalpha() for word in words)
         sentence = Sentence(kind, things, count, piece)
-        if kind != "garbled":  # a finite language: what can be said twice is kept, noise is not
+        if kind != "garbled":  # cached: valid sentences are few, garbled ones unlimited
             self._parsed[piece] = sentence
         return sentence
 
 
 def pick(rng: random.Random, options: Sequence[T]) -> T:
-    """One of them, by one number of `rng`."""
+    """One option, by one number of `rng`."""
     return options[int(rng.random() * len(options))]
 
 
 def _shape(sentence: str, slots: dict[str, str]) -> str:
-    """A sentence with its things and adjectives as slots."""
+    """A sentence with its things and adjectives replaced by slots."""
     return re.sub(r"[a-z]+", lambda word: slots.get(word.group(), word.group()), sentence)

@@ -1,12 +1,12 @@
-"""Chance that belongs to users: each number is a function of (world, seed, user, purpose, moment) alone.
+"""Random numbers per user: each is a function of (world, seed, user, purpose, moment) alone.
 
 Design decisions:
-- Who else takes part, in what order people are served and what a policy says change no number of a user's. So the same
-  user under two policies has the same tastes, and the same luck at the same moment: a paired comparison is left with
-  what the policies did (common random numbers).
-- A moment is a day, a message of it and a try at answering that message: two policies that have come apart meet again
-  on the next day.
-- A policy's own noise is one more purpose, and differs between policies by the seed of their sampling.
+- A user's numbers do not depend on other users, on the order of requests or on the policy's replies. So the same user
+  under two policies has the same tastes, and the same luck at the same moment: a paired comparison differs only by the
+  policies (common random numbers).
+- A moment is a day, a message of that day and an attempt at answering it: conversations that diverged under two
+  policies are paired again on the next day.
+- A policy's sampling is one more purpose, and differs between policies by their sampling seed.
 """
 
 import random
@@ -22,13 +22,13 @@ from lmgym.world.world import World
 
 Ints = NDArray[np.int64]
 PURPOSES = ("reaction", "return", "words", "policy")
-BLOCK = 1000  # users who are drawn together: a user is drawn in the company of the same others always
-MESSAGES, TRIES, DRAWS = 32, 256, 16  # room within a day, a message and a moment
+BLOCK = 1000  # users drawn together: the others drawn with a user are always the same
+MESSAGES, TRIES, DRAWS = 32, 256, 16  # at most, per day, message and moment
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Numbers of users at a moment each; gives what a numpy Generator gives, a column at a time."""
+    """Random numbers of users at a moment each, with the methods of a numpy Generator."""
 
     seeds: NDArray[np.uint64]
     places: Ints
@@ -37,7 +37,7 @@ class Moments:
     def random(self, size: int, /) -> Floats:
         """[size] uniform in [0, 1)."""
         assert size == len(self.places)
-        assert len(self.drawn) < DRAWS, "a moment has no more numbers: they would be the next moment's"
+        assert len(self.drawn) < DRAWS, "a moment has no more numbers: the next ones belong to the next moment"
         self.drawn.append(size)
         return uniforms(self.seeds, self.places * DRAWS + len(self.drawn) - 1)
 
@@ -52,7 +52,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Population:
-    """Users by their numbers, and a stream of chance for each of them and each purpose."""
+    """Users by number, and a stream of random numbers for each user and purpose."""
 
     numbers: Ints
     users: Users
@@ -62,7 +62,7 @@ class Population:
     def moments(
         self, purpose: str, who: Ints, day: Ints, message: Ints | int = 0, attempt: Ints | int = 0, seed: int = 0
     ) -> Moments:
-        """Chance of users (by their places here) at their moments; another `seed` makes it another's."""
+        """Random numbers of users (by place in the population) at their moments; each `seed` has others."""
         places = (day * MESSAGES + message) * TRIES + attempt
         seeds = self.streams[PURPOSES.index(purpose), who]
         if seed:
@@ -70,12 +70,12 @@ class Population:
         return Moments(seeds, np.broadcast_to(places, who.shape), [])
 
     def words(self, user: int, day: int, message: int) -> random.Random:
-        """Chance for what a user says then."""
+        """Random numbers for a user's message."""
         return random.Random((int(self.streams[PURPOSES.index("words"), user]) << 40) | (day * MESSAGES + message))
 
 
 def draw_population(world: World, numbers: Ints, seed: int) -> Population:
-    """The users of those numbers: user 5 is the same person whoever else is asked for."""
+    """The users with these numbers: user 5 is the same person in every population of the seed."""
     users, streams = [], []
     for block in np.unique(numbers // BLOCK).tolist():
         rows = numbers[numbers // BLOCK == block] - block * BLOCK

@@ -1,9 +1,9 @@
-"""Users: tastes that say what a reply is worth to them, and habits that decide much of what they do anyway.
+"""Users: tastes, which decide the utility of a reply to them, and habits, which decide much of their behaviour anyway.
 
 Design decisions:
-- Structures of arrays: what a thousand users do at once is one vector operation.
-- Habits confound, as in life: who comes back is decided by habit more than by any reply, impatient users retry at
-  random, slow users answer late whatever was said, and talkative ones write longer messages and stay longer.
+- Structures of arrays: the reactions of a thousand users are one vector operation.
+- Habits are confounders, as in real apps: returning depends on habit more than on any reply, impatient users retry at
+  random, slow users answer late after any reply, and talkative users write longer messages and stay longer.
 """
 
 import random
@@ -21,15 +21,15 @@ Floats = NDArray[np.float64]
 MAX_MESSAGES, MAX_RETRIES = 30, 3
 
 
-class Draws(Protocol):
-    """Where chance comes from, a number a row: a numpy Generator, or streams that each user owns (`streams.py`)."""
+class RandomSource(Protocol):
+    """Random numbers, one per row: a numpy Generator, or the users' own streams (`streams.py`)."""
 
     def random(self, size: int, /) -> Floats:
         """Uniform in [0, 1)."""
         ...
 
     def standard_normal(self, size: int, /) -> Floats:
-        """Of mean 0 and variance 1."""
+        """Normal, of mean 0 and variance 1."""
         ...
 
     def uniform(self, low: float, high: float, size: int, /) -> Floats:
@@ -39,14 +39,14 @@ class Draws(Protocol):
 
 @dataclass(frozen=True)
 class Noise:
-    """How much of behaviour is not the reply's doing. Frozen with the world's version."""
+    """Parameters of behaviour beyond the reply's utility. Fixed for a version of the world."""
 
     taste: float = 0.35  # standard deviation of log tastes
     retry: float = -2.3  # log odds of a retry at utility 0
-    retry_slope: float = -1.3  # change of the log odds a unit of utility
+    retry_slope: float = -1.3  # change of the log odds per unit of utility
     retry_habit: float = 0.4
     impatient_users: float = 0.15
-    impatient_retries: float = 0.2  # of any reply, good or bad
+    impatient_retries: float = 0.2  # probability to retry any reply, good or bad
     patient_retries: float = 0.02
     leave: float = -1.9
     leave_slope: float = -1.0
@@ -55,15 +55,15 @@ class Noise:
     seconds_slope: float = -0.4
     seconds_habit: float = 0.7
     seconds_noise: float = 0.9
-    away: float = 0.05  # answers that come hours later
-    unshown: float = 0.03  # replies that were logged and never seen
+    away: float = 0.05  # share of answers that come hours later
+    unshown: float = 0.03  # share of replies that were logged but not seen
     unlogged_time: float = 0.02
     habit: float = -0.7  # log odds to come back on a day
     habit_spread: float = 1.1
-    habit_slope: float = 1.2  # a unit of satisfaction
+    habit_slope: float = 1.2  # per unit of satisfaction
     new_user: float = -0.5
     memory: float = 0.6  # weight of the newest conversation in the satisfaction
-    annotator: float = 0.6  # scale of the Gumbel noise of people who rank
+    annotator: float = 0.6  # scale of the annotators' Gumbel noise
 
 
 NOISE = Noise()
@@ -87,17 +87,17 @@ class Users:
         return len(self.habit)
 
     def take(self, rows: NDArray[np.int64]) -> "Users":
-        """Some of them, in that order, with repetition."""
+        """The users of some rows, in that order; rows may repeat."""
         return Users(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def join(parts: Sequence[Users]) -> Users:
-    """All of their users, in that order."""
+    """The users of all parts, in that order."""
     return Users(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Users)))
 
 
 def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOISE) -> Users:
-    """n users at random."""
+    """Draws n users."""
     engagement = rng.standard_normal(n)
     impatient = rng.random(n) < noise.impatient_users
     return Users(
@@ -113,64 +113,49 @@ def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOI
     )
 
 
-def retries(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
-    """Who asks for another reply to the same message."""
-    wanted = rng.random(len(utility)) < _sigmoid(noise.retry + noise.retry_slope * utility + users.retry_habit)
-    return wanted | (rng.random(len(utility)) < users.random_retries)
-
-
-def leaves(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
-    """Who ends the conversation here."""
-    return rng.random(len(utility)) < _sigmoid(noise.leave + noise.leave_slope * utility + users.leave_habit)
-
-
-def response_seconds(rng: Draws, users: Users, utility: Floats, noise: Noise = NOISE) -> Floats:
-    """How long those who stay take to answer: log-normal, and now and then hours."""
-    log = (
-        noise.seconds
-        + users.pace
-        + noise.seconds_slope * utility
-        + noise.seconds_noise * rng.standard_normal(len(utility))
-    )
-    away = np.where(rng.random(len(utility)) < noise.away, rng.uniform(4, 7, len(utility)), 0)
-    return np.exp(log + away).round(1)
-
-
-def comes_back(rng: Draws, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
-    """Who opens the app on a day, by habit and by how the last conversations went."""
+def comes_back(rng: RandomSource, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+    """True for each user who opens the app on a day, by habit and by how good the last conversations were."""
     odds = noise.habit + users.habit + noise.habit_slope * satisfaction + noise.new_user * users.is_new
     return rng.random(len(satisfaction)) < _sigmoid(odds)
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """What users did after a reply, each [n]."""
+    """The users' reactions to a reply, each [n]."""
 
     shown: NDArray[np.bool_]
     retried: NDArray[np.bool_]
     ended: NDArray[np.bool_]
-    seconds: Floats  # -1 never, NaN not known
+    seconds: Floats  # -1 never, NaN unknown
 
 
 def react(
-    rng: Draws, users: Users, utility: Floats, messages: NDArray[np.int64], attempts: NDArray[np.int64],
+    rng: RandomSource, users: Users, utility: Floats, messages: NDArray[np.int64], attempts: NDArray[np.int64],
     noise: Noise = NOISE,
 ) -> Reaction:  # fmt: skip
-    """What users do after a reply of that utility, in a conversation of so many messages and retries of the last."""
+    """The users' reactions to replies of utility[n], after messages[n] and attempts[n] at answering the last one."""
     n = len(utility)
     shown = rng.random(n) >= noise.unshown
-    retried = retries(rng, users, utility, noise) & shown & (attempts < MAX_RETRIES)
-    ended = leaves(rng, users, utility, noise)
-    ended &= shown & (~retried | (rng.random(n) < 0.4))  # some ask again and leave all the same
+    dissatisfied = rng.random(n) < _sigmoid(noise.retry + noise.retry_slope * utility + users.retry_habit)
+    retried = (dissatisfied | (rng.random(n) < users.random_retries)) & shown & (attempts < MAX_RETRIES)
+    leaving = rng.random(n) < _sigmoid(noise.leave + noise.leave_slope * utility + users.leave_habit)
+    ended = leaving & shown & (~retried | (rng.random(n) < 0.4))  # some retry and then leave all the same
     ended |= shown & ~retried & (messages >= MAX_MESSAGES)
-    seconds = response_seconds(rng, users, utility, noise)
-    seconds = np.where(retried | ended, -1.0, seconds)
+    seconds = np.where(retried | ended, -1.0, _response_seconds(rng, users, utility, noise))
     unknown = ~shown | (rng.random(n) < noise.unlogged_time)
     return Reaction(shown, retried, ended, np.where(unknown, np.nan, seconds))
 
 
+def _response_seconds(rng: RandomSource, users: Users, utility: Floats, noise: Noise) -> Floats:
+    """Log-normal times to answer, of which some are hours long."""
+    n = len(utility)
+    log = noise.seconds + users.pace + noise.seconds_slope * utility + noise.seconds_noise * rng.standard_normal(n)
+    away = np.where(rng.random(n) < noise.away, rng.uniform(4, 7, n), 0)
+    return np.exp(log + away).round(1)
+
+
 def message(grammar: Grammar, rng: random.Random, topic: str, talkative: float, opening: bool) -> str:
-    """What a user says next on a topic."""
+    """A user's next message on a topic."""
     kind = "opening" if opening else ("ask" if rng.random() < 0.35 else "tell")
     text = grammar.say(rng, USER_TEMPLATES[kind], topic)
     if rng.random() < talkative:

@@ -1,7 +1,7 @@
-"""What a reply is worth: features read from the text, and the hidden utility that a user gives them.
+"""The hidden utility of a reply: features read from the text, and their weights for a user.
 
-Nothing here knows who wrote a reply. A scorer must find these features in the text by itself; most of the utility
-lies in how a reply relates to its context (topic, persona, what was said before), which no count of words shows.
+The author of a reply does not matter. A scorer must find these features in the text by itself; most of the utility
+lies in the relation of a reply to its context (topic, persona, earlier turns), which no bag of words shows.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from lmgym.world.grammar import Grammar, Sentence
 WEIGHTS = MappingProxyType(
     {
         "on_topic": 1.2,  # share of the things it names that belong to the topic of the user's last message
-        "off_topic": -1.2,  # share that does not
+        "off_topic": -1.2,  # share that do not
         "echo": 0.1,  # names a thing that the user just named
         "curious": 0.3,  # asks a question about the user's topic
         "true_to_persona": 0.1,  # likes what the persona likes, dislikes what it dislikes
-        "contradiction": -0.45,  # the other way round
-        "repetition": -0.5,  # share of its sentences that it said before, in this reply or the visible ones
+        "contradiction": -0.45,  # the opposite
+        "repetition": -0.5,  # share of its sentences that repeat one of this reply or of the visible ones
         "rude": -1.8,  # any rude sentence
         "dull": -1.0,  # share of dull sentences
         "warm": 0.3,  # any warm sentence
         "too_long": -0.3,  # words above LONG_WORDS, in steps of LONG_STEP, at most LONG_STEPS of them
-        "garbled": -1.0,  # share of sentences that are none
+        "garbled": -1.0,  # share of sentences that fit no template
     }
 )
 FEATURES = tuple(WEIGHTS)
 LONG_WORDS, LONG_STEP, LONG_STEPS = 11, 4, 4
-# of each feature over the replies of the world's own bots: what users are used to, and judge a reply against
+# mean of each feature over the replies of the world's bots: the level that users are used to
 USUAL = np.array([0.58, 0.25, 0.39, 0.23, 0.07, 0.07, 0.03, 0.06, 0.16, 0.12, 0.23, 0.02])
 SCALE = 1.43  # brings a utility to a standard deviation of about 1
 
@@ -40,9 +40,9 @@ SCALE = 1.43  # brings a utility to a standard deviation of about 1
 def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArray[np.float64]:
     """FEATURES[12] of a reply to a conversation that ends in a user's turn; an empty reply is one garbled sentence."""
     sentences = grammar.parse(reply)
-    named = set(grammar.named(conversation))
+    named = set(grammar.named_things(conversation))
     topics = {grammar.topic_of[thing] for thing in named}
-    # an opinion may be on anything: it counts as on topic where it is, and never as off topic
+    # opinions may be on anything: they can count as on topic, but never as off topic
     related = [
         (thing in named, grammar.topic_of[thing] in topics)
         for s in sentences
@@ -62,7 +62,7 @@ def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArra
             any(s.kind == "question" and any(grammar.topic_of[t] in topics for t in s.things) for s in sentences),
             true,
             false,
-            _repeated(sentences, grammar.said(conversation)) * share,
+            _repeated(sentences, grammar.bot_sentences(conversation)) * share,
             "rude" in kinds,
             kinds.count("dull") * share,
             "warm" in kinds,
@@ -76,28 +76,22 @@ def features(grammar: Grammar, conversation: Conversation, reply: str) -> NDArra
 def utility(rows: NDArray[np.float64], tastes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Utility[n] of features[n, 12] for users whose tastes[n, 12] scale the weights (1 is average).
 
-    It is 0 for a reply as usual, whatever the taste: fussy users are not unhappier, they only tell replies apart more.
+    A usual reply has utility 0 for all tastes: strong tastes increase the differences, not the level.
     """
     return ((rows - USUAL) * tastes) @ np.array(list(WEIGHTS.values())) / SCALE
 
 
 def _persona(grammar: Grammar, persona: str, sentences: Sequence[Sentence]) -> tuple[bool, bool]:
-    """Whether a reply is true to the persona, and whether it contradicts it."""
-    liking, _, disliking = persona.lower().partition(", not ")
-    likes = {word for word in liking.replace(".", " ").split() if word in grammar.topic_of}
-    dislikes = {word for word in disliking.replace(".", " ").split() if word in grammar.topic_of}
-    said = {"like": set(), "dislike": set()}  # type: dict[str, set[str]]
-    for sentence in sentences:
-        if sentence.kind in said:
-            said[sentence.kind].update(sentence.things)
-    true = (said["like"] & likes) or (said["dislike"] & dislikes)
-    false = (said["like"] & dislikes) or (said["dislike"] & likes)
-    return bool(true), bool(false)
+    """(True if a reply agrees with the persona, True if it contradicts the persona)."""
+    parts = persona.lower().replace(".", " ").partition(", not ")
+    likes, dislikes = ({word for word in part.split() if word in grammar.topic_of} for part in parts[::2])
+    liked, disliked = ({t for s in sentences if s.kind == kind for t in s.things} for kind in ("like", "dislike"))
+    return bool(liked & likes or disliked & dislikes), bool(liked & dislikes or disliked & likes)
 
 
-def _repeated(sentences: Sequence[Sentence], said: Sequence[str]) -> int:
-    """Sentences that were said before; the tiny ones count too."""
-    seen, repeated = set(said), 0
+def _repeated(sentences: Sequence[Sentence], earlier: Sequence[str]) -> int:
+    """The number of sentences that repeat an earlier one; short ones count too."""
+    seen, repeated = set(earlier), 0
     for sentence in sentences:
         repeated += sentence.text in seen
         seen.add(sentence.text)

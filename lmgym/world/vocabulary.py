@@ -1,9 +1,9 @@
-"""The words of a world. A seed draws which topics, things, names and adjectives it has, so no two worlds talk alike."""
+"""The words of a world: its seed draws its topics, things, names and adjectives, so each world has its own."""
 
 import random
 from dataclasses import dataclass
 
-TOPICS_A_WORLD, THINGS_A_TOPIC, ADJECTIVES_A_WORLD, PERSONAS_A_WORLD = 5, 5, 6, 12
+TOPICS_PER_WORLD, THINGS_PER_TOPIC, ADJECTIVES_PER_WORLD, PERSONAS_PER_WORLD = 5, 5, 6, 12
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ ADJECTIVES = _words("great strange quiet funny famous old rare noisy pretty simp
 
 @dataclass(frozen=True)
 class Persona:
-    """What a bot is said to be: a name, a thing that it likes and one that it does not."""
+    """A bot's persona: a name, a thing it likes and a thing it dislikes."""
 
     name: str
     likes: str
@@ -73,13 +73,11 @@ class Vocabulary:
 
 
 def draw_vocabulary(seed: int) -> Vocabulary:
-    """The words of the world of that seed; one topic is always the adult one, so that nsfw rows exist."""
+    """The words of a seed's world; one topic is always the adult one, so that nsfw rows exist."""
     rng = random.Random(f"vocabulary {seed}")
-    names = rng.sample(sorted(TOPICS), TOPICS_A_WORLD - 1)
-    topics = {name: tuple(rng.sample(TOPICS[name], THINGS_A_TOPIC)) for name in names}
-    topics[ADULT_TOPIC] = tuple(rng.sample(ADULT_THINGS, THINGS_A_TOPIC))
+    names = rng.sample(sorted(TOPICS), TOPICS_PER_WORLD - 1)
+    topics = {name: tuple(rng.sample(TOPICS[name], THINGS_PER_TOPIC)) for name in names}
+    topics[ADULT_TOPIC] = tuple(rng.sample(ADULT_THINGS, THINGS_PER_TOPIC))
     things = [thing for group in topics.values() for thing in group]
-    personas = []
-    for name in rng.sample(NAMES, PERSONAS_A_WORLD):
-        personas.append(Persona(name, *rng.sample(things, 2)))
-    return Vocabulary(topics, tuple(rng.sample(ADJECTIVES, ADJECTIVES_A_WORLD)), tuple(personas))
+    personas = tuple(Persona(name, *rng.sample(things, 2)) for name in rng.sample(NAMES, PERSONAS_PER_WORLD))
+    return Vocabulary(topics, tuple(rng.sample(ADJECTIVES, ADJECTIVES_PER_WORLD)), personas)

@@ -39,7 +39,7 @@ def main() -> None:
     before = actor.policy.get_input_embeddings().weight.detach().clone()
     sampler = SamplingPolicy(actor, tokenizer, "fp32", sharded=True, under_deepspeed=True, rows=4)
     engine = make_engine(config, actor, deepspeed)
-    engine.set_rate(1e-3)
+    engine.set_learning_rate(1e-3)
     chance, tokens, largest = np.random.default_rng(rank()), 0, 0.0
     for phase in range(PHASES):
         sampler.sync()

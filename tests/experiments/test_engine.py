@@ -116,7 +116,7 @@ def test_a_config_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is no JSON"), ("[1]", "is a JSON list; needed: an object"), ("", "is no JSON")]
+    ("text", "said"), [("{", "is not JSON"), ("[1]", "is a JSON list; needed: an object"), ("", "is not JSON")]
 )
 def test_a_file_that_is_no_config_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)

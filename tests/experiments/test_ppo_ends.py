@@ -37,7 +37,7 @@ def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bo
             go(name="bound", max_kl=bound, **settings)
         found = sorted(path.name for path in (folder.parent / "bound/checkpoints").iterdir())
         assert found == ["collapsed-step-00000012", "step-00000004", "step-00000008"], name
-    assert "going on from" in words(capsys.readouterr().out)
+    assert "resuming from" in words(capsys.readouterr().out)
 
 
 def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:

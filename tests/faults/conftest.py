@@ -26,7 +26,7 @@ def dropping(small_models: dict[str, Path], tmp_path_factory) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 24 MiB; skips, and says so, where none may be mounted."""
+    """A disk of 24 MiB; skips if none can be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", folder], capture_output=True, text=True)
@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def words(dropping: Path, few_pairs: Path, held_out_pairs: Path) -> Words:
-    """What a user types: `words(engine, output, **changes)`."""
+    """The command of a user: `words(engine, output, **changes)`."""
 
     def make(engine: str, output: Path, **changes) -> list:
         values = {"model": dropping, "pairs": few_pairs, "held_out": held_out_pairs, **changes}
@@ -49,7 +49,7 @@ def words(dropping: Path, few_pairs: Path, held_out_pairs: Path) -> Words:
 
 @pytest.fixture(scope="session")
 def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
-    """The folder of a run that nothing befell, one an engine."""
+    """The folder of an uninterrupted run per engine."""
     from launching import run
 
     done: dict[str, Path] = {}

@@ -32,7 +32,7 @@ TIMES = ("time", "train/items_per_second", "train/tokens_per_second", "run/secon
 
 
 def command(engine: str, output: Path, model: Path, pairs: Path, held_out: Path, ranks: int = 2, **changes) -> list:
-    """What a user types to train under an engine; the same words again go on."""
+    """The command of a user to train under an engine; the same command again resumes."""
     kind, config = ENGINES[engine]
     values = {"model": model, "dataset": pairs, "eval_dataset": held_out, "output": output, **TRAIN, **changes}
     if config:
@@ -68,7 +68,7 @@ def wait_for(what: Callable[[], Any], seconds: float = PATIENCE, launched: Launc
 
 
 def steps(folder: Path) -> list[int]:
-    """Of the checkpoints in a run's folder."""
+    """Steps of the checkpoints in a run's folder."""
     return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
 
 
@@ -90,14 +90,14 @@ def newest(folder: Path) -> Path:
 
 
 def reseal(checkpoint: Path) -> None:
-    """Rewrites a checkpoint's manifest to agree with its files, as somebody would who has replaced one."""
-    from lmgym.runs import checkpoints
+    """Rewrites a checkpoint's manifest to agree with its files, like an attacker who has replaced one."""
+    from lmgym.runs.checkpoint_files import file_hash, manifest_hash
 
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     for file in manifest["files"]:
         path = checkpoint / file["path"]
-        file |= {"size": path.stat().st_size, "sha256": checkpoints._sha256(path)}
-    manifest["sha256"] = checkpoints._seal(manifest)
+        file |= {"size": path.stat().st_size, "sha256": file_hash(path)}
+    manifest["sha256"] = manifest_hash(manifest)
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -131,6 +131,6 @@ def said_by_ranks(stderr: str) -> str:
 
 
 def outcome(folder: Path) -> tuple[str, int | None]:
-    """How a run says that it ended."""
+    """The outcome that a run has recorded."""
     record = json.loads((folder / "run.json").read_text())
     return record["outcome"], record["exit_code"]

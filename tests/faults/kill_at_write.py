@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lmgym.runs import checkpoints
+from lmgym.runs import checkpoint_files, checkpoints
 from lmgym.training import trainer_state
 
 NTH, SAVE = int(os.environ["LMGYM_TEST_NTH"]), 3
@@ -50,7 +50,7 @@ def watched(module, name: str, path_at: int | None = None) -> None:
 
 watched(torch, "save", 1)
 watched(trainer_state, "save_model", 1)
-for module, name in ((os, "fsync"), (os, "rename"), (os, "mkdir"), (shutil, "rmtree"), (checkpoints, "_sha256")):
+for module, name in ((os, "fsync"), (os, "rename"), (os, "mkdir"), (shutil, "rmtree"), (checkpoint_files, "file_hash")):
     watched(module, name)
 save = checkpoints.Checkpoints.save
 

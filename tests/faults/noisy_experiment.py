@@ -84,13 +84,13 @@ def save_slowly(seconds: float) -> None:
     """Each rank rests within each save, before its last file."""
     from lmgym.training import trainer_state
 
-    write = trainer_state.write_rank
+    write = trainer_state.write_rank_state
 
     def wait_and_write(folder: Path, content) -> None:
         time.sleep(seconds)
         write(folder, content)
 
-    trainer_state.write_rank = wait_and_write
+    trainer_state.write_rank_state = wait_and_write
 
 
 if __name__ == "__main__":

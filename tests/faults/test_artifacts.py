@@ -1,4 +1,4 @@
-"""What is loaded executes nothing, and no key of the environment reaches a file: canaries."""
+"""Loading executes nothing, and no key of the environment reaches a file; tested with canaries."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Canary:
         return os.mknod, (str(self.path),)
 
 
-def test_the_canary_sings_where_a_pickle_is_loaded(tmp_path: Path) -> None:
+def test_the_canary_executes_when_a_pickle_is_loaded(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Canary(tmp_path / "sung")))
     assert (tmp_path / "sung").exists()
 
@@ -45,7 +45,7 @@ def test_pickled_weights_are_refused_unread(small_models: dict[str, Path], tmp_p
     assert not sung.exists()
 
 
-def test_a_pickle_beside_safetensors_is_not_looked_at(small_models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pickle_beside_safetensors_is_ignored(small_models: dict[str, Path], tmp_path: Path) -> None:
     folder, sung = tmp_path / "model", tmp_path / "sung"
     shutil.copytree(small_models["llama"], folder)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Canary(sung)))
@@ -53,7 +53,7 @@ def test_a_pickle_beside_safetensors_is_not_looked_at(small_models: dict[str, Pa
     assert not sung.exists()
 
 
-def test_code_that_a_folder_brings_along_is_not_executed(small_models: dict[str, Path], tmp_path: Path) -> None:
+def test_code_in_a_models_folder_is_not_executed(small_models: dict[str, Path], tmp_path: Path) -> None:
     folder, sung = tmp_path / "model", tmp_path / "sung"
     shutil.copytree(small_models["llama"], folder)
     config = json.loads((folder / "config.json").read_text())
@@ -96,7 +96,7 @@ REPLACED = [
 
 
 @pytest.mark.parametrize(("engine", "pattern"), REPLACED)
-def test_a_pickle_that_somebody_has_put_into_a_checkpoint_is_never_loaded_and_the_one_before_is_gone_on_with(
+def test_a_hostile_pickle_in_a_checkpoint_is_not_loaded_and_the_one_before_is_used(
     engine: str, pattern: str, words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder, sung = tmp_path / "run", tmp_path / "sung"
@@ -112,7 +112,7 @@ def test_a_pickle_that_somebody_has_put_into_a_checkpoint_is_never_loaded_and_th
     assert not sung.exists()
     said = done.stdout.replace("\n", "")
     assert f"{replaced} was skipped: {file.relative_to(replaced)} " in said
-    assert f"going on from {folder}/checkpoints/step-{int(replaced.name[5:]) - 2:08d}" in said
+    assert f"resuming from {folder}/checkpoints/step-{int(replaced.name[5:]) - 2:08d}" in said
     assert digest(folder) == digest(uninterrupted(engine))
     assert outcome(folder) == ("finished", 0)
 

@@ -47,9 +47,7 @@ def test_a_line_of_metrics_that_finds_no_room_ends_the_run_on_every_rank(engine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["plain", "ddp", "zero2", "zero3"])
-def test_with_room_again_the_run_goes_on_and_ends_as_if_nothing_had_been(
-    engine: str, words: Words, uninterrupted, disk: Path
-) -> None:
+def test_with_room_again_the_run_resumes_exactly(engine: str, words: Words, uninterrupted, disk: Path) -> None:
     folder = disk / "run"
     planted = {"LMGYM_TEST_FAULT": "full", "LMGYM_TEST_AT": "15", "LMGYM_TEST_RANK": "0", "LMGYM_TEST_DISK": str(disk)}
     done = run(words(engine, folder), **planted)

@@ -1,4 +1,4 @@
-"""Whatever happens to a checkpoint's files, it is skipped with a reason of one line, and the one before it is taken."""
+"""A checkpoint with randomly damaged files is skipped with a reason of one line, and the one before it is used."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from lmgym.console import printed_line
-from lmgym.runs.checkpoints import MANIFEST, Checkpoint, Checkpoints
+from lmgym.runs.checkpoint_files import MANIFEST, Checkpoint
+from lmgym.runs.checkpoints import Checkpoints
 
 SEED = 0
 QUICK, ALL = 80, 400
@@ -30,7 +31,7 @@ class Hostile:
 
 
 def write(folder: Path) -> None:
-    """What a training loop writes."""
+    """Writes the files of a training loop."""
     save_file({"weight": torch.arange(64, dtype=torch.float32)}, folder / "model.safetensors")
     torch.save({"moment": torch.ones(64)}, folder / "optimizer.pt")
     (folder / "trainer_state.json").write_text('{"global_step": 10, "epoch": 0.5}\n')
@@ -129,6 +130,6 @@ def test_a_damaged_checkpoint_is_skipped_in_one_line(first: int, two: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 40))
-def test_so_are_more_of_them(first: int, two: Path, tmp_path: Path) -> None:
+def test_more_damaged_checkpoints_are_skipped(first: int, two: Path, tmp_path: Path) -> None:
     for number in range(first, first + 40):
         check(number, two, tmp_path / str(number))

@@ -1,4 +1,4 @@
-"""Whatever flags a command has, it ends in its dry run or in one line that can be printed, with exit code 2."""
+"""A command with random flags ends in its dry run, or with one printable line and exit code 2."""
 
 from pathlib import Path
 
@@ -47,5 +47,7 @@ def test_odd_flags_end_in_a_dry_run_or_one_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", batches(QUICK, ALL), ids=str)
-def test_so_do_more_of_them(numbers: range, small_models, few_pairs: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_more_odd_flags_end_in_a_dry_run_or_one_line(
+    numbers: range, small_models, few_pairs: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
     check(numbers, small_models["llama"], few_pairs, tmp_path, capsys, monkeypatch)

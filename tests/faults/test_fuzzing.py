@@ -16,7 +16,7 @@ BLOCKS = [
 
 
 def check(file: DataFile, folder: Path) -> str:
-    """How it ended. AssertionError for anything but one of the two good ends."""
+    """The outcome. AssertionError for anything but one of the two good ends."""
     try:
         found = read(file)
     except InputError as error:

@@ -34,7 +34,7 @@ def slow(*values):
 
 @pytest.fixture(scope="module")
 def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
-    """What a user types: `asked(engine, output, **changes)`."""
+    """The command of a user: `asked(engine, output, **changes)`."""
 
     def make(engine: str, output: Path, *more: object, ranks: int = 2, **changes) -> list:
         kind, config = ENGINES[engine]
@@ -48,7 +48,7 @@ def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
 
 @pytest.fixture(scope="module")
 def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
-    """The folder of a run that nothing befell, one an engine."""
+    """The folder of an uninterrupted run per engine."""
     done: dict[str, Path] = {}
 
     def get(engine: str) -> Path:
@@ -103,13 +103,13 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     kill(asked(engine, folder), folder, step, rank, delay=random.Random(engine).uniform(0.0, 1.0))
     done = run(asked(engine, folder), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"going on from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
+    assert f"resuming from {folder / 'checkpoints'}" in done.stdout.replace("\n", "")
     assert_as_uninterrupted(folder, whole(engine))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["zero2", "zero3"])
-def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
+def test_with_a_damaged_shard_the_run_resumes_from_the_checkpoint_before(
     engine: str, asked: Words, whole, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -121,13 +121,13 @@ def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.replace("\n", "")
     assert f"{damaged} was skipped: global_step" in said
-    assert f"going on from {damaged.with_name(f'step-{int(damaged.name[5:]) - AN_ITERATION:08d}')}" in said
+    assert f"resuming from {damaged.with_name(f'step-{int(damaged.name[5:]) - AN_ITERATION:08d}')}" in said
     assert_as_uninterrupted(folder, whole(engine))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU adds up in no fixed order")
-def test_a_killed_run_in_fp16_goes_on_with_the_scale_of_its_loss(asked: Words, tmp_path: Path) -> None:
+def test_a_killed_run_in_fp16_resumes_with_its_loss_scale(asked: Words, tmp_path: Path) -> None:
     sections, file = json.loads((ROOT / "configs/zero2.json").read_text()), tmp_path / "high.json"
     file.write_text(json.dumps(sections | {"fp16": {"enabled": "auto", "initial_scale_power": 24}}))
     high = ("--deepspeed", file, "--precision", "fp16")
@@ -169,7 +169,7 @@ def test_a_run_killed_after_its_last_update_only_saves(asked: Words, whole, tmp_
 
 
 @pytest.mark.parametrize("engine", ["plain", slow("ddp"), slow("zero2"), slow("zero3")])
-def test_sigterm_saves_at_the_iterations_end_and_leaves(engine: str, asked: Words, whole, tmp_path: Path) -> None:
+def test_sigterm_saves_at_the_iterations_end_and_stops(engine: str, asked: Words, whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     launched = begin_and_wait(asked(engine, folder), folder, AN_ITERATION, LMGYM_TEST_SLEEP="0.5", **NOISY)
     os.kill(max(workers(launched, SCRIPT).values()), signal.SIGTERM)
@@ -244,7 +244,7 @@ def test_other_settings_and_a_folder_in_use_are_refused(asked: Words, tmp_path: 
         slow("zero3", "gradient"),
     ],
 )
-def test_what_is_not_finite_stops_before_the_weights_change(
+def test_a_non_finite_loss_stops_before_the_weights_change(
     engine: str, fault: str, asked: Words, tmp_path: Path
 ) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
@@ -281,13 +281,13 @@ def test_too_many_failed_rewards_end_a_run_with_their_reason(
     assert outcome(folder) == ("rewards_failed", 69)
     failed = 8 if engine == "zero2" or fault == "half" else 16
     said = words(done.stderr)
-    assert f"{failed} of 16 rewards could not be had, more than max_failed_rewards=0.1 allows" in said
+    assert f"{failed} of 16 rewards failed, more than max_failed_rewards=0.1 allows" in said
     assert error in said
     assert steps(folder) == [4]
 
 
 @pytest.mark.slow
-def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path) -> None:
+def test_an_error_of_one_rank_is_reported(asked: Words, tmp_path: Path) -> None:
     planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
     done = run(asked("zero2", tmp_path / "run"), **planted)
     assert done.returncode == 69
@@ -321,5 +321,5 @@ def test_a_collapsed_policy_ends_the_run_and_names_its_last_good_checkpoint(
     good = [f"step-{step:08d}" for step in steps(folder)]
     [aside] = (folder / "checkpoints").glob("collapsed-step-*")
     assert not good or aside.name > f"collapsed-{good[-1]}", "of the policy whose replies these were"
-    assert (good[-1] if good else "no checkpoint of before") in said, "the last good one is named"
+    assert (good[-1] if good else "there is no earlier checkpoint") in said, "the last good one is named"
     assert not (folder / "model").exists()

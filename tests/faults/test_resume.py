@@ -1,4 +1,4 @@
-"""Killed with -9 and begun again, a run ends with the very weights and metrics of the uninterrupted one.
+"""Killed with -9 and resumed, a run ends with exactly the weights and metrics of the uninterrupted one.
 
 Dropout is on, every data step draws random numbers, and the kill comes where it comes: in mid-epoch or at its end.
 """
@@ -59,7 +59,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 ) -> None:
     kill_after(words, tmp_path / "run", engine, step, rank=RANKS.get(engine, 2) - 1)
     said = go_on(words, tmp_path / "run", engine, workers_of_data=2)
-    assert f"going on from {tmp_path / 'run' / 'checkpoints'}" in said.replace("\n", "")
+    assert f"resuming from {tmp_path / 'run' / 'checkpoints'}" in said.replace("\n", "")
     assert_as_uninterrupted(tmp_path / "run", uninterrupted(engine))
     former = json.loads((tmp_path / "run" / "run.1.json").read_text())
     assert former["outcome"] in ("killed", "failed")
@@ -112,7 +112,7 @@ def cut(path: Path) -> None:
         ("zero3", "global_step*/zero_pp_rank_0*model_states.pt", Path.unlink),
     ],
 )
-def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
+def test_with_a_damaged_shard_the_run_resumes_from_the_checkpoint_before(
     engine: str, pattern: str, damage: Callable[[Path], None], words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -121,12 +121,12 @@ def test_with_a_damaged_shard_the_run_goes_on_from_the_checkpoint_before(
     damage(next(damaged.glob(pattern)))
     said = go_on(words, folder, engine).replace("\n", "")
     assert f"{damaged} was skipped: global_step" in said
-    assert f"going on from {folder}/checkpoints/step-{int(damaged.name[5:]) - 2:08d}" in said
+    assert f"resuming from {folder}/checkpoints/step-{int(damaged.name[5:]) - 2:08d}" in said
     assert_as_uninterrupted(folder, uninterrupted(engine))
 
 
 @pytest.mark.slow
-def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
+def test_without_its_record_a_run_is_refused_and_resumes_as_the_refusal_says(
     words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -134,15 +134,17 @@ def test_without_its_record_a_run_is_refused_and_goes_on_as_the_refusal_says(
     (folder / "run.json").unlink()
     refused = run(words("plain", folder))
     assert refused.returncode == 2
-    found = re.search("to go on from them: (.*); to begin anew", refused.stderr)
+    found = re.search("to resume from them: (.*); to start from scratch", refused.stderr)
     assert found, refused.stderr[-2000:]
     subprocess.run(found[1], shell=True, check=True)
-    assert "going on from" in go_on(words, folder, "plain")
+    assert "resuming from" in go_on(words, folder, "plain")
     assert_as_uninterrupted(folder, uninterrupted("plain"))
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_its_last_update_only_judges_and_saves(words: Words, uninterrupted, tmp_path: Path) -> None:
+def test_a_run_killed_after_its_last_update_only_evaluates_and_saves(
+    words: Words, uninterrupted, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     run(words("plain", folder))
     record = json.loads((folder / "run.json").read_text())
@@ -167,7 +169,7 @@ def test_a_missing_random_state_is_an_error_and_not_another_run(words: Words, tm
     assert hashlib.sha256((path / "rank-00000.pt").read_bytes()).hexdigest() in (path / "manifest.json").read_text()
     done = run(words("ddp", folder))
     assert done.returncode == 1
-    assert "rank-00001.pt is absent" in done.stderr
+    assert "rank-00001.pt is missing" in done.stderr
     assert not (folder / "model").exists()
 
 

@@ -60,7 +60,7 @@ def test_a_run_that_was_killed_at_several_points_ends_as_the_uninterrupted_one(
         kill(words, killed, step, chance.randrange(1 if engine == "plain" else 2), chance.uniform(0.0, 0.3))
     done = run(words)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "going on from" in done.stdout
+    assert "resuming from" in done.stdout
     assert digest(killed) == digest(whole)
     assert left(killed) == left(whole)
     assert outcome(killed) == ("finished", 0)

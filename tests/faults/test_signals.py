@@ -62,7 +62,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("engine", "send", "number", "code"), CASES)
-def test_who_is_asked_to_leave_saves_and_goes_on_later_as_if_nothing_had_been(
+def test_a_run_that_is_asked_to_stop_saves_and_resumes_exactly(
     engine: str, send, number: int, code: int | None, words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -80,7 +80,7 @@ def test_who_is_asked_to_leave_saves_and_goes_on_later_as_if_nothing_had_been(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["plain", "zero2"])
-def test_a_second_signal_leaves_at_once_with_the_former_checkpoint_whole(
+def test_a_second_signal_stops_at_once_and_the_former_checkpoint_is_complete(
     engine: str, words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -110,7 +110,7 @@ def test_a_second_signal_leaves_at_once_with_the_former_checkpoint_whole(
         pytest.param("zero3", to_the_group, signal.SIGINT, None, marks=pytest.mark.slow),
     ],
 )
-def test_a_second_signal_while_the_first_is_met_leaves_with_the_same_code(
+def test_a_second_signal_while_the_first_is_handled_stops_with_the_same_code(
     engine: str, send, number: int, code: int | None, words: Words, uninterrupted, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Runs that end by their own word: a loss or gradient that is not finite, a stall, a folder in use, no memory."""
+"""Runs that are stopped deliberately: a loss or gradient that is not finite, a stall, a folder in use, no memory."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def slow(*values):
         slow("zero3", "gradient"),
     ],
 )  # fmt: skip
-def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
+def test_a_non_finite_loss_on_one_rank_stops_all_before_the_weights_change(
     engine: str, fault: str, words: Words, tmp_path: Path
 ) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
@@ -53,7 +53,7 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_weights_change(
     said = " ".join(done.stderr.split())
     assert "the weights are as after update 2" in said
     assert f"the last checkpoint is of step 2 ({folder}/checkpoints/step-00000002)" in said
-    # without the fault the same command goes on from there and ends well
+    # without the fault the same command resumes and succeeds
     again = run(words(engine, folder, save_updates=1))
     assert again.returncode == 0, again.stderr[-3000:]
     assert "step-00000002" in again.stdout.replace("\n", "")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lmgym.console import LONGEST_LINE, CleanConsole, clean, clean_line, say
 from lmgym.errors import NON_FINITE, InputError, RunStopped
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -43,7 +43,7 @@ def test_ordinary_text_of_any_script_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_line_that_is_said_is_one_printable_line(name: str, capsys) -> None:
+def test_say_prints_one_printable_line(name: str, capsys) -> None:
     say(f"{ATTACKS[name]}\nmore\r\n{ATTACKS[name]}")
     said = capsys.readouterr().out
     assert drives(said) == []
@@ -71,7 +71,7 @@ def test_a_line_of_a_megabyte_is_cut_and_its_length_stated(character: str, capsy
 
 
 def show_everywhere(text: str, width: int = 60) -> str:
-    """What a console prints of a text in each place where the library shows data."""
+    """The console's output for a text in each place where the library shows data."""
     out = io.StringIO()
     console = CleanConsole(width, out, "standard", force_terminal=True)
     table = Table(title=text, title_justify="left")
@@ -92,7 +92,7 @@ def without_colours(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_console_shows_text_of_data_harmlessly_in_prints_cells_titles_and_rules(name: str) -> None:
+def test_a_console_cleans_prints_cells_titles_and_rules(name: str) -> None:
     found = without_colours(show_everywhere(ATTACKS[name]))
     assert drives(found) == []
     assert max(cell_len(line) for line in found.splitlines()) <= 60
@@ -112,7 +112,7 @@ def test_an_error_that_quotes_data_ends_a_launch_in_one_printable_line(name: str
         (RunStopped(f"the reward of {ATTACKS[name]}\nfailed", "non_finite", NON_FINITE), 2, NON_FINITE),
     ):
         with pytest.raises(SystemExit) as left:
-            leave(error)
+            exit_with_error(error)
         assert left.value.code == code
         out, said = capsys.readouterr()
         assert out == ""
@@ -121,7 +121,7 @@ def test_an_error_that_quotes_data_ends_a_launch_in_one_printable_line(name: str
         assert said.count("\n") == lines  # a line of its own where a progress bar may stand
 
 
-def test_a_defect_that_quotes_data_shows_a_traceback_that_drives_no_terminal() -> None:
+def test_a_traceback_that_quotes_data_is_clean() -> None:
     code = "from lmgym.runs.launch import launch\ndef f(): raise KeyError('x' * 10**6)\nlaunch(f)"
     code = code.replace("KeyError('x' * 10**6)", "RuntimeError('\\x1b[31m' + 'x' * 10**6 + chr(0x202e))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=False)

@@ -33,7 +33,7 @@ def test_users_shared_by_two_processes_do_what_they_do_in_one() -> None:
     for (found, seconds), (expected, _) in zip(shared, alone, strict=True):
         assert seconds > 0
         for name in ("messages", "replies", "retries"):
-            assert np.array_equal(getattr(found.lives, name), getattr(expected.lives, name))
+            assert np.array_equal(getattr(found.activity, name), getattr(expected.activity, name))
         ours, theirs = found.tables(), expected.tables()
         assert set(ours) == set(theirs) >= {"logs", "gold", "sft"}
         for name, table in ours.items():
@@ -45,7 +45,7 @@ def test_users_shared_by_two_processes_do_what_they_do_in_one() -> None:
                     assert ours[name][column].equals(theirs[name][column]), (name, column)
                 else:
                     np.testing.assert_array_equal(*both, err_msg=f"{name} {column}")
-    lives = [behaviour.lives for behaviour, _ in shared]
+    lives = [behaviour.activity for behaviour, _ in shared]
     assert not np.array_equal(lives[0].messages, lives[1].messages)  # the same words twice, with other luck
 
 

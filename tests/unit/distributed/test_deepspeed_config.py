@@ -30,7 +30,7 @@ def resolve(config: dict, precision: str = "bf16") -> dict:
     return resolve_config(config, 2, 3, 4, precision, 1.0, hidden_size=8)
 
 
-def test_what_is_absent_is_filled_in_as_if_it_were_auto(tmp_path: Path) -> None:
+def test_absent_settings_are_filled_in_like_auto(tmp_path: Path) -> None:
     found = resolve(read(tmp_path, ZERO2))
     batches = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
     rest = {"gradient_clipping": 1.0, "bf16": {"enabled": True}, "fp16": {"enabled": False}}
@@ -71,7 +71,7 @@ def test_the_trainer_finds_auto_where_it_fills_nothing_absent(tmp_path: Path) ->
         (ZERO2 | {"bf16": {"enabled": True}, "fp16": {"enabled": True}}, r"bf16 and fp16 are both enabled; write"),
     ],
 )
-def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_path: Path) -> None:
+def test_an_unusable_config_is_refused_with_the_reason(config, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, config)
 
@@ -82,27 +82,29 @@ def test_what_no_run_can_use_is_refused_by_what_it_is(config, said: str, tmp_pat
         ("zero_optimzation", 'did you mean "zero_optimization"'),
         ("gradient_cliping", 'did you mean "gradient_clipping"'),
         ("bfloat16", 'did you mean "bf16"'),
-        ("zero", "take it out"),
+        ("zero", "remove it"),
     ],
 )
-def test_a_key_that_deepspeed_would_ignore_is_refused_with_the_near_one(key: str, fix: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f'"{key}" is nothing that DeepSpeed reads; {fix}'):
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, fix: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f'"{key}" is not read by DeepSpeed; {fix}'):
         read(tmp_path, ZERO2 | {key: {"stage": 2}})
 
 
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is nothing that DeepSp'
-         r'eed reads; did you mean "reduce_bucket_size"'),
-        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is nothing"),
+        ({"zero_optimization": {"reduce_buket_size": 9}}, r'zero_optimization\.reduce_buket_size is not read by '
+         r'DeepSpeed; did you mean "reduce_bucket_size"'),
+        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, r"offload_optimizer\.devise is not read"),
         ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, r'offload_param\.device is "gpu"; DeepSpeed says:'
          r" Input should be 'none'"),
         ({"zero_optimization": {"reduce_bucket_size": -3}}, r"reduce_bucket_size is -3; DeepSpeed.*greater than 0"),
-        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is nothing that DeepSpeed reads; did you mean "hysteresis"'),
+        ({"fp16": {"hysteresi": 2}}, r'fp16\.hysteresi is not read by DeepSpeed; did you mean "hysteresis"'),
     ],
 )  # fmt: skip
-def test_what_deepspeed_refuses_in_a_section_is_refused_when_it_is_read(section, said: str, tmp_path: Path) -> None:
+def test_settings_that_deepspeed_refuses_are_refused_when_the_config_is_read(
+    section, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, section)
 
@@ -119,20 +121,26 @@ BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the argum
 
 
 @pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
-def test_a_config_that_disagrees_with_the_arguments_is_refused_before_ranks_start(
-    section, precision, said, tmp_path: Path, monkeypatch
-) -> None:
-    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
-    run, model = RunConfig(deepspeed=str(tmp_path / "ds.json")), ModelConfig("/nowhere", precision=precision)
-    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("ranks were started"))
-    for config in (PPOConfig("test", run=run), SftConfig("test", run=run)):
-        with pytest.raises(InputError, match=said):
-            plan.start_ranks(config, model, 8)
+def test_ppo_refuses_a_config_that_contradicts_its_arguments(section, precision, said, tmp_path: Path) -> None:
+    config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
+    with pytest.raises(InputError, match=said):  # no model is looked for: there is none
+        check_run_memory(config, read(tmp_path, ZERO2 | section), None, [])
     with pytest.raises(InputError, match=said.replace("it 64", "it 24")):
         resolve(ZERO2 | section, precision)
 
 
-def test_what_agrees_is_taken_as_auto_is() -> None:
+@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
+def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_path: Path, monkeypatch) -> None:
+    model = str(tmp_path / "model")
+    GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
+    config = SftConfig("test", run=RunConfig(deepspeed=str(tmp_path / "ds.json")))
+    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
+    with pytest.raises(InputError, match=said):
+        plan.start_ranks(config, ModelConfig(model, precision=precision), 8)
+
+
+def test_a_config_that_agrees_is_used_like_auto() -> None:
     literal = ZERO2 | {"gradient_clipping": 1, "bf16": {"enabled": True}, "train_batch_size": 24}
     assert resolve(literal) == resolve(ZERO2)
     with pytest.raises(InputError, match=r"train_batch_size is 23, the arguments make it 24; .*--global_batch"):

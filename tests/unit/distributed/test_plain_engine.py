@@ -1,4 +1,4 @@
-"""A model and its optimizer without DeepSpeed: what is saved goes on exactly, what is not finite changes nothing."""
+"""The engine without DeepSpeed: it resumes exactly, and non-finite gradients change nothing."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def update(one: PlainEngine, seed: int) -> bool:
     return one.step()
 
 
-def test_what_was_saved_goes_on_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_loaded_engine_continues_with_the_same_weights(tmp_path: Path) -> None:
     straight, second = engine(), engine()
     assert all(update(straight, seed) for seed in range(2))
     straight.save(tmp_path)
@@ -39,7 +39,7 @@ def test_what_was_saved_goes_on_with_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_leaves_nothing() -> None:
+def test_a_non_finite_gradient_changes_nothing_and_is_cleared() -> None:
     one, other = engine(), engine()
     one.backward(one(torch.full((1, 4), float("inf"))).mean())
     assert not one.step()
@@ -57,7 +57,7 @@ def test_under_bf16_the_forward_is_rounded_and_the_weights_are_not() -> None:
 
 
 @pytest.mark.parametrize("lora_rank", [0, 2])
-def test_of_tied_weights_one_name_is_gathered_and_saved(lora_rank: int, small_models, tmp_path: Path) -> None:
+def test_tied_weights_are_gathered_and_saved_under_one_name(lora_rank: int, small_models, tmp_path: Path) -> None:
     name = str(small_models["gpt2"])
     tokenizer = load_tokenizer(name)
     actor, _ = build(PPOConfig("x", ModelConfig(name, lora_rank=lora_rank)), tokenizer)
@@ -84,7 +84,7 @@ def test_every_rank_draws_the_same_adapters_whatever_it_drew_before(small_models
     assert all(torch.equal(value, drawn[1][key]) for key, value in drawn[0].items())
 
 
-def test_what_is_refused_is_raised_and_what_is_found_comes_back() -> None:
+def test_errors_are_raised_and_results_returned() -> None:
     def refuse() -> None:
         raise InputError("needed: something else")
 

@@ -38,7 +38,7 @@ def test_one_number_of_many_is_found_and_named(value: float, dtype: torch.dtype)
     assert non_finite_weight([("turned", weights["second"].t())]) == f"{value} in turned"
 
 
-def test_a_number_of_eight_bits_is_looked_at_too() -> None:
+def test_weights_of_eight_bits_are_checked_too() -> None:
     weights = torch.ones(2000).to(torch.float8_e4m3fn)
     assert non_finite_weight([("a", weights)]) == ""
     weights[1999] = torch.nan
@@ -48,7 +48,7 @@ def test_a_number_of_eight_bits_is_looked_at_too() -> None:
 @pytest.mark.parametrize(
     ("dtype", "largest"), [(torch.float32, 3e38), (torch.bfloat16, 3e38), (torch.float16, 65504.0)]
 )
-def test_numbers_whose_norm_is_infinite_are_none_the_less_finite(
+def test_large_weights_with_an_infinite_norm_count_as_finite(
     dtype: torch.dtype, largest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = torch.full((100,), largest, dtype=dtype)
@@ -70,12 +70,12 @@ def test_saved_buffers_count_and_others_do_not() -> None:
         refuse_non_finite_weights(module, "here")
 
 
-def test_nothing_is_finite() -> None:
+def test_empty_and_integer_weights_count_as_finite() -> None:
     assert non_finite_weight([("a", torch.empty(0)), ("b", torch.ones(2, dtype=torch.int64))]) == ""
 
 
 @pytest.mark.parametrize(("rank", "numbers"), [("0", [0.0, 1.0, 2.0]), ("1", [3.0, 4.0]), ("2", [])])
-def test_of_a_sharded_weight_each_rank_looks_at_its_own_numbers_and_at_no_padding(
+def test_each_rank_checks_its_part_of_a_sharded_weight_without_padding(
     rank: str, numbers: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", rank)
@@ -103,7 +103,7 @@ LOADS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("kind", LOADS)
-def test_a_model_with_one_embedding_that_is_no_number_is_not_loaded(
+def test_a_model_with_one_nan_embedding_is_not_loaded(
     kind: str, small_models: dict[str, Path], scorer_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -119,14 +119,14 @@ def test_a_model_with_one_embedding_that_is_no_number_is_not_loaded(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_value_head_that_is_no_number_is_not_loaded(tmp_path: Path) -> None:
+def test_a_non_finite_value_head_is_not_loaded(tmp_path: Path) -> None:
     head = ValueHead(8, seed=0)
     save_file(head.state_dict() | {"outer.bias": torch.tensor([torch.inf])}, tmp_path / VALUE_HEAD)
     with pytest.raises(InputError, match=r"critic .* found inf in outer.bias"):
         load_value_head(head, str(tmp_path))
 
 
-def test_neither_a_checkpoint_nor_results_are_saved_with_a_weight_that_is_no_number(tmp_path: Path) -> None:
+def test_neither_a_checkpoint_nor_results_are_saved_with_a_nan_weight(tmp_path: Path) -> None:
     module, written = small_module(), []
 
     def begin(name: str) -> tuple[Run, Supervisor]:

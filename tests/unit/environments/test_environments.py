@@ -33,7 +33,7 @@ WORLD = World(0)
 def answer(conversation: Conversation) -> str:
     """Kind, dull or rude, as a function of what was said; with white space that the app does not show."""
     lot = zlib.crc32(to_transcript(conversation).encode()) % 4
-    [thing, *_] = WORLD.grammar.named(conversation)
+    [thing, *_] = WORLD.grammar.named_things(conversation)
     return (f" {thing} are great.\ndo you like {thing}? ", "ok.", "who cares.", f"{thing} are nice. ")[lot]
 
 
@@ -77,12 +77,12 @@ def test_a_scored_chat_shows_its_prompt_requests_one_score_and_ends() -> None:
 def test_conversations_equal_those_of_the_deployed_app() -> None:
     """Every user of a day has the same messages, replies and retries."""
     behaviour = deployed()
-    messages, chats = behaviour.lives.messages, iter(behaviour.chats)
+    messages, chats = behaviour.activity.messages, iter(behaviour.chats)
     said = {}
     for chat in chats:
         said.setdefault(chat.user, []).append(chat.turns)
     retries = np.zeros(60, dtype=np.int64)
-    replies = np.concatenate(behaviour.traces.worth).size
+    replies = np.concatenate(behaviour.traces.utility).size
     seen = 0
     for user in range(60):
         environment = AppConversation(WORLD, behaviour.population, max_replies=1000)
@@ -94,7 +94,7 @@ def test_conversations_equal_those_of_the_deployed_app() -> None:
             assert sum(result.rewards["policy"] for result in results) == messages[user, day] - 1
             retries[user] += results[-1].info["retries"]
             seen += len(results)
-    assert (retries == behaviour.lives.retries).all()
+    assert (retries == behaviour.activity.retries).all()
     assert seen == replies
     assert retries.sum() > 50
     assert messages[:, 0].std() > 2

@@ -339,7 +339,7 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
     episodes = play(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
     users = np.array([task["user"] for task in setup.eval_tasks])
     behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
-    lengths = behaviour.lives.messages[:, 0]
+    lengths = behaviour.activity.messages[:, 0]
     assert [sum(step.reward for step in e.steps) for e in episodes] == [n - 1 for n in lengths.tolist()]
     assert len(set(lengths.tolist())) > 1
 

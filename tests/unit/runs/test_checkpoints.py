@@ -1,4 +1,4 @@
-"""Checkpoints: what a kill at any write, a full disk, a flipped bit and another run's files do to them."""
+"""Checkpoints after a kill at any write, on a full disk, with flipped bits, and beside another run's files."""
 
 import io
 import json
@@ -20,8 +20,9 @@ import torch
 from safetensors import torch as safetensors
 
 from lmgym.errors import RunStopped
-from lmgym.runs import checkpoints
-from lmgym.runs.checkpoints import Checkpoint, Checkpoints, read
+from lmgym.runs import checkpoint_files
+from lmgym.runs.checkpoint_files import Checkpoint, file_hash, manifest_hash, read
+from lmgym.runs.checkpoints import Checkpoints
 
 FACTS = {"ranks": 1, "settings": {"learning_rate": 0.001, "model": "gpt2"}}
 FILES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng/rank-00000.pt"]
@@ -29,7 +30,7 @@ WHOLE = sorted([*FILES, "manifest.json"])
 
 
 def write(folder: Path, size: int = 64) -> None:
-    """What a training loop writes, by the libraries that it uses."""
+    """Writes the files of a training loop with its libraries."""
     safetensors.save_file({"weight": torch.arange(size, dtype=torch.float32)}, folder / "model.safetensors")
     torch.save({"moment": torch.ones(size)}, folder / "optimizer.pt")
     (folder / "trainer_state.json").write_text('{"global_step": 10, "epoch": 0.5}\n')
@@ -54,7 +55,7 @@ def newest_step(of: Checkpoints) -> int | None:
     return checkpoint.step if checkpoint else None
 
 
-def test_what_was_saved_is_found_with_its_facts(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_found_with_its_facts(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", "mine").newest() == (None, [])
     found = saved(tmp_path / "new" / "checkpoints", 10, 20)
     checkpoint, skipped = found.newest()
@@ -95,7 +96,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path, name: str, damage: str) -> None:
     found = saved(tmp_path, 10, 20)
     path = tmp_path / "step-00000020" / name
     content = DAMAGES[damage](path.read_bytes())
@@ -107,7 +108,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path: Pat
     assert (newest_step(found), len(skipped)) == (10, 1)
     assert f"{tmp_path / 'step-00000020'} was skipped: " in skipped[0]
     assert name in skipped[0]
-    reasons = {"deleted": "is absent", "a bit flipped": "has changed since it was written"}
+    reasons = {"deleted": "is missing", "a bit flipped": "has changed since it was written"}
     manifest = ("cannot be read", "has changed since it was written")
     expected = (
         manifest if name == "manifest.json" else (reasons.get(damage, f"has {len(content or b'')} bytes; needed"),)
@@ -115,7 +116,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path: Pat
     assert any(reason in skipped[0] for reason in expected)
 
 
-def test_no_bit_of_a_manifest_can_flip_unseen(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
     found = saved(tmp_path, 10)
     path = tmp_path / "step-00000010" / "manifest.json"
     content = path.read_bytes()
@@ -126,7 +127,7 @@ def test_no_bit_of_a_manifest_can_flip_unseen(tmp_path: Path) -> None:
     assert newest_step(found) == 10
 
 
-def test_a_file_that_the_manifest_does_not_name_makes_a_checkpoint_suspect(tmp_path: Path) -> None:
+def test_a_checkpoint_with_an_unlisted_file_is_skipped(tmp_path: Path) -> None:
     found = saved(tmp_path, 10, 20)
     (tmp_path / "step-00000020" / "rng" / "rank-00001.pt").write_bytes(b"\x80")
     _, skipped = found.newest()
@@ -134,7 +135,7 @@ def test_a_file_that_the_manifest_does_not_name_makes_a_checkpoint_suspect(tmp_p
     assert skipped == [f"{tmp_path / 'step-00000020'} was skipped: rng/rank-00001.pt is not in its manifest"]
 
 
-def test_a_file_that_the_disk_cannot_read_makes_a_checkpoint_damaged(tmp_path: Path) -> None:
+def test_a_checkpoint_with_an_unreadable_file_is_skipped(tmp_path: Path) -> None:
     found = Checkpoints(tmp_path, "mine")
     found.save(10, lambda folder: (folder / "empty").touch(), FACTS)
     path = tmp_path / "step-00000010"
@@ -145,7 +146,7 @@ def test_a_file_that_the_disk_cannot_read_makes_a_checkpoint_damaged(tmp_path: P
 
 def test_a_checkpoint_of_a_later_format_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, 10).folder / "step-00000010"
-    monkeypatch.setattr(checkpoints, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_files, "FORMAT", 2)
     assert read(path, "mine") == "its format is 1; this version reads 2"
 
 
@@ -160,15 +161,15 @@ class Canary:
 
 
 def rewrite(path: Path, name: str, content: bytes) -> None:
-    """Replaces a file of a checkpoint, and the manifest with one that agrees: as somebody would who means harm."""
+    """Replaces a file of a checkpoint and adapts the manifest, like an attacker."""
     (path / name).parent.mkdir(exist_ok=True)
     (path / name).write_bytes(content)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"] = [
-        file | {"size": (path / file["path"]).stat().st_size, "sha256": checkpoints._sha256(path / file["path"])}
+        file | {"size": (path / file["path"]).stat().st_size, "sha256": file_hash(path / file["path"])}
         for file in [*(f for f in manifest["files"] if f["path"] != name), {"path": name, "rank": 0}]
     ]
-    manifest["sha256"] = checkpoints._seal(manifest)
+    manifest["sha256"] = manifest_hash(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -185,15 +186,15 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
     "a bare pickle": ("optimizer.pt", lambda sung: pickle.dumps(Canary(sung)), "cannot be read ("),
     "random numbers that execute": ("rank-00000.pt", lambda sung: pickled(Canary(sung)), "cannot be read ("),
     "a schedule that executes": ("scheduler.pt", lambda sung: pickled({"a": Canary(sung)}), "cannot be read ("),
-    "a shard that executes": (SHARD, lambda sung: pickled(Canary(sung)), "would execute posix.mknod as it is loaded"),
+    "a shard that executes": (SHARD, lambda sung: pickled(Canary(sung)), "would execute posix.mknod when loaded"),
     "a shard of a later protocol": (SHARD, lambda sung: pickled(Canary(sung), pickle_protocol=4), "cannot be read ("),
     "a shard of the old format": (
         SHARD, lambda sung: pickled(Canary(sung), _use_new_zipfile_serialization=False), "cannot be read ("
     ),
     "shards elsewhere": ("latest", lambda sung: str(sung.parent).encode(), "names '/"),
-    "an optimizer that is a list": ("optimizer.pt", lambda sung: pickled([1]), "holds no dictionary"),
+    "an optimizer that is a list": ("optimizer.pt", lambda sung: pickled([1]), "does not hold a dictionary"),
     "half a file of weights": ("model.safetensors", lambda sung: b"\xff" * 40, "cannot be read (SafetensorError"),
-    "a state that is a list": ("trainer_state.json", lambda sung: b"[1]", "holds no JSON object"),
+    "a state that is a list": ("trainer_state.json", lambda sung: b"[1]", "does not hold a JSON object"),
     "a state nested deeply": ("trainer_state.json", lambda sung: DEEP.encode(), "cannot be read (ValueError: nested"),
 }  # fmt: skip
 
@@ -232,7 +233,7 @@ def test_shards_as_deepspeed_writes_them_are_whole(tmp_path: Path) -> None:
     assert newest_step(found) == 20
 
 
-def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+def test_a_file_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     found = saved(tmp_path, 10)
 
     def write_more(folder: Path) -> None:
@@ -255,7 +256,7 @@ def test_a_manifest_of_any_content_is_skipped_and_does_not_stop_a_save(tmp_path:
     assert newest_step(found) == 20
 
 
-def test_what_another_run_has_written_is_neither_read_nor_removed(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_are_neither_read_nor_removed(tmp_path: Path) -> None:
     saved(tmp_path, 5, 25, owner="theirs")
     saved(tmp_path, 10, 20)
     mine = saved(tmp_path, 30, limit=2)
@@ -268,7 +269,9 @@ def test_what_another_run_has_written_is_neither_read_nor_removed(tmp_path: Path
 
 def test_another_runs_checkpoint_of_the_same_step_is_not_written_over(tmp_path: Path) -> None:
     saved(tmp_path, 20, owner="theirs")
-    with pytest.raises(RunStopped, match=r"step-00000020 could not be written .*it is there, of another run") as caught:
+    with pytest.raises(
+        RunStopped, match=r"step-00000020 could not be written .*another run .theirs. has written it"
+    ) as caught:
         saved(tmp_path, 20)
     assert caught.value.exit_code == 74
     assert isinstance(read(tmp_path / "step-00000020", "theirs"), Checkpoint)
@@ -330,7 +333,7 @@ class Deadline:
                 os.truncate(torn, os.path.getsize(torn) // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         writes = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
         if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
             self.reach()
@@ -351,7 +354,7 @@ class Deadline:
         return wrapped
 
     def watch(self) -> None:
-        sys.addaudithook(self.hear)  # for good: only a forked child may call this
+        sys.addaudithook(self.audit)  # for good: only a forked child may call this
         os.fsync = self.sync  # type: ignore[assignment]
         torch.save = self.writer(torch.save)  # type: ignore[assignment]
         safetensors.save_file = self.writer(safetensors.save_file)  # type: ignore[assignment]
@@ -361,7 +364,7 @@ class Deadline:
 
 
 def in_child(work: Callable[[], object]) -> tuple[int, str]:
-    """What the work returned, as text, in a forked process, and the status that it ended with."""
+    """Runs `work` in a forked process; returns its exit status, and its result as text."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -499,14 +502,14 @@ def test_a_file_that_may_grow_no_further_ends_the_run_and_leaves_the_former_chec
     assert newest_step(found) == 10
 
 
-def test_a_run_without_a_checkpoint_is_not_told_of_one(tmp_path: Path) -> None:
-    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or mend the folder, then"):
+def test_the_message_says_if_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match="bytes free; there is no checkpoint yet; free space or repair the folder"):
         Checkpoints(tmp_path, "mine").save(20, write, FACTS, bytes_needed=10**18)
     saved(tmp_path, 5, owner="theirs")
     assert Checkpoints(tmp_path, "mine").last() == "there is no checkpoint yet"
 
 
-def test_what_will_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     found = saved(tmp_path, 10)
     with pytest.raises(RunStopped, match=r"the disk is full.*about 1,000,000,000,000,000,000 bytes needed") as caught:
         found.save(20, lambda folder: pytest.fail("it was written"), FACTS, bytes_needed=10**18)

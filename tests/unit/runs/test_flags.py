@@ -48,7 +48,7 @@ class Config:
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What stderr says about wrong arguments, which must exit with 2."""
+    """The error on stderr for wrong arguments, which must exit with 2."""
     with pytest.raises(SystemExit) as stopped:
         override(Config(), arguments)
     assert stopped.value.code == 2
@@ -109,7 +109,7 @@ def test_values_may_start_with_a_dash_or_be_empty() -> None:
 
 
 @pytest.mark.parametrize("launcher", [["--local_rank=3"], ["--local_rank", "3"], ["--local-rank=3"], ["--local-rank"]])
-def test_the_rank_that_a_launcher_adds_is_dropped_wherever_it_stands(launcher: list[str]) -> None:
+def test_the_local_rank_of_a_launcher_is_dropped_anywhere(launcher: list[str]) -> None:
     assert override(Config(), [*launcher, "--steps", "7"]) == override(Config(), ["--steps", "7", *launcher])
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_flag_names_the_nearest_one(capsys: pytest.CaptureFixture[str
     assert "did you mean --learning_rate?" in mistake(capsys, "--lr", "3")
 
 
-def test_names_that_are_usual_elsewhere_lead_to_ours_where_there_are_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_other_libraries_suggest_ours(capsys: pytest.CaptureFixture[str]) -> None:
     @dataclass(frozen=True)
     class Model:
         lora_rank: int = 0
@@ -174,7 +174,7 @@ def test_the_right_flag_is_blamed_among_several(capsys: pytest.CaptureFixture[st
     assert said.startswith("error: --learning_rate")
 
 
-def test_fields_that_do_not_go_together_are_judged_once_all_flags_are_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_are_checked_together_once_all_flags_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     assert mistake(capsys, "--steps", "900", "--loss", "mse") == (
         "error: loss=mse bears 500 steps; found 900; use --loss bce\n"
     )
@@ -182,7 +182,7 @@ def test_fields_that_do_not_go_together_are_judged_once_all_flags_are_in(capsys:
     assert override(crowded, ["--loss", "mse", "--steps", "5"]).loss == "mse"
 
 
-def test_only_the_first_rank_speaks_and_all_exit_alike(
+def test_only_rank_0_prints_and_all_ranks_exit_with_the_same_code(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lmgym.runs.flags.HEAD_START_SECONDS", 0.0)
@@ -198,7 +198,7 @@ def test_only_the_first_rank_speaks_and_all_exit_alike(
     assert exits == [2, 2, 0] * 2
 
 
-def test_other_ranks_let_the_first_one_speak_before_they_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_let_rank_0_print_before_they_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("lmgym.runs.flags.HEAD_START_SECONDS", 0.2)
     began = time.monotonic()
@@ -217,7 +217,7 @@ def test_help_shows_values_of_this_config_docstrings_and_groups(capsys: pytest.C
     assert "optimiser." not in shown
 
 
-def test_two_fields_of_one_name_are_our_own_mistake() -> None:
+def test_two_fields_of_one_name_fail_an_assertion() -> None:
     @dataclass(frozen=True)
     class Twice:
         steps: int = 1

@@ -1,4 +1,4 @@
-"""Requests to leave and silence: what real processes do when they are signalled, orphaned or stuck."""
+"""Requests to stop, and stalls, in real processes that are signalled, orphaned or stuck."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import pytest
 from patience import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-# each script says what it does in lines, and ends by itself within a minute
+# each script prints what it does in lines, and ends by itself within a minute
 # the module that knows the ranks loads torch, which takes seconds: here is one that knows them and nothing else
 RANKS = """
 import os, sys, types
@@ -46,16 +46,16 @@ BLOCKED = {
     "a loop that never looks": "while True: pass",
 }
 STUCK = WATCH + "with interrupts:\n  say('ready')\n  {}"
-# launchers tell a worker at the end of its run again: this is no request
+# a worker gets the signal again from its launchers while its run ends: this is not a second request
 LEAVING = (
     WATCH
-    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.leaving = 65; time.sleep(4); say('by itself')"
+    + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.exit_code = 65; time.sleep(4); say('by itself')"
 )
 LAUNCHERS = WATCH + "say(*(pid for pid, _ in launchers()))\n"
 
 
 class Process:
-    """A script in a process of its own, and what it says."""
+    """A script in its own process, and its output."""
 
     def __init__(self, *command: str, **environment: str) -> None:
         known = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
@@ -73,14 +73,14 @@ class Process:
             self.process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
-        """Exit code and what else was said on stdout and stderr."""
+        """Exit code and the rest of stdout and stderr."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
-    """Starts processes, and ends those that a failed test has left."""
+    """Starts processes, and kills those that a failed test has left."""
     started: list[Process] = []
 
     def begin(*command: str, **environment: str) -> Process:
@@ -107,22 +107,22 @@ def python(start: Callable[..., Process]) -> Callable[..., Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_is_a_request_that_the_loop_meets_by_itself(python: Callable[..., Process], number: int) -> None:
+def test_one_signal_is_a_request_that_the_loop_handles(python: Callable[..., Process], number: int) -> None:
     process = python(UNTIL_ASKED)
     process.send(number)
     code, out, err = process.end()
     name = signal.Signals(number).name
     assert (code, out) == (0, f"reason: {name}\nover\n")
-    assert err == f"{name}: saving a checkpoint after this update, then leaving; a second signal leaves at once\n"
+    assert err == f"{name}: stopping after this update and a checkpoint; a second signal stops at once\n"
 
 
-def test_only_the_first_rank_speaks_of_a_request(python: Callable[..., Process]) -> None:
+def test_only_rank_0_reports_a_request(python: Callable[..., Process]) -> None:
     process = python(UNTIL_ASKED, RANK="1")
     process.send(signal.SIGTERM)
     assert process.end() == (0, "reason: SIGTERM\nover\n", "")
 
 
-def test_what_comes_within_two_seconds_is_the_same_request_and_what_comes_later_leaves_at_once(
+def test_signals_within_two_seconds_are_one_request_and_a_later_one_stops_at_once(
     python: Callable[..., Process],
 ) -> None:
     process = python(STUCK.format(BLOCKED["a lock"]))
@@ -133,7 +133,7 @@ def test_what_comes_within_two_seconds_is_the_same_request_and_what_comes_later_
     process.send(signal.SIGTERM)
     code, out, err = process.end()
     assert (code, out) == (75, "leave: SIGTERM, the second request\n")
-    assert err.startswith("SIGINT: saving a checkpoint")
+    assert err.startswith("SIGINT: stopping after this update")
     assert err.count("\n") == 1
 
 
@@ -146,15 +146,15 @@ def test_a_second_request_ends_a_process_that_is_stuck(python: Callable[..., Pro
     assert process.end()[:2] == (75, "leave: SIGINT, the second request\n")
 
 
-def test_a_second_request_ends_the_process_even_where_the_last_word_fails(python: Callable[..., Process]) -> None:
-    process = python(STUCK.format("interrupts._leave = lambda why: 1 / 0; threading.Lock().acquire(); time.sleep(60)"))
+def test_a_second_request_ends_the_process_even_if_recording_fails(python: Callable[..., Process]) -> None:
+    process = python(STUCK.format("interrupts._record = lambda why: 1 / 0; threading.Lock().acquire(); time.sleep(60)"))
     process.send(signal.SIGTERM)
     time.sleep(2.2)
     process.send(signal.SIGTERM)
     assert process.end()[0] == 75
 
 
-def test_a_run_on_its_way_out_takes_what_launchers_repeat_for_the_first_request(
+def test_a_stopping_run_ignores_signals_that_launchers_repeat(
     python: Callable[..., Process],
 ) -> None:
     process = python(LEAVING)
@@ -162,7 +162,7 @@ def test_a_run_on_its_way_out_takes_what_launchers_repeat_for_the_first_request(
     assert process.end()[:2] == (0, "by itself\n")
 
 
-def test_a_second_request_ends_a_run_on_its_way_out_with_the_code_that_it_has_said(
+def test_a_second_request_ends_a_stopping_run_with_its_recorded_code(
     python: Callable[..., Process],
 ) -> None:
     process = python(LEAVING)
@@ -173,7 +173,7 @@ def test_a_second_request_ends_a_run_on_its_way_out_with_the_code_that_it_has_sa
 
 
 def test_a_second_request_does_not_wait_for_a_tracker_that_closes_slowly(python: Callable[..., Process]) -> None:
-    process = python(STUCK.format("interrupts._leave = lambda why: time.sleep(30); threading.Event().wait()"))
+    process = python(STUCK.format("interrupts._record = lambda why: time.sleep(30); threading.Event().wait()"))
     process.send(signal.SIGTERM)
     time.sleep(2.2)
     began = time.monotonic()
@@ -200,7 +200,7 @@ class Slow:
 def run():
     with interrupts:
         say('ready'); loop(interrupts)
-        interrupts.leaving = 75
+        interrupts.exit_code = 75
         {}
         raise RunStopped("stopped after update 4", "interrupted", 75)
 launch(run)
@@ -230,7 +230,7 @@ def test_after_the_watch_signals_do_what_they_did_before(python: Callable[..., P
     assert process.end()[0] == -signal.SIGTERM
 
 
-def test_a_notebook_goes_on_after_a_run_that_was_asked_to_leave(python: Callable[..., Process]) -> None:
+def test_a_notebook_continues_after_a_run_that_was_asked_to_stop(python: Callable[..., Process]) -> None:
     process = python(WATCH + "with interrupts: say('ready'); loop(interrupts)\nsay('over'); time.sleep(60)")
     process.send(signal.SIGTERM)
     assert process.line() == "over"
@@ -242,7 +242,7 @@ def test_a_notebook_goes_on_after_a_run_that_was_asked_to_leave(python: Callable
 
 
 def launcher(folder: Path, name: str, code: str) -> list[str]:
-    """The command of a launcher of that name, which starts a worker, says its own process id and waits for it."""
+    """The command of a launcher of that name, which prints its process id, starts a worker and waits for it."""
     (folder / "worker.py").write_text(code)
     (folder / name).write_text(
         "import os, subprocess, sys\n"
@@ -252,7 +252,7 @@ def launcher(folder: Path, name: str, code: str) -> list[str]:
     return [sys.executable, str(folder / name)]
 
 
-def test_a_worker_leaves_when_its_launcher_is_killed(tmp_path: Path, start: Callable[..., Process]) -> None:
+def test_a_worker_stops_when_its_launcher_is_killed(tmp_path: Path, start: Callable[..., Process]) -> None:
     process = start(*launcher(tmp_path, "torchrun", LAUNCHERS + UNTIL_ASKED))
     pid = process.line()
     assert pid == str(process.process.pid)
@@ -260,10 +260,10 @@ def test_a_worker_leaves_when_its_launcher_is_killed(tmp_path: Path, start: Call
     assert process.line() == "ready"
     process.send(signal.SIGKILL)
     # the worker has the pipes still, and its end is theirs
-    assert process.end()[:2] == (-signal.SIGKILL, f"reason: the launcher (process {pid}) is gone\nover\n")
+    assert process.end()[:2] == (-signal.SIGKILL, f"reason: the launcher (process {pid}) is dead\nover\n")
 
 
-def test_while_its_launcher_lives_a_worker_is_not_asked(tmp_path: Path, start: Callable[..., Process]) -> None:
+def test_a_worker_is_not_asked_to_stop_while_its_launcher_lives(tmp_path: Path, start: Callable[..., Process]) -> None:
     process = start(*launcher(tmp_path, "torchrun", TWO_SECONDS))
     assert process.end()[1].splitlines()[1:] == ["ready", "reason: nothing"]
 
@@ -278,7 +278,7 @@ def test_a_launcher_above_a_launcher_is_watched_too(tmp_path: Path, start: Calla
     assert process.end()[0] == 0
 
 
-def test_a_shell_that_names_a_launcher_is_none(tmp_path: Path, start: Callable[..., Process]) -> None:
+def test_a_shell_that_names_a_launcher_is_not_a_launcher(tmp_path: Path, start: Callable[..., Process]) -> None:
     command = shlex.join(launcher(tmp_path, "torchrun", LAUNCHERS))
     process = start("bash", "-c", f"{command}; true")
     pid = process.line()
@@ -290,7 +290,7 @@ def test_a_shell_that_names_a_launcher_is_none(tmp_path: Path, start: Callable[.
     assert start("bash", "-c", words, LOCAL_RANK="0").end()[:2] == (0, "\n")
 
 
-def test_a_worker_that_no_launcher_has_started_watches_none(tmp_path: Path, start: Callable[..., Process]) -> None:
+def test_a_worker_without_a_launcher_watches_none(tmp_path: Path, start: Callable[..., Process]) -> None:
     command = launcher(tmp_path, "torchrun", "import os; del os.environ['LOCAL_RANK']\n" + LAUNCHERS)
     assert start(*command).end()[1].splitlines()[1:] == [""]
 
@@ -316,7 +316,7 @@ say("went on")
 )
 
 
-def test_silence_ends_the_process_and_says_where_it_stands(tmp_path: Path, python: Callable[..., Process]) -> None:
+def test_a_stall_ends_the_process_and_reports_where_it_is(tmp_path: Path, python: Callable[..., Process]) -> None:
     code, out, _ = python(STALL, str(tmp_path), "1", "0").end()
     stacks = (tmp_path / "stalls" / "rank-0.txt").read_text()
     assert code == 70
@@ -329,7 +329,7 @@ def test_silence_ends_the_process_and_says_where_it_stands(tmp_path: Path, pytho
     assert rest == f"--stall_timeout 1). rank 0: {first}; stacks in {tmp_path / 'stalls'}\n"
 
 
-def test_silence_ends_the_process_even_where_nothing_can_be_written(
+def test_a_stall_ends_the_process_even_if_nothing_can_be_written(
     tmp_path: Path, python: Callable[..., Process]
 ) -> None:
     (tmp_path / "stalls").write_text("a file, where the folder should be")
@@ -339,7 +339,7 @@ def test_silence_ends_the_process_even_where_nothing_can_be_written(
     assert python(STALL, str(tmp_path), "1", "0", "broken").end()[0] == 70
 
 
-def test_a_rank_speaks_where_a_lower_one_spoke_only_in_a_former_run(
+def test_a_rank_reports_if_a_lower_one_reported_in_a_former_run_only(
     tmp_path: Path, python: Callable[..., Process]
 ) -> None:
     (tmp_path / "stalls").mkdir()
@@ -351,7 +351,7 @@ def test_a_rank_speaks_where_a_lower_one_spoke_only_in_a_former_run(
 
 
 @pytest.mark.parametrize(("timeout", "beats"), [("2", "12"), ("0", "0")])
-def test_progress_and_a_watch_that_was_not_asked_for_end_nothing(
+def test_progress_and_a_timeout_of_0_end_nothing(
     tmp_path: Path, python: Callable[..., Process], timeout: str, beats: str
 ) -> None:
     shorter = STALL.replace("acquire(timeout=30)", "acquire(timeout=4)")

@@ -1,4 +1,4 @@
-"""How a rank ends: with 0 though the interpreter's own end would abort it, its exit handlers and threads seen to."""
+"""The end of a rank: with 0 although the interpreter's own exit would abort it, after its exit handlers and threads."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_a_rank_that_succeeded_ends_with_0_after_its_threads_and_exit_handlers(r
     assert done.stdout.split() == ["main", "thread", "handler"]
 
 
-def test_what_a_script_raises_after_its_run_is_not_taken_for_success():
+def test_an_error_after_the_run_is_not_taken_for_success():
     done = end(after="1 / 0", RANK="0")
     assert done.returncode != 0
     assert "ZeroDivisionError" in done.stderr
@@ -85,7 +85,7 @@ def test_a_run_whose_output_goes_to_a_full_disk_keeps_its_exit_code(deaf, code):
     assert done.returncode == code
 
 
-def test_output_that_finds_no_room_ends_a_run_like_any_other_full_disk():
+def test_output_to_a_full_disk_ends_a_run_like_any_other_full_disk():
     script = "from lmgym.runs.launch import launch\nlaunch(lambda: print('a plan', flush=True))\n"
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""One run a folder: who is refused, and when a folder is free again."""
+"""One run per folder: the refusal of a second run, and the release of the lock."""
 
 import fcntl
 import json
@@ -92,7 +92,7 @@ def test_a_released_folder_can_be_taken_again(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_lock_file_that_was_left_behind_says_nothing(tmp_path: Path) -> None:
+def test_a_lock_file_that_was_left_behind_does_not_hold_the_folder(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text('{"host": "elsewhere", "pid": 1, "started": "long ago"}\n{"cut')
     refuse_if_held(tmp_path)
     lock = FolderLock(tmp_path)
@@ -100,10 +100,10 @@ def test_a_lock_file_that_was_left_behind_says_nothing(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_holder_that_has_not_said_who_it_is_refuses_all_the_same(tmp_path: Path) -> None:
+def test_an_unknown_holder_is_refused_too(tmp_path: Path) -> None:
     with holder(tmp_path):
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(RunStopped, match="a process that has not said which yet"):
+        with pytest.raises(RunStopped, match="an unknown process"):
             refuse_if_held(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
         assert (tmp_path / ".lock").read_bytes() == before
 
 
-def test_who_only_looks_is_taken_for_a_run_by_nobody(tmp_path: Path) -> None:
+def test_checking_the_lock_does_not_look_like_a_run(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
     looking = (tmp_path / ".lock").open()
     fcntl.flock(looking, fcntl.LOCK_SH)
@@ -128,7 +128,7 @@ def test_who_only_looks_is_taken_for_a_run_by_nobody(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()  # a run waits for the end of a look
 
 
-def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write a run to .*file/out: Not a directory; free space, or name"):
         FolderLock(tmp_path / "file" / "out")

@@ -41,7 +41,7 @@ FLAGS = [
 def ends(
     small_models, few_pairs: Path, chats_file: Path, tmp_path: Path, monkeypatch, capsys
 ) -> Callable[[str, str, str], str]:
-    """What is said where a stage is launched with such a flag."""
+    """The error of a stage that is launched with such a flag."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.chdir(tmp_path)
     model = ModelConfig(str(small_models["llama"]))

@@ -1,4 +1,4 @@
-"""How a run begins: what is gone on with, what is refused and why, and what of the former run is kept."""
+"""The start of a run: what it resumes, what it refuses and why, and which files of the former run it keeps."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lmgym.errors import InputError, RunStopped
-from lmgym.runs.checkpoints import Checkpoint, Checkpoints, read
+from lmgym.runs.checkpoint_files import Checkpoint, read
+from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.locks import FolderLock, is_free
 from lmgym.runs.record import versions
 from lmgym.runs.resuming import Start, describe, find_start
@@ -56,7 +57,7 @@ def begin(folder: Path, start: Start | None) -> Run:
 
 
 def release(run: Run) -> None:
-    """What the operating system does with a lock when its process is killed."""
+    """Releases the lock, as the operating system does when a process is killed."""
     assert run._lock
     run._lock.release()
 
@@ -104,7 +105,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_finished_run_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
     former_run(tmp_path, 10, outcome="finished")
     start = found_start(tmp_path, with_changes(engine="without DeepSpeed"))  # nor are its facts of interest
     assert (start.resumed_at, start.notes) == (None, ())
@@ -112,13 +113,13 @@ def test_a_finished_run_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["killed", "interrupted", "failed", "non_finite", "stalled"])
-def test_a_run_that_did_not_finish_is_gone_on_with_from_its_newest_checkpoint(tmp_path: Path, outcome: str) -> None:
+def test_an_unfinished_run_resumes_from_its_newest_checkpoint(tmp_path: Path, outcome: str) -> None:
     former_run(tmp_path, 10, 20, outcome=outcome)
     start = found_start(tmp_path)
     assert (start.run_id, start.resumed_at) == ("former", 20)
     assert start.checkpoint
     assert start.checkpoint.path == tmp_path / "checkpoints" / "step-00000020"
-    assert start.notes == (f"going on from {start.checkpoint.path}",)
+    assert start.notes == (f"resuming from {start.checkpoint.path}",)
 
 
 NO_RECORD = ["", "[]", "{}", '{"outcome": "killed"}', '{"id": "for', '{"id": 3}', "[" * 100_000, None]
@@ -133,9 +134,7 @@ def lose_record(folder: Path, damage: str | None) -> None:
 
 
 @pytest.mark.parametrize("damage", NO_RECORD)
-def test_checkpoints_whose_record_is_lost_are_neither_begun_anew_beside_nor_gone_on_with(
-    tmp_path: Path, damage: str | None
-) -> None:
+def test_checkpoints_without_a_record_are_refused_with_the_ways_out(tmp_path: Path, damage: str | None) -> None:
     former_run(tmp_path, 10, 20)
     lose_record(tmp_path, damage)
     before = names(tmp_path)
@@ -143,18 +142,18 @@ def test_checkpoints_whose_record_is_lost_are_neither_begun_anew_beside_nor_gone
         find_start(tmp_path, FACTS)
     said = str(caught.value)
     newest = tmp_path / "checkpoints" / "step-00000020"
-    found = "is absent" if damage is None else "cannot be read"
-    assert f"the newest {newest}, and its run.json, which says whose they are, {found}; to go on" in said
+    found = "is missing" if damage is None else "cannot be read"
+    assert f"the newest {newest}, and its run.json, which names their run, {found}; to resume" in said
     assert "--resume never" in said
     assert len(said.splitlines()) == 1
     assert is_free(tmp_path)
     assert names(tmp_path) == before
     # the ways out that it names, each taken
-    command = re.search("to go on from them: (.*); to begin anew", said)
+    command = re.search("to resume from them: (.*); to start from scratch", said)
     assert command
-    anew = tmp_path.with_name(f"{tmp_path.name}-anew")
-    shutil.copytree(tmp_path, anew)
-    assert found_start(anew, resume="never").resumed_at is None
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    shutil.copytree(tmp_path, copy)
+    assert found_start(copy, resume="never").resumed_at is None
     subprocess.run(command[1], shell=True, check=True)
     assert (found_start(tmp_path).run_id, found_start(tmp_path).resumed_at) == ("former", 20)
 
@@ -163,7 +162,7 @@ def test_a_lost_record_is_restored_from_the_one_that_was_kept(tmp_path: Path) ->
     former_run(tmp_path, 10)
     release(begin(tmp_path, find_start(tmp_path, FACTS)))
     (tmp_path / "run.json").unlink()
-    with pytest.raises(InputError, match=f"to go on from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
+    with pytest.raises(InputError, match=f"to resume from them: cp {tmp_path}/run.1.json {tmp_path}/run.json; "):
         find_start(tmp_path, FACTS)
 
 
@@ -180,7 +179,7 @@ def test_without_a_whole_checkpoint_a_lost_record_begins_a_new_run(tmp_path: Pat
 
 
 @pytest.mark.parametrize("facts", [{}, {"engine": 3}, FACTS | {"settings": []}, FACTS | {"versions": None}])
-def test_facts_that_are_none_are_refused_in_one_line(tmp_path: Path, facts: dict[str, Any]) -> None:
+def test_invalid_facts_are_refused_in_one_line(tmp_path: Path, facts: dict[str, Any]) -> None:
     former_run(tmp_path, 10)
     Checkpoints(tmp_path / "checkpoints", "former").save(20, lambda path: (path / "weights").touch(), facts)
     with pytest.raises(InputError) as caught:
@@ -189,28 +188,28 @@ def test_facts_that_are_none_are_refused_in_one_line(tmp_path: Path, facts: dict
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_checkpoints_of_another_run_are_not_gone_on_with(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_are_not_resumed(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     shutil.rmtree(tmp_path / "checkpoints")
-    path = save(tmp_path, 20, "somebody else")
+    path = save(tmp_path, 20, "another")
     start = found_start(tmp_path)
     assert start.resumed_at is None
     assert start.run_id != "former"
     assert start.notes == (f"{path} was skipped: it belongs to another run",)
 
 
-def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_it_taken(tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_it_used(tmp_path: Path) -> None:
     former_run(tmp_path, 10, 20)
     (tmp_path / "checkpoints" / "step-00000020" / "weights").write_text("after 2!")
     start = found_start(tmp_path)
     assert (start.run_id, start.resumed_at) == ("former", 10)
     assert start.notes == (
         f"{tmp_path}/checkpoints/step-00000020 was skipped: weights has changed since it was written (sha256)",
-        f"going on from {tmp_path}/checkpoints/step-00000010",
+        f"resuming from {tmp_path}/checkpoints/step-00000010",
     )
 
 
-def test_on_demand_a_new_run_begins(tmp_path: Path) -> None:
+def test_resume_never_starts_a_new_run(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     start = found_start(tmp_path, resume="never")
     assert (start.resumed_at, start.notes) == (None, ())
@@ -224,7 +223,7 @@ def test_on_demand_a_new_run_begins(tmp_path: Path) -> None:
         (with_changes(engine="ZeRO 3"), ["under ZeRO 2,", "is ZeRO 3;"]),
         (with_changes(ranks=4), ["by 2 rank(s)", "has 4;", "--num_gpus 2 ", "--nproc_per_node 2)", "--reshard"]),
         (with_changes(data="fedcba9876543210"), ["fingerprint 0123456789ab,", "now fedcba987654)", "same rows"]),
-        (with_settings(learning_rate=0.002), ["settings: learning_rate was 0.001, now 0.002;", "give the same"]),
+        (with_settings(learning_rate=0.002), ["learning_rate was 0.001, now 0.002;", "use the same settings"]),
         (with_settings(warmup=5), ["warmup was None, now 5;"]),
         (with_settings(micro_batch=4), ["micro_batch was 2, now 4;"]),
         (with_settings(global_batch=8, micro_batch=1), ["global_batch was 16, now 8; micro_batch was 2, now 1;"]),
@@ -235,7 +234,7 @@ def test_on_demand_a_new_run_begins(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_the_same_run_is_refused_with_both_values_and_the_ways_out(
+def test_another_run_is_refused_with_both_values_and_the_ways_out(
     tmp_path: Path, facts: dict[str, Any], words: list[str]
 ) -> None:
     former_run(tmp_path, 10)
@@ -250,7 +249,7 @@ def test_what_is_not_the_same_run_is_refused_with_both_values_and_the_ways_out(
     assert found_start(tmp_path).resumed_at == 10
 
 
-def test_resharding_lets_ranks_and_the_batches_of_each_differ_and_nothing_else(tmp_path: Path) -> None:
+def test_resharding_allows_other_ranks_and_micro_batches_only(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     other = with_settings(micro_batch=4) | {"ranks": 1, "accumulation": 4}
     assert found_start(tmp_path, other, reshard=True).resumed_at == 10
@@ -263,7 +262,7 @@ def test_resharding_lets_ranks_and_the_batches_of_each_differ_and_nothing_else(t
             find_start(tmp_path, other | change, reshard=True)
 
 
-def test_other_versions_are_said_and_gone_on_with(tmp_path: Path) -> None:
+def test_other_versions_are_reported_and_the_run_resumes(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     start = found_start(tmp_path, with_changes(versions={"python": "3.11.7", "torch": "2.7.0", "peft": "0.17"}))
     assert start.resumed_at == 10
@@ -282,7 +281,7 @@ def test_facts_are_as_json_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> N
     assert facts["versions"] == versions()
 
 
-def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_former_files_aside(
+def test_a_resumed_run_keeps_metrics_up_to_the_checkpoint_and_renames_former_files(
     tmp_path: Path,
 ) -> None:
     former_run(tmp_path, 10, 20, 25)
@@ -306,7 +305,7 @@ def test_a_run_that_goes_on_keeps_its_metrics_up_to_the_checkpoint_and_sets_the_
     assert found_start(tmp_path).resumed_at == 20
 
 
-def test_what_was_said_of_a_loss_that_was_not_finite_is_set_aside_by_the_run_that_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_run_renames_the_report_of_a_non_finite_loss(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     (tmp_path / "non_finite.json").write_text("{}")
     begin(tmp_path, find_start(tmp_path, FACTS)).finish()
@@ -314,7 +313,7 @@ def test_what_was_said_of_a_loss_that_was_not_finite_is_set_aside_by_the_run_tha
     assert (tmp_path / "non_finite.1.json").exists()
 
 
-def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_path: Path) -> None:
+def test_final_figures_are_written_once_by_the_run_that_finishes(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 10, "run/seconds": 3.0, "run/loss": 0.5}\n')  # killed between its last update and its end
@@ -324,13 +323,13 @@ def test_figures_of_a_whole_run_are_written_again_by_the_one_that_ends_it(tmp_pa
     assert metrics(tmp_path / "metrics.jsonl") == [1, 10, 10]
 
 
-def test_a_former_run_that_said_how_it_ended_keeps_its_word(tmp_path: Path) -> None:
+def test_the_outcome_of_a_former_run_is_kept(tmp_path: Path) -> None:
     former_run(tmp_path, 10, outcome="interrupted")
     begin(tmp_path, find_start(tmp_path, FACTS)).finish()
     assert record(tmp_path / "run.1.json")["outcome"] == "interrupted"
 
 
-def test_a_run_that_begins_anew_sets_the_checkpoints_aside_too(tmp_path: Path) -> None:
+def test_a_new_run_renames_former_checkpoints_too(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     run = begin(tmp_path, find_start(tmp_path, FACTS, resume="never"))
     expected = {"run.json", "run.1.json", "metrics.jsonl", "metrics.1.jsonl", "checkpoints.1"}
@@ -345,7 +344,7 @@ def test_a_run_that_begins_anew_sets_the_checkpoints_aside_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", ["{}/model", "joint={}/model,gold=elsewhere", "{}/checkpoints/step-00000010"])
-def test_what_is_to_be_set_aside_cannot_be_read_by_the_run_that_begins_anew(words: str, tmp_path: Path) -> None:
+def test_a_new_run_cannot_read_the_files_that_it_renames(words: str, tmp_path: Path) -> None:
     former_run(tmp_path, 10, outcome="finished")
     (tmp_path / "model").mkdir()
     facts = with_settings(model=words.format(tmp_path))
@@ -356,7 +355,7 @@ def test_what_is_to_be_set_aside_cannot_be_read_by_the_run_that_begins_anew(word
     assert found_start(tmp_path / "other", facts).resumed_at is None
 
 
-def test_a_run_may_be_begun_again_many_times(tmp_path: Path) -> None:
+def test_a_run_can_be_resumed_many_times(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
     for times in (1, 2, 3):
         release(run := begin(tmp_path, find_start(tmp_path, FACTS)))
@@ -366,8 +365,8 @@ def test_a_run_may_be_begun_again_many_times(tmp_path: Path) -> None:
         assert record(tmp_path / "run.json")["id"] == "former"
 
 
-def test_a_kill_while_a_run_begins_again_does_not_lose_the_way_back(tmp_path: Path) -> None:
-    """Killed at each step of the start: the next start goes on from the same checkpoint, with the same metrics."""
+def test_a_kill_while_a_run_resumes_loses_nothing(tmp_path: Path) -> None:
+    """Killed at each step of the start, the run resumes from the same checkpoint with the same metrics."""
     before, folder = tmp_path / "before", tmp_path / "run"
     former_run(before, 10)
     for fatal in range(1, 100):
@@ -389,7 +388,7 @@ def begun_in_a_child(folder: Path, fatal: int) -> bool:
     if child == 0:
         left = [fatal]
 
-        def hear(event: str, arguments: tuple) -> None:
+        def audit(event: str, arguments: tuple) -> None:
             if event in ("os.rename", "os.remove") or (event == "open" and str(folder) in str(arguments[0])):
                 left[0] -= 1
                 if left[0] == 0:
@@ -397,7 +396,7 @@ def begun_in_a_child(folder: Path, fatal: int) -> bool:
 
         try:
             start = find_start(folder, FACTS)
-            sys.addaudithook(hear)
+            sys.addaudithook(audit)
             begin(folder, start)
             os._exit(0)
         finally:

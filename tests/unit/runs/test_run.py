@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import largest_file
 from patience import PATIENCE
 
 from lmgym.errors import InputError, RunStopped
@@ -37,7 +36,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in (folder / name).read_text().splitlines()]
 
 
-def test_a_run_says_what_it_is_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_recorded_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--name", "two words"])
     start(tmp_path / "deep" / "er", data_fingerprint="abc", config={"learning_rate": 1e-5, "path": Path("x")})
@@ -82,7 +81,7 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
 @pytest.mark.parametrize(
     "name", ["hub_token", "HF_TOKEN", "token", "api_key", "wandb_api_key", "aws_secret", "password", "access_keys"]
 )
-def test_what_is_named_like_a_secret_is_never_written(
+def test_values_named_like_a_secret_are_never_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -99,7 +98,7 @@ def test_what_is_named_like_a_secret_is_never_written(
     ("name", "value"),
     [("max_new_tokens", 64), ("tokens", 9.5), ("pad_token", "[PAD]"), ("group_key", "user"), ("hub_token", None)],
 )
-def test_what_only_sounds_like_a_secret_is_kept(name: str, value: object, tmp_path: Path) -> None:
+def test_values_that_only_look_like_a_secret_are_kept(name: str, value: object, tmp_path: Path) -> None:
     start(tmp_path, config={name: value})
     assert record(tmp_path)["config"] == {name: value}
 
@@ -125,7 +124,7 @@ def test_every_logged_line_is_on_disk_at_once(tmp_path: Path) -> None:
     assert first[0].keys() == {"step", "time", "loss"}
 
 
-def test_what_is_not_finite_is_null_and_named(tmp_path: Path) -> None:
+def test_non_finite_metrics_are_null_and_named(tmp_path: Path) -> None:
     start(tmp_path).log(1, {"loss": float("nan"), "kl/reference": float("-inf"), "reward/mean": 1.0})
     (line,) = lines(tmp_path)
     assert (line["loss"], line["kl/reference"], line["reward/mean"]) == (None, None, 1.0)
@@ -151,7 +150,7 @@ def test_a_number_once_taken_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def finished_run(folder: Path) -> None:
-    """What a stage leaves."""
+    """Writes the files of a stage."""
     with start(folder, seed=1) as run:
         run.log(8, {"loss": 0.5})
         for name in ("checkpoints/step-8", "model/weights", "adapter/a", "critic/c", "samples/000008.jsonl"):
@@ -165,7 +164,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in paths}
 
 
-def test_whatever_a_finished_run_left_is_kept_under_one_number_and_it_says_so(tmp_path: Path) -> None:
+def test_files_of_a_finished_run_are_kept_under_one_number_with_a_note(tmp_path: Path) -> None:
     finished_run(tmp_path)
     (tmp_path / "prompts.jsonl").write_text("the user's own")
     (tmp_path / "critic.1").mkdir()  # something else took that number
@@ -196,7 +195,7 @@ def test_a_command_that_is_refused_leaves_a_finished_run_as_it_was(
     start(tmp_path).finish()  # the lock is free
 
 
-def test_a_run_that_learned_before_its_error_keeps_its_place(tmp_path: Path) -> None:
+def test_a_run_with_updates_before_its_error_keeps_its_files(tmp_path: Path) -> None:
     finished_run(tmp_path)
     run = start(tmp_path)
     run.log(1, {"loss": 1.0})
@@ -207,7 +206,7 @@ def test_a_run_that_learned_before_its_error_keeps_its_place(tmp_path: Path) -> 
     assert not (tmp_path / "model").exists()
 
 
-def test_a_run_left_in_peace_is_finished(tmp_path: Path) -> None:
+def test_a_run_without_errors_is_finished(tmp_path: Path) -> None:
     with start(tmp_path) as run:
         run.update(data={"rows": 12})
         assert record(tmp_path)["outcome"] == "running"
@@ -228,7 +227,7 @@ def test_a_run_left_in_peace_is_finished(tmp_path: Path) -> None:
         (KeyboardInterrupt(), "interrupted", 130, None),
     ],
 )
-def test_an_error_is_the_outcome_and_goes_on_its_way(
+def test_an_error_is_the_outcome_and_is_raised(
     error: BaseException, outcome: str, exit_code: int, said: str | None, tmp_path: Path
 ) -> None:
     with pytest.raises(type(error)) as raised, start(tmp_path):
@@ -238,7 +237,7 @@ def test_an_error_is_the_outcome_and_goes_on_its_way(
     assert (found["outcome"], found["exit_code"], found["error"]) == (outcome, exit_code, said)
 
 
-def test_the_word_of_the_caller_stands_when_it_then_leaves(tmp_path: Path) -> None:
+def test_the_outcome_that_the_caller_recorded_stays(tmp_path: Path) -> None:
     run = start(tmp_path)
     run.finish("interrupted", 75)
     with pytest.raises(SystemExit), run:
@@ -272,30 +271,19 @@ def test_any_content_becomes_valid_json_in_the_folder(tmp_path: Path) -> None:
     assert found == {"path": "a", "inf": "inf", "half": 0.5, "3": [1, [0, 1]]}
 
 
-def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write a run to .*file/run: Not a directory; .*another folder"):
         start(tmp_path / "file" / "run")
 
 
-def _no_room(call: Any) -> None:
-    """Calls under a limit on the size of files: the real thing, for a full disk cannot be had in a test."""
-    ignored, limits = signal.getsignal(signal.SIGXFSZ), resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
-    try:
-        call()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_no_room_at_the_start_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write a run to .*: File too large; free space"):
-        _no_room(lambda: start(tmp_path / "run"))
+        with largest_file(16):
+            start(tmp_path / "run")
 
 
-def test_whoever_reads_while_it_is_rewritten_reads_a_whole_file(tmp_path: Path) -> None:
+def test_a_reader_during_a_rewrite_reads_a_complete_file(tmp_path: Path) -> None:
     run = start(tmp_path)
     with (tmp_path / "run.json").open() as reader:
         run.update(rows=5)
@@ -303,11 +291,12 @@ def test_whoever_reads_while_it_is_rewritten_reads_a_whole_file(tmp_path: Path) 
     assert record(tmp_path)["rows"] == 5
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     run = start(tmp_path)
     before = record(tmp_path)
-    _no_room(lambda: run.update(rows=5))
-    assert run.unwritten.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
+    with largest_file(16):
+        run.update(rows=5)
+    assert run.write_error.startswith(f"{tmp_path / 'run.json'} could not be written ([Errno 27] File too large")
     assert record(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "run.json"]
 
@@ -326,18 +315,18 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
 ) -> None:
     run = start(tmp_path)
 
-    def go_on() -> None:
-        with run:
+    def write_to_a_full_disk() -> None:
+        with largest_file(16), run:
             WRITES[name](run)
-            run.log(2, {"loss": 0.5})  # no line comes behind one that is lost
+            run.log(2, {"loss": 0.5})  # no line comes after one that is lost
             run.write_json("report.json", {})
 
     with pytest.raises(RunStopped) as caught:
-        _no_room(go_on)
+        write_to_a_full_disk()
     said = str(caught.value)
     assert (caught.value.outcome, caught.value.exit_code) == ("failed", 74)
     assert said.startswith(f"{tmp_path / name} could not be written ([Errno 27] File too large")
-    assert re.search(r"; [\d,]+ bytes free; free space or mend the folder, then run the same command again$", said)
+    assert re.search(r"; [\d,]+ bytes free; free space or repair the folder, then run the same command again$", said)
     assert len(said.splitlines()) == 1
     assert capsys.readouterr().err == ""
     assert (tmp_path / "metrics.jsonl").stat().st_size <= 16
@@ -345,10 +334,10 @@ def test_a_full_disk_ends_a_run_with_its_code_and_one_line_on_what_and_how_much_
     start(tmp_path).finish()  # the lock is free
 
 
-def test_where_there_is_room_for_the_record_it_has_the_outcome(tmp_path: Path) -> None:
+def test_the_outcome_is_recorded_if_there_is_room_for_it(tmp_path: Path) -> None:
     run = start(tmp_path)
-    with pytest.raises(RunStopped), run:
-        _no_room(lambda: run.log(1, {"loss": 1.0}))
+    with pytest.raises(RunStopped), run, largest_file(16):
+        run.log(1, {"loss": 1.0})
     found = record(tmp_path)
     assert (found["outcome"], found["exit_code"]) == ("failed", 74)
     assert "metrics.jsonl could not be written" in found["error"]
@@ -367,9 +356,11 @@ def _torch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_rust, _torch, lambda folder: (folder / "a").write_text("a" * 100)])
-def test_a_full_disk_is_recognised_in_the_words_of_every_library(write: Callable[[Path], None], tmp_path: Path) -> None:
-    with pytest.raises(RunStopped) as caught, start(tmp_path / "run"):
-        _no_room(lambda: write(tmp_path))
+def test_a_full_disk_is_recognised_in_the_errors_of_every_library(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    with pytest.raises(RunStopped) as caught, start(tmp_path / "run"), largest_file(16):
+        write(tmp_path)
     assert caught.value.exit_code == 74
     assert caught.value.alone
 
@@ -391,19 +382,16 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
 ) -> None:
     run = start(tmp_path)
 
-    def fail() -> None:
-        with run:
-            raise RuntimeError("the first")
-
-    with pytest.raises(RuntimeError, match="the first"):
-        _no_room(fail)
+    with pytest.raises(RuntimeError, match="the first"), largest_file(16), run:
+        raise RuntimeError("the first")
     assert "the outcome is not recorded" in capsys.readouterr().err
 
 
-def test_a_full_disk_at_the_very_end_of_a_run_is_no_success(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_very_end_of_a_run_is_not_a_success(tmp_path: Path) -> None:
     run = start(tmp_path)
     with pytest.raises(RunStopped, match=r"run.json could not be written") as caught:
-        _no_room(lambda: run.__exit__(None, None, None))
+        with largest_file(16):
+            run.__exit__(None, None, None)
     assert caught.value.exit_code == 74
 
 

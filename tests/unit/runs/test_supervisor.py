@@ -1,13 +1,10 @@
-"""The end of a run, where its results are written: whole, or not there and said."""
+"""The results of a run: complete, or absent with a message."""
 
 import json
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from full_disk import largest_file
 
 from lmgym.errors import RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
@@ -16,19 +13,6 @@ from lmgym.models.saving import save_classifier
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes: the real thing, in one process."""
-    ignored, limits = signal.getsignal(signal.SIGXFSZ), resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
 
 
 @pytest.mark.parametrize("size", [16, 20_000])  # the config finds no room; the weights do not
@@ -54,7 +38,7 @@ def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_run_with_its_code_
     said = str(caught.value)
     assert caught.value.exit_code == 74
     assert f"{run.folder}/its results could not be written (" in said
-    assert "there is no checkpoint yet; free space or mend the folder, then run the same command again" in said
+    assert "there is no checkpoint yet; free space or repair the folder, then run the same command again" in said
     assert len(said.splitlines()) == 1
     assert {path.name for path in run.folder.iterdir()} == {".lock", "run.json", "metrics.jsonl"}
     if size > 16:

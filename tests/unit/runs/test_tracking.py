@@ -1,4 +1,4 @@
-"""Where metrics go, what is said about it, and that no tracker stops a run."""
+"""The choice of a tracker and its message; and no tracker stops a run."""
 
 import builtins
 import os
@@ -36,7 +36,7 @@ class FakeSettings:
 
 
 class FakeWandb:
-    """A wandb that remembers what it was given and fails at one point of its life."""
+    """A wandb that records its calls and fails at one of them."""
 
     Settings = FakeSettings
 
@@ -140,7 +140,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_line_and_never_called_again(
     assert fake.calls.count(point) == 1
 
 
-def test_a_machine_without_wandb_goes_on_without_it(
+def test_a_machine_without_wandb_continues_without_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # Python's own way to say: not there
@@ -192,7 +192,7 @@ print("wandb" in sys.modules)
 
 
 def life(tracking: str, folder: Path) -> list[str]:
-    """What a process prints that tracks two lines; a process of its own, for wandb leaves a service behind."""
+    """The output of a process that tracks two lines; a separate process, because wandb leaves a service behind."""
     command = [sys.executable, "-c", LIFE, tracking, str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
@@ -206,6 +206,6 @@ def test_files_alone_never_import_wandb(tmp_path: Path) -> None:
 
 def test_a_real_offline_run_is_recorded_in_the_folder(tmp_path: Path) -> None:
     said = life("offline", tmp_path)
-    assert said == ["tracking: metrics.jsonl and wandb, offline (as asked)", "True"]
+    assert said == ["tracking: metrics.jsonl and wandb, offline (as requested)", "True"]
     (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"loss" in record.read_bytes()

@@ -34,13 +34,13 @@ def test_of_another_number_of_ranks_the_first_has_the_sums_of_all(tmp_path: Path
 
 @pytest.mark.parametrize(("ranks", "files"), [(1, 0), (2, 1), (3, 0)])
 def test_what_a_rank_wrote_and_is_gone_is_an_error(ranks: int, files: int, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"rank-{files:05d}.pt is absent"):
+    with pytest.raises(InputError, match=f"rank-{files:05d}.pt is missing"):
         read_sums(checkpoint(tmp_path, ranks, files), 1)
 
 
 def test_random_numbers_that_are_gone_are_not_drawn_anew(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, ranks=1, files=0)
-    with pytest.raises(InputError, match=r"rank-00000.pt is absent"):
+    with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
         restore_random(folder, 1, seed=0, step=4)
-    with pytest.raises(InputError, match=r"rank-00000.pt is absent"):
+    with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
         read_state(folder, None, LoopState.fresh(MethodConfig()), seed=0)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from lmgym.world.ab_testing import (
     figures,
     users_needed,
 )
-from lmgym.world.days import GaussianReplies, Lives, live
+from lmgym.world.days import GaussianReplies, UserActivity, simulate_users
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
@@ -32,7 +32,7 @@ def test_four_users_give_the_figures_worked_out_by_hand() -> None:
     messages = np.zeros((4, 8), dtype=np.int64)
     messages[:, 0] = [3, 1, 5, 2]
     messages[0, 1], messages[0, 7], messages[2, 3], messages[3, 1] = 4, 1, 6, 2
-    found = figures(Lives(messages, replies=np.array([10, 2, 12, 6]), retries=np.array([1, 1, 0, 4])))
+    found = figures(UserActivity(messages, replies=np.array([10, 2, 12, 6]), retries=np.array([1, 1, 0, 4])))
     assert {name: ratio.value for name, ratio in found.items()} == {
         "conversation length": 24 / 8,
         "retry rate": 6 / 30,
@@ -132,7 +132,7 @@ def test_the_bootstraps_interval_of_a_share_is_the_binomials() -> None:
     assert (low, high) == tuple(stats.binom.ppf([0.025, 0.975], 40, 0.3) / 40)
 
 
-def test_where_all_users_do_alike_no_number_of_users_is_told() -> None:
+def test_without_variance_no_number_of_users_is_given() -> None:
     some, other = shares([1, 1, 0, 0, 1, 0]), shares([1, 0, 0, 1, 1, 0])
     told = {
         name: _comparison({"x": some}, {"x": b}, paired=True)["x"] for name, b in (("same", some), ("other", other))
@@ -154,7 +154,7 @@ def test_users_needed_is_the_textbooks() -> None:
             users_needed(**{"difference": 1.0, "spread": 1.0, **bad})
 
 
-def test_users_are_dealt_out_evenly_at_random_and_each_once() -> None:
+def test_users_are_assigned_evenly_at_random_and_each_once() -> None:
     groups = assign_users(1001, 3, seed=0)
     assert sorted(map(len, groups)) == [333, 334, 334]
     assert sorted(np.concatenate(groups).tolist()) == list(range(1001))
@@ -166,9 +166,9 @@ def test_users_are_dealt_out_evenly_at_random_and_each_once() -> None:
         assign_users(3, 2, seed=0)
 
 
-def wordless(users: np.ndarray, mean: float = 0.0, noise: int = 0, days: int = 8) -> Lives:
+def wordless(users: np.ndarray, mean: float = 0.0, noise: int = 0, days: int = 8) -> UserActivity:
     population = draw_population(WORLD, users, 0)
-    return live(population, days, GaussianReplies(population, mean, 1.0, noise), WORLD.noise)
+    return simulate_users(population, days, GaussianReplies(population, mean, 1.0, noise), WORLD.noise)
 
 
 def part(ratio: Ratio, users: slice) -> Ratio:
@@ -190,7 +190,7 @@ def test_policies_that_do_not_differ_are_told_apart_in_one_of_twenty_experiments
 
 @cache
 def planted() -> float:
-    """How much more replies must be worth for conversations of three days to be 5% longer, of 60,000 users."""
+    """The increase in utility that makes conversations of three days 5% longer, with 60,000 users."""
     many = np.arange(60_000) + 10**7
     first, second = (figures(wordless(many, mean, noise, 3))[LENGTH].value for noise, mean in enumerate((0.0, 0.08)))
     return 0.08 * 0.05 / (second / first - 1)

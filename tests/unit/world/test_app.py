@@ -1,4 +1,4 @@
-"""The app: users who talk to a policy for days, what is logged of them, and that nothing else decides it."""
+"""The app: users who chat with a policy for days, their logs, and what these depend on."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.text import Conversation, from_transcript
 from lmgym.world.app import OneLine, deploy
 from lmgym.world.behaviour import HELD_OUT, Behaviour
-from lmgym.world.days import GaussianReplies, live
-from lmgym.world.streams import draw_population
+from lmgym.world.days import GaussianReplies, simulate_users
+from lmgym.world.streams import Population, draw_population
 from lmgym.world.tables import write_world
 from lmgym.world.users import MAX_MESSAGES
 from lmgym.world.world import World, simulate
@@ -28,7 +28,7 @@ TOPIC_OF = WORLD.grammar.topic_of
 
 def kind(conversation: Conversation, rng: np.random.Generator) -> str:
     """Speaks of what the user spoke of: a good reply."""
-    [thing, *_] = WORLD.grammar.named(conversation)
+    [thing, *_] = WORLD.grammar.named_things(conversation)
     return f"{thing} are great. do you like {thing}?" if rng.random() < 0.5 else f"i saw {thing} today. i am glad."
 
 
@@ -63,7 +63,7 @@ def rows_of(behaviour: Behaviour) -> set[tuple]:
         for name in ("who", "day", "message", "attempt")
     ]
     columns[0] = behaviour.population.numbers[columns[0]].tolist()
-    worth = np.concatenate(behaviour.traces.worth).round(9).tolist()  # a product of more rows rounds otherwise
+    worth = np.concatenate(behaviour.traces.utility).round(9).tolist()  # a product of more rows rounds otherwise
     seconds = np.concatenate([did.seconds for did in behaviour.traces.reaction]).astype(str).tolist()
     rows = set(zip(*columns, behaviour.traces.conversation, behaviour.traces.reply, worth, seconds, strict=True))
     assert len(rows) == len(worth)
@@ -72,7 +72,7 @@ def rows_of(behaviour: Behaviour) -> set[tuple]:
 
 def test_users_come_on_days_of_their_own_and_days_are_whole() -> None:
     behaviour = under("kind")
-    messages = behaviour.lives.messages
+    messages = behaviour.activity.messages
     assert messages.shape == (60, 12)
     assert (messages[:, 0] > 0).all()
     assert 0.1 < (messages[:, 1:] > 0).mean() < 0.9
@@ -88,18 +88,19 @@ def test_users_come_on_days_of_their_own_and_days_are_whole() -> None:
 
 def test_replies_that_are_worth_more_keep_users_longer_and_bring_them_back() -> None:
     good, bad = under("kind"), under("rude")
-    assert np.concatenate(good.traces.worth).mean() > 0.5 > -1.0 > np.concatenate(bad.traces.worth).mean()
-    length = {name: b.lives.messages.sum() / (b.lives.messages > 0).sum() for name, b in (("g", good), ("b", bad))}
-    assert length["g"] > 2 * length["b"]
-    assert (good.lives.messages > 0).mean() > 1.3 * (bad.lives.messages > 0).mean()
-    assert good.lives.retries.sum() / good.lives.replies.sum() < bad.lives.retries.sum() / bad.lives.replies.sum() / 2
+    assert np.concatenate(good.traces.utility).mean() > 0.5 > -1.0 > np.concatenate(bad.traces.utility).mean()
+    kind, rude = good.activity, bad.activity
+    length, rude_length = (a.messages.sum() / (a.messages > 0).sum() for a in (kind, rude))
+    assert length > 2 * rude_length
+    assert (kind.messages > 0).mean() > 1.3 * (rude.messages > 0).mean()
+    assert kind.retries.sum() / kind.replies.sum() < rude.retries.sum() / rude.replies.sum() / 2
 
 
 def test_a_row_is_worth_what_the_hidden_utility_says_for_its_user() -> None:
     behaviour = under("kind")
     for i in (0, 100, 400):
         start = 0
-        for at, worth in zip(behaviour.traces.at, behaviour.traces.worth, strict=True):
+        for at, worth in zip(behaviour.traces.at, behaviour.traces.utility, strict=True):
             if i < start + len(worth):
                 user = behaviour.population.users.take(at.who[[i - start]])
                 pair = [behaviour.traces.conversation[i]], [behaviour.traces.reply[i]]
@@ -115,7 +116,7 @@ def test_the_same_seed_gives_the_same_behaviour_and_another_seed_another() -> No
     assert not rows_of(deploy(ScriptedGenerator(kind), 60, 12, 1, WORLD)) & rows_of(again)
 
 
-def test_who_else_takes_part_and_in_what_order_changes_nothing_for_a_user() -> None:
+def test_a_users_rows_do_not_depend_on_other_users() -> None:
     some = np.array([41, 3, 17, 8])
     alone = deploy(ScriptedGenerator(kind), some, 12, 0, WORLD)
     assert rows_of(alone) == {row for row in rows_of(under("kind")) if row[0] in some}
@@ -123,9 +124,9 @@ def test_who_else_takes_part_and_in_what_order_changes_nothing_for_a_user() -> N
     assert rows_of(single) == {row for row in rows_of(under("kind")) if row[0] == 17}
 
 
-def test_days_that_are_not_lived_change_nothing_before_them() -> None:
+def test_later_days_change_nothing_before_them() -> None:
     short = deploy(ScriptedGenerator(kind), 60, 5, 0, WORLD)
-    assert (short.lives.messages == under("kind").lives.messages[:, :5]).all()
+    assert (short.activity.messages == under("kind").activity.messages[:, :5]).all()
 
 
 def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> None:
@@ -141,19 +142,20 @@ def test_one_policy_twice_is_the_same_users_with_other_luck_of_the_policy() -> N
 
 
 def test_users_bring_the_same_noise_to_two_policies() -> None:
-    """With replies worth the same always, policies of other words and luck leave identical lives."""
-    population = draw_population(WORLD, np.arange(300), 0)
-    lives = [live(population, 10, GaussianReplies(population, 0.3, 0.0, seed), WORLD.noise) for seed in (0, 1)]
-    assert (lives[0].messages == lives[1].messages).all()
-    moved = live(population, 10, GaussianReplies(population, 0.3, 1.0, 1), WORLD.noise)
-    luck = live(population, 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
-    other = live(draw_population(WORLD, np.arange(300), 1), 10, GaussianReplies(population, 0.3, 1.0, 2), WORLD.noise)
-    correlation = np.corrcoef([(one.messages > 0).sum(1) for one in (moved, luck, other)])
+    """With replies worth the same always, policies of other words and luck leave identical activity."""
+    population, others = (draw_population(WORLD, np.arange(300), seed) for seed in (0, 1))
+
+    def messages(users: Population, spread: float, seed: int) -> np.ndarray:
+        return simulate_users(users, 10, GaussianReplies(population, 0.3, spread, seed), WORLD.noise).messages
+
+    assert (messages(population, 0.0, 0) == messages(population, 0.0, 1)).all()
+    pairs = ((population, 1), (population, 2), (others, 2))
+    correlation = np.corrcoef([(messages(users, 1.0, seed) > 0).sum(1) for users, seed in pairs])
     assert correlation[0, 1] > 0.7
     assert abs(correlation[0, 2]) < 0.2
 
 
-def test_all_who_talk_are_answered_in_one_request() -> None:
+def test_all_open_conversations_are_answered_in_one_request() -> None:
     watched = Watched(ScriptedGenerator(rude))
     behaviour = deploy(watched, 600, 3, 0, WORLD)
     assert watched.sizes[0] == max(watched.sizes) == 600  # everybody opens on the first day
@@ -169,10 +171,10 @@ def test_the_world_with_its_bots_is_the_app_with_its_bots() -> None:
     world = simulate(WORLD, 250, 9).logs
     bots = ScriptedGenerator(lambda conversation, rng: bot_reply(WORLD, conversation, rng))
     app = deploy(bots, 250, 12, 9, WORLD)
-    retried = np.mean(world.retried), app.lives.retries.sum() / sum(map(len, app.traces.worth))
+    retried = np.mean(world.retried), app.activity.retries.sum() / sum(map(len, app.traces.utility))
     assert retried[0] == pytest.approx(retried[1], abs=0.02)
-    assert np.mean(world.utility) == pytest.approx(np.concatenate(app.traces.worth).mean(), abs=0.06)
-    assert np.std(world.utility) == pytest.approx(np.concatenate(app.traces.worth).std(), abs=0.06)
+    assert np.mean(world.utility) == pytest.approx(np.concatenate(app.traces.utility).mean(), abs=0.06)
+    assert np.std(world.utility) == pytest.approx(np.concatenate(app.traces.utility).std(), abs=0.06)
 
 
 def test_what_the_policy_sees_is_what_the_log_shows(tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_files_are_those_of_a_world(tmp_path: Path) -> None:
 def test_rows_tell_what_their_users_did(tmp_path: Path) -> None:
     behaviour = under("kind")
     behaviour.write(tmp_path)
-    logs, messages = pq.read_table(tmp_path / "logs.parquet").to_pydict(), behaviour.lives.messages
+    logs, messages = pq.read_table(tmp_path / "logs.parquet").to_pydict(), behaviour.activity.messages
     gold = pq.read_table(tmp_path / "gold.parquet").to_pydict()
     assert gold["row_id"] == logs["row_id"] == list(range(len(gold["row_id"])))
     assert {user % HELD_OUT for user in logs["user_id"]} == {1, 2, 3, 4}
@@ -248,18 +250,18 @@ def test_too_few_days_for_a_log_are_refused(tmp_path: Path) -> None:
         (0, 31, "0 users: nobody to deploy to; needed: 1 or more"),
         (-3, 31, "0 users"),
         (np.array([], dtype=np.int64), 31, "0 users"),
-        (np.array([1, 2, 1]), 31, "numbers from 0 on, each once"),
-        (np.array([-1, 2]), 31, "numbers from 0 on, each once"),
+        (np.array([1, 2, 1]), 31, "user numbers must be 0 or more, each given once"),
+        (np.array([-1, 2]), 31, "user numbers must be 0 or more, each given once"),
         (5, 0, "0 days; needed: 1 to 100"),
         (5, 101, "101 days; needed: 1 to 100"),
     ],
 )
-def test_nobody_and_no_time_are_refused(users, days: int, message: str) -> None:
+def test_no_users_and_no_days_are_refused(users, days: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         deploy(ScriptedGenerator(kind), users, days, 0, WORLD)
 
 
-def test_what_a_policy_raises_comes_out_with_where_it_happened() -> None:
+def test_an_error_of_a_policy_is_raised_with_its_place() -> None:
     def tired(conversation: Conversation, rng: np.random.Generator) -> str:
         if rng.random() < 0.02:
             raise RuntimeError("I have had enough")
@@ -284,5 +286,5 @@ def test_replies_come_on_one_line_and_empty_ones_are_garbled_not_lost(tmp_path: 
     found = OneLine(ScriptedGenerator(texts)).reply([Conversation(())] * 40, 2, Sampling())
     assert {one.text for replies in found for one in replies} == {"ok. User: i like drums.", ""}
     behaviour = deploy(ScriptedGenerator([""]), 40, 6, 0, WORLD)
-    assert np.concatenate(behaviour.traces.worth).mean() < -0.5
+    assert np.concatenate(behaviour.traces.utility).mean() < -0.5
     assert behaviour.write(tmp_path)["logs"] > 40

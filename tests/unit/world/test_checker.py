@@ -1,4 +1,4 @@
-"""What the grammar checker takes for a bot's reply: all that bots say on purpose, and none of fifty corruptions."""
+"""The grammar checker accepts all replies of the bots that are not garbled, and none of fifty corruptions."""
 
 import random
 
@@ -59,7 +59,7 @@ def test_every_sentence_of_the_bots_is_accepted(template: str) -> None:
     assert faults(GRAMMAR, filled(template)) == []
 
 
-def test_what_bots_say_is_accepted_but_for_what_they_garble() -> None:
+def test_bots_replies_are_accepted_unless_garbled() -> None:
     rng = random.Random(0)
     persona = GRAMMAR.vocabulary.personas[0]
     topics = list(GRAMMAR.vocabulary.topics)

@@ -1,4 +1,4 @@
-"""Chance that belongs to users."""
+"""Random numbers per user."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from lmgym.world.world import World
 WORLD = World(0)
 
 
-def test_a_user_is_the_same_person_with_the_same_luck_whoever_else_takes_part() -> None:
+def test_a_user_and_their_random_numbers_do_not_depend_on_other_users() -> None:
     all_users = draw_population(WORLD, np.arange(2 * BLOCK + 7), 3)
     some = np.array([5, BLOCK - 1, BLOCK, 2 * BLOCK + 6])
     few = draw_population(WORLD, some, 3)
@@ -51,7 +51,7 @@ def test_another_seed_of_a_policy_is_other_luck_and_the_same_seed_the_same() -> 
         (lambda moments, n: moments.uniform(4, 7, n), stats.uniform(4, 3)),
     ],
 )
-def test_numbers_have_the_distribution_that_they_are_said_to_have(draw, distribution) -> None:
+def test_random_numbers_have_the_stated_distributions(draw, distribution) -> None:
     who = np.arange(5000)
     population = draw_population(WORLD, who, 11)
     values = [draw(population.moments("reaction", who, who * 0 + day), 5000) for day in range(4)]

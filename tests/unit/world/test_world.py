@@ -1,4 +1,4 @@
-"""The simulated world: what it says, what replies are worth, and what users do about it."""
+"""The simulated world: its language, the utility of replies, and its users' reactions."""
 
 from functools import cache
 
@@ -94,7 +94,7 @@ def test_each_feature_is_read_from_the_text(reply: str, user: str, before: tuple
     assert worth(reply, user, before) == pytest.approx(found)
 
 
-def test_a_usual_reply_is_worth_nothing_whatever_the_taste() -> None:
+def test_a_usual_reply_has_utility_0_for_every_taste() -> None:
     tastes = np.random.default_rng(0).lognormal(size=(5, len(FEATURES)))
     assert utility(np.tile(USUAL, (5, 1)), tastes) == pytest.approx(np.zeros(5))
 
@@ -146,7 +146,7 @@ def test_impatient_users_retry_good_replies_too() -> None:
     assert retried[good & impatient].mean() > 2 * retried[good & ~impatient].mean()
 
 
-def test_what_users_do_is_consistent() -> None:
+def test_the_columns_of_a_log_are_consistent() -> None:
     logs = cohort().logs
     retried, ended, seconds = np.array(logs.retried), np.array(logs.ended), np.array(logs.seconds)
     accepted, remaining, unseen = np.array(logs.accepted), np.array(logs.remaining), np.isnan(seconds)
