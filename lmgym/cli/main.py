@@ -2,10 +2,10 @@
 
 import click
 
-from lmgym.cli.mistakes import OneLineMistakes
+from lmgym.cli.usage_errors import OneLineErrors
 
 
-@click.group(cls=OneLineMistakes)
+@click.group(cls=OneLineErrors)
 def main() -> None:
     """lmgym: what belongs to no single stage. Experiments are files: deepspeed path/to/experiment.py --help"""
 

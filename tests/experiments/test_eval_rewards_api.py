@@ -111,7 +111,7 @@ def test_a_session_is_kept_in_the_folder_that_is_named_and_the_first_line_says_s
     done = piped(home, *TALK, "--sessions", "mine/chats", lines="hello\n")
     assert done.returncode == 0, done.stderr
     [kept] = (home / "mine/chats").glob("*.jsonl")
-    assert f"the session is kept in {kept}" in done.stderr
+    assert f"session file: {kept}" in done.stderr
     assert not (home / "outputs").exists()
 
 
@@ -126,9 +126,9 @@ def test_a_table_comes_without_json_ranks_where_asked_for_and_what_is_exported_i
 
 
 @pytest.mark.parametrize(("ipython", "arguments", "says"), [
-    (True, (*TALK[:2], "nope", *TALK[3:]), "there are gptj_engagement, hh, random_baseline, world"),
-    (True, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
-    (False, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
+    (True, (*TALK[:2], "nope", *TALK[3:]), "available: gptj_engagement, hh, random_baseline, world"),
+    (True, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
+    (False, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
 ])  # fmt: skip
 def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     home: Path, ipython: bool, arguments: tuple[str, ...], says: str
@@ -140,8 +140,8 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (("talk_to_models",), "--experiment_name is missing; there are"),
-    (TALK[:3], "--select_model is missing; there are random_a"),
+    (("talk_to_models",), "--experiment_name is missing; available"),
+    (TALK[:3], "--select_model is missing; available: random_a"),
     ((*TALK, "--best_of", "0"), "needed 1 to 1,024"),
     ((*TALK, "--best_of", "1000000"), "needed 1 to 1,024"),
     ((*TALK, "--best_off", "3"), "did you mean --best_of?"),
@@ -150,8 +150,8 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     ((*TALK[:2], "Random_Baseline", *TALK[3:]), "no experiment 'Random_Baseline'"),
     ((*TALK[:2], "os", *TALK[3:]), "no experiment 'os'"),
     ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a"), "needed name=PATH"),
-    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (--help lists them; hh takes --model, "),
-    (("convo_evolution", "--experiment_name", "nope"), "there are gptj_engagement, hh, random_baseline, world"),
+    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (see --help; hh also has --model, "),
+    (("convo_evolution", "--experiment_name", "nope"), "available: gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
     (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0; needed: 1 or more"),
     ((*OWN, "./no_bot.py"), "no_bot is NoneType; needed: something with reply"),
@@ -252,7 +252,7 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
     )  # fmt: skip
     assert json.loads(done.stdout)["turn"] == 1
     kept, modules = done.stderr.splitlines()
-    assert kept.startswith(f"the session is kept in {home / 'outputs/sessions'}")
+    assert kept.startswith(f"session file: {home / 'outputs/sessions'}")
     assert modules == "[]"
 
 
@@ -383,7 +383,7 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
     assert not [attack for attack in ATTACKS if attack in said]
     loaded = kept(home)
     assert [e.user for e in loaded.exchanges.values()] == ["one", "two"]
-    assert loaded.broken == []
+    assert loaded.corrupt == []
 
 
 def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: Path) -> None:
@@ -399,7 +399,7 @@ def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: P
         child.sendline("?pick")
         child.expect("%export prefs PATH")
         child.sendline("> 1 + 1")
-        child.expect("Python and the shell are there with")
+        child.expect("Python and the shell need IPython")
         child.sendline("%best_of 0")
         child.expect("needed 1 to 1,024")
         child.sendline("quit")

@@ -1,4 +1,4 @@
-"""A scripted bot and scorers that draw lots: to try the session, and as what any model must beat. Starts at once."""
+"""A scripted bot and random scorers: to try a session without models, and as a baseline."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ ENDS = ("what happened then?", "i had tea.", "how did that feel?", "it rained al
 
 
 def get_base_model() -> Generator:
-    """Two scraps of talk, whatever was said."""
+    """A bot that replies with two random phrases."""
 
     def script(conversation, rng) -> str:
         draw = Random(int(rng.integers(1 << 60)))
@@ -23,5 +23,5 @@ def get_base_model() -> Generator:
 
 
 def get_reward_models() -> dict[str, Judge]:
-    """Three that agree by accident only."""
+    """Three independent random scorers."""
     return {f"random_{letter}": NumpyRandomScorer(seed) for seed, letter in enumerate("abc")}

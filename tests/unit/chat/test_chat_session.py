@@ -325,7 +325,7 @@ def test_a_generator_that_raises_leaves_the_session_and_its_file_as_they_were(ma
     session.say("three")
     loaded = load(session.path)
     assert [e.user for e in loaded.exchanges.values()] == ["one", "three"]
-    assert loaded.broken == []
+    assert loaded.corrupt == []
 
 
 def test_ctrl_c_during_a_reply_adds_nothing(make) -> None:
@@ -386,7 +386,7 @@ def test_a_line_that_alone_is_too_long_for_the_model_keeps_its_end_and_it_is_sai
     session = make(local, sampling=Sampling(max_new_tokens=8))
     session.say("hello")
     session.say("soup " * 20_000 + "please")
-    assert any(re.search(r"the first [\d,]+ tokens of your line were left out", note) for note in session.last.notes)
+    assert any(re.search(r"the first [\d,]+ tokens of your message were left out", note) for note in session.last.notes)
     kept, _, shortened = fit(local, session.last.prompt, session.sampling)
     assert shortened > 1000
     assert kept.turns[-1].text.endswith("soup please")

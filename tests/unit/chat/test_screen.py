@@ -11,7 +11,7 @@ from patience import wait_until
 from rich.cells import cell_len
 
 from lmgym.chat import screen
-from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
 from lmgym.chat.screen import ProgressLine, make_console, progress_on, show
@@ -36,7 +36,7 @@ def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bo
     console = make_console(out, width)
     if colour:
         console = CleanConsole(width, out, "standard", force_terminal=True)
-    show(console, Talk(session(), view), Shown(exchange=exchange))
+    show(console, ChatView(session(), view), Response(exchange=exchange))
     return out.getvalue()
 
 
@@ -139,7 +139,7 @@ def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
 
 def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
     out = io.StringIO()
-    show(make_console(out, 80), Talk(FakeSession()), Shown("error: " + "x\n" * 50_000, ok=False))
+    show(make_console(out, 80), ChatView(FakeSession()), Response("error: " + "x\n" * 50_000, ok=False))
     assert len(out.getvalue()) < 5000
     assert "(100,006 characters)" in out.getvalue()
 
@@ -176,7 +176,7 @@ def test_a_hostile_reply_stays_within_its_cell(name: str) -> None:
 def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:
     text = shown(exchange_of("x" * 100_000))
     assert len(text) < 20_000
-    assert "and 98,000 characters more" in text
+    assert "and 98,000 more characters" in text
 
 
 def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
@@ -215,7 +215,7 @@ class TerminalFile(io.StringIO):
 
 
 def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "DELAY_SECONDS", 0.0)
     monkeypatch.setattr(screen, "TICK_SECONDS", 0.01)
     out = TerminalFile()
     with progress_on(out) as told:

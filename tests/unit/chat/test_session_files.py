@@ -54,7 +54,7 @@ def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(m
     session.more(2)
     loaded = load(session.path)
     assert loaded.exchanges == session.exchanges
-    assert (loaded.broken, loaded.orphans) == ([], [])
+    assert (loaded.corrupt, loaded.orphans) == ([], [])
     assert [e.prompt.persona for e in loaded.exchanges.values()][:3] == ["A bot.", "Another bot.", "Another bot."]
     session.save(tmp_path / "kept.jsonl")
     assert load(tmp_path / "kept.jsonl").exchanges == session.exchanges
@@ -68,7 +68,7 @@ def test_a_decision_whose_line_is_broken_is_told_by_the_turns_that_followed_it(m
     old.say("two")
     lines = old.path.read_bytes().split(b"\n")
     old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: what was said before is not known"]
+    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: the conversation before is unknown"]
 
 
 def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) -> None:

@@ -79,7 +79,7 @@ def test_what_is_loaded_is_what_was_kept(make, tmp_path: Path) -> None:
     assert loaded.head == 1
     session.save(tmp_path / "kept.jsonl")
     kept = load(tmp_path / "kept.jsonl")
-    assert (kept.exchanges, kept.head, kept.broken) == (loaded.exchanges, 1, [])
+    assert (kept.exchanges, kept.head, kept.corrupt) == (loaded.exchanges, 1, [])
 
 
 def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
@@ -113,7 +113,7 @@ def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_a
     session.say("three")
     after = load(session.path)
     assert after.exchanges[3].user == "three"
-    assert after.broken == ([] if cut == 1 else [3])
+    assert after.corrupt == ([] if cut == 1 else [3])
 
 
 def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_followed(make) -> None:
@@ -122,11 +122,11 @@ def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_follo
         old.say(line)
     lines = old.path.read_bytes().split(b"\n")
     old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 3: what was said before is not known"]
+    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 3: the conversation before is unknown"]
     assert [e.user for e in new.history] == ["three"]
     assert [t.text for t in new.opening] == ["hi"]
     assert new.say("four").parent == 3
-    assert load(new.path).broken == []
+    assert load(new.path).corrupt == []
 
 
 @pytest.mark.parametrize("wrong", [
@@ -146,7 +146,7 @@ def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: 
         row["candidates"][0] |= wrong
     append(session.path, row if name in row["candidates"][0] else {**row, **wrong})
     loaded = load(session.path)
-    assert (list(loaded.exchanges), loaded.broken) == ([1], [3])
+    assert (list(loaded.exchanges), loaded.corrupt) == ([1], [3])
 
 
 def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
@@ -162,7 +162,7 @@ def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
     assert not session.say("three").notes
     loaded = load(session.path)
     assert [(e.user, e.parent) for e in loaded.exchanges.values()] == [("one", None), ("two", 1), ("three", 1)]
-    assert (loaded.head, loaded.broken) == (3, [])
+    assert (loaded.head, loaded.corrupt) == (3, [])
 
 
 def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
@@ -186,10 +186,10 @@ def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, m
 
 
 def test_files_that_are_no_sessions_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no session loads"):
+    with pytest.raises(InputError, match="cannot load a session"):
         load(tmp_path / "absent.jsonl")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\nnot json\n[]\n\x00\n')
-    with pytest.raises(InputError, match="is no session"):
+    with pytest.raises(InputError, match="is not a session file"):
         load(tmp_path / "other.jsonl")
 
 
@@ -200,7 +200,7 @@ def test_a_line_that_names_a_candidate_that_it_does_not_have_is_broken(make) -> 
     append(session.path, {**row, "turn": 2, "human_pick": 9}, {"kind": "head", "turn": 77})
     loaded = load(session.path)
     assert list(loaded.exchanges) == [1]
-    assert loaded.broken == [3, 4]
+    assert loaded.corrupt == [3, 4]
     assert loaded.head == 1
 
 

@@ -9,7 +9,7 @@ from lmgym.runs.flags import leave
 
 
 @final
-class OneLineMistakes(click.Group):
+class OneLineErrors(click.Group):
     """A group of commands without click's lines on usage around what is wrong."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:

@@ -10,8 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lmgym.chat.chats import read_chats
-from lmgym.chat.evolution import show_evolution
+from lmgym.chat.evolution import read_chats, show_evolution
 from lmgym.errors import InputError
 from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.text import Conversation, Turn
