@@ -34,9 +34,7 @@ def main() -> None:
 @click.option("--prompt", help="persona of the bot; a terminal asks for it")
 @click.option("--first_message", help="first message of the bot; a terminal asks for it")
 @click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the session's file")
-@click.option(
-    "--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin"
-)
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin")
 @click.pass_context
 def talk_to_models(context: click.Context, as_json: bool, **settings) -> None:
     """Chat with the best of N replies, with the scores of every reward model."""
