@@ -1,5 +1,7 @@
-"""Mistakes on click's command lines, told as those of experiments are: in one line on stderr, with exit code 2."""
+"""Errors of click's command lines as one line on stderr with exit code 2, like those of experiments."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import click
@@ -10,28 +12,25 @@ from lmgym.runs.flags import leave
 
 @final
 class OneLineErrors(click.Group):
-    """A group of commands without click's lines on usage around what is wrong."""
+    """A group of commands that prints usage errors without click's usage lines."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
-        """The group's own flags, as click reads them."""
-        try:
+        """Parses the flags of the group."""
+        with _one_line_errors():
             return super().make_context(*arguments, **settings)
-        except click.UsageError as error:
-            _leave(error)
-            raise
 
     def invoke(self, context: click.Context) -> Any:
-        """A command's flags, as click reads them, and the command."""
-        try:
+        """Parses the flags of a command, and runs it."""
+        with _one_line_errors():
             return super().invoke(context)
-        except click.UsageError as error:
-            _leave(error)
-            raise
 
 
-def _leave(error: click.UsageError) -> None:
-    """Ends the process, but where a bare group shows its help."""
-    shows_help = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 on
-    if not isinstance(error, shows_help):
-        words = one_line(error.format_message().rstrip("."), 500)
-        leave(InputError(f"{words} (--help lists what there is)"))
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if not isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # from click 8.2
+            message = one_line(error.format_message().rstrip("."), 500)
+            leave(InputError(f"{message} (see --help)"))
+        raise

@@ -63,7 +63,7 @@ def test_processes_are_as_many_as_are_worth_while(monkeypatch: pytest.MonkeyPatc
     assert processes_for(["bots"], arms_of(60, 5)) == 1
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     assert processes_for([str(tmp_path)], arms_of(1000, 31)) == 8
-    monkeypatch.setattr(arms, "SMALL", 8)
+    monkeypatch.setattr(arms, "MOST_WEIGHT_BYTES", 8)
     assert processes_for([str(tmp_path)], arms_of(1000, 31)) == 1
 
 

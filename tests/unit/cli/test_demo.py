@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from lmgym.cli import demo
-from lmgym.cli.demo import Done, Step, run_demo
+from lmgym.cli.demo import CompletedSteps, DemoStep, run_demo
 from lmgym.cli.policies import PolicySpec, read_policy
 from lmgym.runs.flags import override
 
 
-def steps(folder: Path) -> dict[str, Step]:
+def steps(folder: Path) -> dict[str, DemoStep]:
     return {step.name: step for step in demo._steps(folder, seed=3, rows=900, steps=7, updates=11, users=13)}
 
 
-def config_of(step: Step):
+def config_of(step: DemoStep):
     """What the experiment makes of the command's flags; a launch ends in 2 for one that it does not take."""
     [file] = [word for word in step.words if word.endswith(".py")]
     name = ".".join(Path(file).with_suffix("").parts[-3:])
@@ -48,21 +48,21 @@ def test_the_app_meets_both_policies_alone_and_with_the_best_of_4(tmp_path: Path
         PolicySpec(sft), PolicySpec(sft, scorer, 4), PolicySpec(ppo), PolicySpec(ppo, scorer, 4),
     ]  # fmt: skip
     record = {"design": {}, "policies": [{"policy": arm, "users": 2} for arm in arms]}
-    names = [arm["policy"] for arm in demo.named(record, tmp_path)["policies"]]
+    names = [arm["policy"] for arm in demo.with_short_names(record, tmp_path)["policies"]]
     assert names == ["SFT", "SFT, best of 4", "PPO", "PPO, best of 4"]
 
 
 def test_a_step_is_done_again_after_one_before_it_has_changed(tmp_path: Path) -> None:
-    made = [Step(name, [name], tmp_path / name) for name in ("a", "b", "c")]
+    made = [DemoStep(name, [name], tmp_path / name) for name in ("a", "b", "c")]
     for step in made:
         step.done.touch()
 
-    def undone(wanted: list[Step]) -> list[str]:
-        done = Done(tmp_path / "demo.json")
+    def undone(wanted: list[DemoStep]) -> list[str]:
+        done = CompletedSteps(tmp_path / "demo.json")
         return [step.name for step in wanted if not done.has(step)]
 
     assert undone(made) == ["a", "b", "c"]  # files that are there say nothing of how they were made
-    first = Done(tmp_path / "demo.json")
+    first = CompletedSteps(tmp_path / "demo.json")
     for step in made:
         first.add(step)
     assert undone(made) == []

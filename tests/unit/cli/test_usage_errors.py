@@ -59,7 +59,7 @@ def test_no_number_of_a_command_is_absurdly_large_below_its_bound_or_nan(
 @pytest.mark.parametrize("which", ["lmgym", "eval"])
 def test_unknown_commands_and_flags_and_missing_ones_are_one_line(which: str) -> None:
     assert "No such command 'wrld'" in ends(which, "wrld")
-    assert "--help lists what there is" in ends(which, "x\x1b[31m\n" * 1000)
+    assert "(see --help)" in ends(which, "x\x1b[31m\n" * 1000)
     assert "option" in ends(which, "--bogus")
     command = "world" if which == "lmgym" else "convo_evolution"
     assert "--bogus" in ends(which, command, *NEEDED[command], "--bogus")
