@@ -4,8 +4,8 @@ The score of a conversation is that of an empty reply to it; the baseline is the
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import IO, Any
 
@@ -36,47 +36,8 @@ SAMPLES = (
 )
 
 
-@dataclass(frozen=True)
-class ScoredMessage:
-    """A user's message in its conversation, with the scores with and without it by scorer."""
-
-    conversation: int
-    turn: int
-    reply: str
-    """the bot's, before the message"""
-    message: str
-    scores: dict[str, float | None]
-    baselines: dict[str, float | None]
-    failed: dict[str, str]
-    """error of each scorer that failed"""
-
-    def change(self, name: str) -> str:
-        """A scorer's scores and their difference, or its error."""
-        score, baseline = self.scores[name], self.baselines[name]
-        if score is None or baseline is None:
-            return f"failed: {self.failed.get(name, '')}"
-        return f"{score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"
-
-
-def score_messages(judges: Mapping[str, Judge], conversations: Sequence[Conversation]) -> Iterator[ScoredMessage]:
-    """Scores each message of a user that answers a bot."""
-    for number, conversation in enumerate(conversations, 1):
-        turns = conversation.turns
-        for end in range(1, len(turns)):
-            if not _answers_bot(turns[end - 1], turns[end]):
-                continue
-            after = ask(judges, replace(conversation, turns=turns[: end + 1]), [""])
-            before = ask(judges, replace(conversation, turns=turns[:end]), [""])
-            yield ScoredMessage(
-                number, end + 1, turns[end - 1].text, turns[end].text,
-                {name: column[0] for name, column in after.scores.items()},
-                {name: column[0] for name, column in before.scores.items()},
-                before.failed | after.failed,
-            )  # fmt: skip
-
-
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
-    """Prints the scored messages of the first `most` conversations of a dataset, or else of the experiment.
+    """Prints the first `most` conversations of a dataset, or else of the experiment, with the changes of all scores.
 
     Raises InputError if the dataset has no conversation.
     """
@@ -84,19 +45,34 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
     bear_any_text(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
-    last = 0
-    for message in score_messages(experiment.judges(), conversations[:most]):
-        if message.conversation != last:
-            last = message.conversation
-            say(file=out)
-            say(f"conversation {last}", file=out)
-            first = conversations[last - 1].turns[0]
-            if message.turn > 2:
-                say(f"  {first.speaker:4} {first.text}", file=out)
-        say(f"  bot  {message.reply}", file=out)
-        say(f"  user {message.message}", file=out)
-        for name in message.scores:
-            say(f"       {name}: {message.change(name)}", file=out)
+    judges = experiment.judges()
+    for number, conversation in enumerate(conversations[:most], 1):
+        turns = conversation.turns
+        ends = [end for end in range(1, len(turns)) if _answers_bot(turns[end - 1], turns[end])]
+        if not ends:
+            continue
+        say(file=out)
+        say(f"conversation {number}", file=out)
+        if ends[0] > 1:
+            say(f"  {turns[0].speaker:4} {turns[0].text}", file=out)
+        for end in ends:
+            for turn in turns[end - 1 : end + 1]:
+                say(f"  {turn.speaker:4} {turn.text}", file=out)
+            for change in _changes(judges, conversation, end):
+                say(f"       {change}", file=out)
+
+
+def _changes(judges: Mapping[str, Judge], conversation: Conversation, end: int) -> Iterator[str]:
+    """Each scorer's score with the message at `end` and without it."""
+    after = ask(judges, replace(conversation, turns=conversation.turns[: end + 1]), [""])
+    before = ask(judges, replace(conversation, turns=conversation.turns[:end]), [""])
+    failed = before.failed | after.failed
+    for name in judges:
+        [score], [baseline] = after.scores[name], before.scores[name]
+        if score is None or baseline is None:
+            yield f"{name}: failed: {failed[name]}"
+        else:
+            yield f"{name}: {score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"
 
 
 def _read(dataset: str) -> list[Conversation]:

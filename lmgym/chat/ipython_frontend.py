@@ -37,7 +37,7 @@ def attach(shell: Any, chat: ChatView) -> None:
     manager.check_complete = _complete_at_enter(manager.check_complete)
     for name, command in COMMANDS.items():
         shell.register_magic_function(_magic(say, name, command), "line", name)
-        shell.set_hook("complete_command", _completer(chat), str_key=f"%{name}")
+        shell.set_hook("complete_command", lambda _, event: complete(chat, event.text_until_cursor), str_key=f"%{name}")
     greet(console, chat)
     console.print("Python: > session.history[-1].df   shell: !ls   help: ?")
 
@@ -96,7 +96,3 @@ def _magic(say: Callable[[str], None], name: str, command: ChatCommand) -> Calla
     magic.__doc__ = f"{command.usage}: {command.help}"
     magic._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]
     return magic
-
-
-def _completer(chat: ChatView) -> Callable[[Any, Any], list[str]]:
-    return lambda shell, event: complete(chat, event.text_until_cursor)

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import IO
 
 from rich.cells import cell_len
@@ -18,6 +18,7 @@ from rich.text import Text
 from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.console import CleanConsole, clean, clean_line, printed_line
+from lmgym.generation.protocol import Progress
 from lmgym.scoring.judging import ranks, standardise
 
 REPLY_WIDTH, NARROW_REPLY_WIDTH = 24, 8  # least width of a reply; and beside the deciding scorer alone
@@ -148,59 +149,42 @@ def _cropped(text: str) -> str:
     return clean(text[:MOST_SHOWN]) + f"… and {len(text) - MOST_SHOWN:,} more characters"
 
 
-DELAY_SECONDS, STEP_SECONDS, TICK_SECONDS = 0.5, 0.1, 1.0
-"""until the progress line appears, least time between two updates, and time between updates without progress"""
+DELAY_SECONDS, UPDATE_SECONDS = 0.5, 0.2
+"""until the progress line appears, and between two updates"""
 
 
 @contextlib.contextmanager
-def progress_on(file: IO[str]) -> "Iterator[ProgressLine | None]":
-    """A context with a progress line on a terminal; None if `file` is not a terminal."""
+def progress_on(file: IO[str]) -> Iterator[Progress | None]:
+    """A context with a line like `12 of at most 64, 3 s` on a terminal; None if `file` is not a terminal.
+
+    The line is erased at the end. The generator counts tokens or replies.
+    """
     if not file.isatty():
         yield None
         return
-    line, done = ProgressLine(file), threading.Event()
+    count, began, done = "", time.monotonic(), threading.Event()
 
-    def tick() -> None:
-        while not done.wait(TICK_SECONDS):
-            line.show()
+    def update(made: int, most: int) -> None:
+        nonlocal count
+        count = f"{made} of at most {most}, "
 
-    clock = threading.Thread(target=tick, name="progress", daemon=True)
-    clock.start()
+    def draw() -> None:
+        width = 0
+        finished = done.wait(DELAY_SECONDS)
+        while not finished:
+            text = f"{count}{time.monotonic() - began:.0f} s; Ctrl-C stops it"
+            file.write(f"\r{text:{width}}")
+            file.flush()
+            width = max(width, len(text))
+            finished = done.wait(UPDATE_SECONDS)
+        if width:
+            file.write(f"\r{' ' * width}\r")
+            file.flush()
+
+    thread = threading.Thread(target=draw, name="progress", daemon=True)
+    thread.start()
     try:
-        yield line
+        yield update
     finally:
         done.set()
-        clock.join()
-        line.close()
-
-
-class ProgressLine:
-    """`12 of at most 64, 3 s` in a line that is overwritten; the generator counts tokens or replies."""
-
-    def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self.file, self.clock = file, clock
-        self.began = clock()
-        self.next, self.width, self.count = self.began + DELAY_SECONDS, 0, ""
-        self.lock = threading.Lock()
-
-    def __call__(self, done: int, of: int) -> None:
-        self.count = f"{done} of at most {of}, "
-        self.show()
-
-    def show(self) -> None:
-        """Writes the line, at most once in STEP_SECONDS."""
-        with self.lock:
-            now = self.clock()
-            if now < self.next:
-                return
-            self.next = now + STEP_SECONDS
-            text = f"{self.count}{now - self.began:.0f} s; Ctrl-C stops it"
-            self.file.write(f"\r{text:{self.width}}")
-            self.file.flush()
-            self.width = max(self.width, len(text))
-
-    def close(self) -> None:
-        """Erases the line."""
-        if self.width:
-            self.file.write(f"\r{' ' * self.width}\r")
-            self.file.flush()
+        thread.join()

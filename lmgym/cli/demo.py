@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -174,50 +175,51 @@ def _run(step: DemoStep) -> int:
     return subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
-def _compare(world: Path, scorer: Path) -> None:
-    """Prints the scorer's correlation with the hidden utility, and that of baselines and the oracle."""
+def _show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table whose first column is text and whose others are numbers."""
     from rich.table import Table
 
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    CleanConsole(width=100).print(table)
+
+
+def _compare(world: Path, scorer: Path) -> None:
+    """Prints the scorer's correlation with the hidden utility, and that of baselines and the oracle."""
     from reward_models.metrics.baselines import baselines
 
     metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
-    found = baselines(world)
-    table = Table(title="Spearman with the hidden utility, for held-out users", title_justify="left")
-    table.add_column("")
-    table.add_column("value", justify="right")
-    for name, value in (
-        ("length of the reply", found["length"]),
-        ("bag of words", found["bag_of_words"]),
-        ("the scorer", metrics["gold/gold_spearman"]),
-        ("oracle: the utility's own features, fitted to the same traces", found["oracle"]),
-    ):
-        table.add_row(name, f"{value:.3f}")
-    CleanConsole(width=100).print(table)
+    correlations = baselines(world)
+    rows = {
+        "length of the reply": correlations["length"],
+        "bag of words": correlations["bag_of_words"],
+        "the scorer": metrics["gold/gold_spearman"],
+        "oracle: the utility's own features, fitted to the same traces": correlations["oracle"],
+    }
+    title = "Spearman with the hidden utility, for held-out users"
+    _show_table(title, ("", "value"), [(name, f"{value:.3f}") for name, value in rows.items()])
 
 
 def _show_gains(ppo: Path) -> None:
     """Prints PPO's reward before and after, and the hidden utility, which PPO never saw."""
-    from rich.table import Table
-
     lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
     before, after = lines[0], lines[-1]
-    table = Table(title="PPO: replies to held-out prompts", title_justify="left")
-    for name in ("", "before", "after"):
-        table.add_column(name, justify="right" if name else "left")
-    for name, key in (
-        ("reward: the scorer, in standard deviations", "eval/reward/mean"),
-        ("hidden utility, never optimised", "eval/gold"),
-        ("tokens per reply", "eval/rollout/reply_tokens"),
-    ):
-        table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
-    table.add_row("KL to the SFT policy, nats per reply", "0", f"{after['policy/kl']:.3f}")
-    CleanConsole(width=100).print(table)
+    metrics = {
+        "reward: the scorer, in standard deviations": "eval/reward/mean",
+        "hidden utility, never optimised": "eval/gold",
+        "tokens per reply": "eval/rollout/reply_tokens",
+    }
+    rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
+    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['policy/kl']:.3f}"))
+    _show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
 
 
 def _show_scores(world: Path, model: Path, seed: int) -> None:
     """Prints the scores and the hidden utility of four replies to one message."""
     import pyarrow.parquet as pq
-    from rich.table import Table
 
     from lmgym.scoring.scorers import HFScorer
     from lmgym.text import from_transcript
@@ -227,9 +229,6 @@ def _show_scores(world: Path, model: Path, seed: int) -> None:
     conversations = [from_transcript(group["prompt"])] * len(group["replies"])
     scores = HFScorer.load(model).score(conversations, group["replies"]).tolist()
     worth = World(seed).utility(conversations, group["replies"]).tolist()
-    table = Table(title=group["prompt"], title_justify="left")
-    for name in ("reply", "score", "hidden utility"):
-        table.add_column(name, justify="left" if name == "reply" else "right")
-    for score, value, reply in sorted(zip(scores, worth, group["replies"], strict=True), reverse=True):
-        table.add_row(reply, f"{score:.3f}", f"{value:+.2f}")
-    CleanConsole(width=100).print(table)
+    ranking = sorted(zip(scores, worth, group["replies"], strict=True), reverse=True)
+    rows = [(reply, f"{score:.3f}", f"{value:+.2f}") for score, value, reply in ranking]
+    _show_table(group["prompt"], ("reply", "score", "hidden utility"), rows)

@@ -32,29 +32,22 @@ def read_policy(text: str) -> PolicySpec:
     """Parses POLICY or POLICY@SCORER:N. Raises InputError for anything else."""
     if text == BOTS or os.path.isdir(text):
         return PolicySpec(text)
+    name = shown(text)
     base, at, rest = text.rpartition("@")
     if not at:
-        raise InputError(
-            f"policy {shown(text)} is not a folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N"
-        )
+        raise InputError(f"policy {name} is not a folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N")
     scorer, colon, number = rest.rpartition(":")
     if not colon or not re.fullmatch("[0-9]+", number):
-        raise InputError(
-            f"policy {shown(text)} ends in @{one_line(rest)}; needed: @SCORER:N, such as {one_line(base)}@{GOLD}:4"
-        )
+        example = f"{one_line(base)}@{GOLD}:4"
+        raise InputError(f"policy {name} ends in @{one_line(rest)}; needed: @SCORER:N, such as {example}")
     if len(number) > 9 or not 1 <= int(number) <= MOST_REPLIES:
-        raise InputError(
-            f"policy {shown(text)} is the best of {one_line(number, 20)} replies; needed: 1 or more; at most "
-            f"{MOST_REPLIES:,}"
-        )
+        best_of = f"the best of {one_line(number, 20)} replies"
+        raise InputError(f"policy {name} is {best_of}; needed: 1 or more; at most {MOST_REPLIES:,}")
     if base != BOTS and not os.path.isdir(base):
-        raise InputError(
-            f"policy {shown(base)} of {shown(text)} is not a folder; needed: a Hugging Face folder, or {BOTS}"
-        )
+        raise InputError(f"policy {shown(base)} of {name} is not a folder; needed: a Hugging Face folder, or {BOTS}")
     if scorer not in (GOLD, RANDOM) and not os.path.isdir(scorer):
-        raise InputError(
-            f"scorer {shown(scorer)} of {shown(text)} is not a folder; needed: a scorer's folder, {GOLD} or {RANDOM}"
-        )
+        needed = f"a scorer's folder, {GOLD} or {RANDOM}"
+        raise InputError(f"scorer {shown(scorer)} of {name} is not a folder; needed: {needed}")
     return PolicySpec(base, scorer, int(number))
 
 

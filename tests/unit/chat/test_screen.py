@@ -14,7 +14,7 @@ from lmgym.chat import screen
 from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
-from lmgym.chat.screen import ProgressLine, make_console, progress_on, show
+from lmgym.chat.screen import make_console, progress_on, show
 from lmgym.console import CleanConsole, bear_any_text
 from lmgym.scoring.judging import ranks
 from lmgym.text import Conversation, Turn
@@ -195,33 +195,23 @@ def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
     assert [(c["scores"], c["ranks"]) for c in hidden["candidates"]] == [({}, {})] * 2
 
 
-def test_progress_shows_after_half_a_second_and_is_taken_away() -> None:
-    now, out = iter([0.0, 0.1, 0.6, 0.65, 0.8]), io.StringIO()
-    line = ProgressLine(out, lambda: next(now))
-    line(1, 64)
-    assert out.getvalue() == ""
-    line(5, 64)
-    line(6, 64)
-    assert out.getvalue().count("\r") == 1
-    assert "5 of at most 64, 1 s" in out.getvalue()
-    line(8, 64)
-    line.close()
-    assert re.search(r"\r +\r$", out.getvalue())
-
-
 class TerminalFile(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(screen, "TICK_SECONDS", 0.01)
+def test_progress_appears_after_a_delay_counts_seconds_and_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "UPDATE_SECONDS", 0.01)
     out = TerminalFile()
-    with progress_on(out) as told:
-        wait_until(lambda: "0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
-    assert told is not None
+    with progress_on(out) as update:
+        update(5, 64)
+    assert out.getvalue() == "", "half a second is not over"
+    monkeypatch.setattr(screen, "DELAY_SECONDS", 0.0)
+    with progress_on(out) as update:
+        wait_until(lambda: "\r0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
+        update(5, 64)
+        wait_until(lambda: "5 of at most 64, 1 s" in out.getvalue(), seconds=60)
     assert re.search(r"\r +\r$", out.getvalue())
     assert not [t for t in threading.enumerate() if t.name == "progress"]
-    with progress_on(io.StringIO()) as told:
-        assert told is None
+    with progress_on(io.StringIO()) as update:
+        assert update is None
