@@ -41,7 +41,7 @@ def test_the_file_that_talks_is_an_experiment_whose_scorer_prefers_short_replies
     assert judges["short"].score([None, None], ["long reply", "short"]).tolist() == [-10.0, -5.0]
 
 
-def test_the_file_that_trains_rewards_words_that_speak_to_the_reader(
+def test_the_file_that_trains_rewards_words_that_address_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared, launched = [], []
