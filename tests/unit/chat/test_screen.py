@@ -1,4 +1,4 @@
-"""What is shown: nothing that drives a terminal, every scorer's column, and what a narrow screen leaves out."""
+"""The screen: no control characters, a column per scorer, and omitted columns on a narrow screen."""
 
 import io
 import re
@@ -45,7 +45,7 @@ def row(text: str, number: int) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
-def test_a_column_a_scorer_and_a_mark_at_the_chosen_row() -> None:
+def test_the_table_has_a_column_per_scorer_and_marks_the_chosen_row() -> None:
     text = shown(exchange_of("first", "second", "third", selected=2))
     assert re.search(r"reply +┃ rm_a \* ┃ +rm_b ┃ tokens ┃ end", text)
     assert row(text, 1) == ["1", "first", "0.000", "3.000", "3", "eos"]
@@ -59,7 +59,7 @@ def test_ranks_and_standardised_scores() -> None:
     assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22", "+1.07"]
 
 
-def test_identical_replies_are_rows_of_their_own() -> None:
+def test_identical_replies_are_separate_rows() -> None:
     assert row(shown(exchange_of("same", "same")), 2)[1] == "same"
 
 
@@ -81,7 +81,7 @@ def test_a_scorer_that_failed_says_so_in_its_column() -> None:
     assert "rm_b failed: RuntimeError: ␛[31mboom" in text
 
 
-def test_a_narrow_screen_drops_columns_names_the_scorers_and_keeps_the_one_that_selects() -> None:
+def test_a_narrow_screen_omits_columns_names_their_scorers_and_keeps_the_selecting_one() -> None:
     names = tuple(f"rm_{letter}" for letter in "bcdefgha")
     text = shown(exchange_of("a reply of some length, which needs room", "b", names=names), width=60)
     assert max(map(len, text.splitlines())) <= 60
@@ -96,7 +96,7 @@ class Blend:
 
 @pytest.mark.parametrize("width", [14, 20, 30, 40, 80, 200])
 @pytest.mark.parametrize("deciding", [FakeSession, Blend])
-def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: int, deciding) -> None:
+def test_on_the_narrowest_screen_numbers_and_replies_remain_and_lines_fit(width: int, deciding) -> None:
     texts = (
         "a reply",
         "日本語のテスト" * 9,
@@ -114,7 +114,7 @@ def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: i
     assert re.search(r"│ +>1 │ a ", text)
 
 
-def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_of_many_replies_is_ranked_once_and_not_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(screen, "ranks", lambda scores: asked.append(len(scores)) or ranks(scores))
     text = shown(exchange_of(*map(str, range(200))), 100)
@@ -122,7 +122,7 @@ def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: p
     assert len(asked) <= 2 * 2
 
 
-def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() -> None:
+def test_without_room_for_the_column_of_ends_a_note_lists_the_replies_that_were_cut_off() -> None:
     exchange = exchange_of("first", "second", "third")
     exchange.candidates[1:] = [replace(c, finish_reason="length") for c in exchange.candidates[1:]]
     assert "note: cut off at max_new_tokens: 2, 3" in shown(exchange, width=50)
@@ -130,7 +130,7 @@ def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() 
     assert row(shown(exchange, width=100), 2)[-1] == "length"
 
 
-def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
+def test_token_counts_that_a_server_did_not_give_are_shown_as_unknown() -> None:
     exchange = exchange_of("first", "")
     exchange.candidates = [replace(c, tokens=0) for c in exchange.candidates]
     assert row(shown(exchange), 1)[4] == "?"

@@ -1,4 +1,4 @@
-"""Commands at random: whatever comes in whatever order, the session stays sound and its file says what it is."""
+"""Random commands in random order leave the session consistent and equal to its file."""
 
 import io
 import random
@@ -31,7 +31,7 @@ NEW = ("hello", "a line", " %said", "%retry", "%edit")
 
 
 class Fails:
-    """A scorer that raises now and then."""
+    """A scorer that raises at random."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw, self.works = draw, NumpyRandomScorer(9)
@@ -43,7 +43,7 @@ class Fails:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_session_stays_sound(tmp_path: Path, seed: int) -> None:
+def test_random_commands_leave_the_session_and_its_file_consistent(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     generator = ScriptedGenerator(["a", "b", "same", "same", "", "long " * 50, "\x1b[31m", "half \udc9b"])
     judges = {"high": NumpyRandomScorer(), "low": NumpyRandomScorer(1), "fails": Fails(draw)}
@@ -60,7 +60,7 @@ def test_a_session_stays_sound(tmp_path: Path, seed: int) -> None:
 
 
 def as_written(exchange: Exchange) -> Exchange:
-    """A file has no scores of a choice that is open."""
+    """The exchange as its file has it: without the scores of an open choice."""
     if not exchange.is_open:
         return exchange
     return replace(exchange, candidates=[replace(candidate, scores={}) for candidate in exchange.candidates])
@@ -77,6 +77,6 @@ def is_sound(session: ChatSession, shown: Response, line: str) -> None:
     if shown.exchange is not None and session.blind and line.startswith(NEW):
         assert shown.exchange.is_open, line
     if shown.exchange is not None and shown.exchange.is_open:
-        said = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
+        output = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
         scores = [score for column in shown.exchange.columns.values() for score in column if score is not None]
-        assert not [score for score in scores if f"{score:.4f}"[1:] in said], line
+        assert not [score for score in scores if f"{score:.4f}"[1:] in output], line

@@ -1,4 +1,4 @@
-"""The % commands: each does what its line of help says, and a wrong word is answered rather than raised."""
+"""The % commands: each does what its line of help says, and reports mistakes without raising."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def fails(chat: ChatView, line: str) -> str:
     return shown.text
 
 
-def test_every_command_of_the_handbook_is_there_with_a_line_of_help(chat: ChatView) -> None:
+def test_every_command_has_a_line_of_help(chat: ChatView) -> None:
     assert set(COMMANDS) == set(ALL.split())
     listed = does(chat, "%help").text
     for name, command in COMMANDS.items():
@@ -72,7 +72,7 @@ def test_stop_strings_may_be_of_any_script(chat: ChatView) -> None:
     assert chat.session.sampling.stop == ()
 
 
-@pytest.mark.parametrize(("line", "says"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("%best_of 0", "needed 1 to 1,024"),
     ("%best_of 1000000", "needed 1 to 1,024"),
     ("%best_of many", "needed a whole number: %best_of 8"),
@@ -105,8 +105,8 @@ def test_stop_strings_may_be_of_any_script(chat: ChatView) -> None:
     ("%", "unknown command %"),
     ("", "empty line"),
 ])  # fmt: skip
-def test_a_wrong_word_is_answered_with_what_is_needed(chat: ChatView, line: str, says: str) -> None:
-    assert says in fails(chat, line)
+def test_a_wrong_argument_is_answered_with_what_is_needed(chat: ChatView, line: str, expected: str) -> None:
+    assert expected in fails(chat, line)
     assert does(chat, "hello").exchange.id == 1
 
 
@@ -122,7 +122,7 @@ def test_branches(chat: ChatView) -> None:
     assert "%edit 2 NEW TEXT; turn 2 is: two" in fails(chat, "%edit 2")
 
 
-def test_what_a_person_decides(chat: ChatView, tmp_path: Path) -> None:
+def test_decisions_are_recorded_and_exported(chat: ChatView, tmp_path: Path) -> None:
     does(chat, "one")
     assert does(chat, "%pick 3").exchange.chosen == 2
     does(chat, "two")
@@ -131,17 +131,17 @@ def test_what_a_person_decides(chat: ChatView, tmp_path: Path) -> None:
     assert does(chat, "%tie 1 2").exchange.tied == [0, 1]
     assert "%retry" in does(chat, "%reject").text
     assert "4 turns" not in does(chat, "%status").text
-    said = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}").text
-    assert "7 preferences from 3 decisions (0 ties and 1 rejections give none)" in said
+    output = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}").text
+    assert "7 preferences from 3 decisions (0 ties and 1 rejections give none)" in output
     assert len((tmp_path / "prefs.jsonl").read_text().splitlines()) == 7
 
 
-def test_blind_hides_scores_from_every_command_until_the_person_has_decided(chat: ChatView) -> None:
+def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat: ChatView) -> None:
     does(chat, "%blind on")
     shown = does(chat, "hello")
     numbers = {str(abs(score)) for column in shown.exchange.columns.values() for score in column}
-    said = [does(chat, line).text for line in ("%status", "%table ranks", "%help", "%persona", "%best_of", "%select")]
-    assert not [n for n in numbers if re.search(rf"\b{re.escape(n)}\b", " ".join(said))]
+    output = [does(chat, line).text for line in ("%status", "%table ranks", "%help", "%persona", "%best_of", "%select")]
+    assert not [n for n in numbers if re.search(rf"\b{re.escape(n)}\b", " ".join(output))]
     for line in ("%why 1", "%agree", "next"):
         assert "not decided" in fails(chat, line)
     assert does(chat, "%pick 2").is_turn, "its scores are revealed now"
@@ -158,14 +158,14 @@ def test_views_agreement_and_why(chat: ChatView) -> None:
     does(chat, "%table z")
     assert chat.view == "z"
     does(chat, "%pick 1")
-    said = does(chat, "%agree").text
-    assert "long and short: same order in 0% of" in said
-    assert re.search(r"long and you: .* in [01] of 1 turns", said)
+    output = does(chat, "%agree").text
+    assert "long and short: same order in 0% of" in output
+    assert re.search(r"long and you: .* in [01] of 1 turns", output)
     length = len(chat.session.last.candidates[1].text)
     assert f"long: {length}.0000, an empty reply 0.0000, change +{length}.0000" in does(chat, "%why 2").text
 
 
-def test_a_scorer_that_had_no_opinion_of_a_pick_is_not_counted_with_it(chat: ChatView) -> None:
+def test_a_pick_without_a_score_does_not_count_for_that_scorer(chat: ChatView) -> None:
     def breaks(conversations, replies):
         raise RuntimeError("out of order")
 
@@ -173,12 +173,12 @@ def test_a_scorer_that_had_no_opinion_of_a_pick_is_not_counted_with_it(chat: Cha
         chat.session.judges["short"] = FunctionScorer((lambda c, r: [-len(x) for x in r]) if works else breaks)
         does(chat, "hello")
         does(chat, "%pick 1")
-    said = does(chat, "%agree").text
-    assert re.search(r"short and you: .* in \d of 2 turns", said)
-    assert re.search(r"long and you: .* in \d of 3 turns", said)
+    output = does(chat, "%agree").text
+    assert re.search(r"short and you: .* in \d of 2 turns", output)
+    assert re.search(r"long and you: .* in \d of 3 turns", output)
 
 
-def test_save_and_load_bring_a_session_back(chat: ChatView, tmp_path: Path) -> None:
+def test_a_saved_session_loads(chat: ChatView, tmp_path: Path) -> None:
     does(chat, "one")
     does(chat, "two")
     does(chat, f"%save '{tmp_path}/kept one.jsonl'")
@@ -218,7 +218,7 @@ def test_tab_completes_commands_scorers_settings_and_numbers(chat: ChatView, tmp
     assert complete(chat, "%nothing ") == []
 
 
-def test_ctrl_c_stops_the_reply_and_an_unforeseen_error_is_answered(chat: ChatView, monkeypatch) -> None:
+def test_ctrl_c_stops_the_reply_and_an_unexpected_error_is_reported(chat: ChatView, monkeypatch) -> None:
     def raises(error):
         def reply(*arguments):
             raise error
@@ -245,30 +245,30 @@ def test_ctrl_c_stops_the_reply_and_an_unforeseen_error_is_answered(chat: ChatVi
 ])  # fmt: skip
 def test_a_typed_line_is_a_turn_or_a_command_word_for_word(line: str) -> None:
     [code] = transform([line + "\n"])
-    said = []
-    exec(code, {"_lmgym_say": said.append})
-    assert said == [line]
+    output = []
+    exec(code, {"_lmgym_say": output.append})
+    assert output == [line]
 
 
 @pytest.mark.parametrize("line", ["%timeit 1", "!ls", "?print", "%%time", "exit", "quit", " exit ", ""])
-def test_magics_the_shell_help_and_leaving_stay_ipythons(line: str) -> None:
+def test_ipython_handles_magics_the_shell_help_and_exit(line: str) -> None:
     assert not is_ours(line)
     assert "".join(transform([line + "\n"])).strip() == line.strip()
 
 
-def test_a_line_behind_the_mark_is_python() -> None:
+def test_a_line_after_the_mark_is_python() -> None:
     assert transform(["> session.history[-1].df\n"]) == ["session.history[-1].df\n"]
     assert transform([">for x in y:\n", ">     print(x)\n"]) == ["for x in y:\n", "    print(x)\n"]
     assert transform([">>> 1 + 1\n"]) == [">>> 1 + 1\n"], "IPython knows what to do with pasted examples"
 
 
-def test_what_a_running_cell_runs_is_no_turn() -> None:
+def test_a_cell_that_a_running_cell_runs_is_not_a_turn() -> None:
     cells = CellTransformer()
-    said = cells.transform(["hello\n"])
+    output = cells.transform(["hello\n"])
     cells.begin(None)
     assert cells.transform(["1 + 1\n"]) == ["1 + 1\n"]
     cells.end(None)
-    assert cells.transform(["hello\n"]) == said != ["hello\n"]
+    assert cells.transform(["hello\n"]) == output != ["hello\n"]
 
 
 def test_records_are_plain_json_whatever_was_typed(chat: ChatView) -> None:

@@ -1,4 +1,4 @@
-"""What a session's file holds: each word once, prompts that are rebuilt on load, and nothing for others to read."""
+"""A session's file has each text once, from which prompts are rebuilt, and is readable by its owner only."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from lmgym.text import messages
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Sessions that keep their file in the test's folder."""
+    """Sessions with their file in the test's folder."""
 
     def session() -> ChatSession:
         generator = ScriptedGenerator(lambda conversation, rng: f"reply {rng.integers(10**6)}")
@@ -30,7 +30,7 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_of_a_megabyte_is_written_once_however_many_turns_follow(make) -> None:
+def test_a_message_of_a_megabyte_is_written_once_and_not_per_turn(make) -> None:
     session = make()
     session.say("x" * 1_000_000)
     for line in range(20):
@@ -61,7 +61,7 @@ def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(m
     assert not [row for row in rows_of(session.path) if "prompt" in row]
 
 
-def test_a_decision_whose_line_is_broken_is_told_by_the_turns_that_followed_it(make) -> None:
+def test_a_corrupt_line_of_a_decision_is_detected_by_the_turns_after_it(make) -> None:
     old, new = make(), make()
     old.say("one")
     old.pick(1 if old.last.selected else 2)  # another than the scorers'
@@ -71,7 +71,7 @@ def test_a_decision_whose_line_is_broken_is_told_by_the_turns_that_followed_it(m
     assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: the conversation before is unknown"]
 
 
-def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) -> None:
+def test_files_of_earlier_versions_with_whole_prompts_still_load(make) -> None:
     old, new = make(), make()
     for line in ("one", "two", "three"):
         old.say(line)
@@ -93,7 +93,7 @@ def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) 
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_what_people_write_is_theirs_alone_to_read(make, tmp_path: Path, mask: int) -> None:
+def test_session_files_are_readable_by_their_owner_only(make, tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         session = make()

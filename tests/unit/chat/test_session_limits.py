@@ -1,4 +1,4 @@
-"""What a session says of turns, words and numbers of any size: a bounded amount, and settings stay within bounds."""
+"""Output is bounded for messages and numbers of any size, and settings stay within bounds."""
 
 import io
 from pathlib import Path
@@ -27,7 +27,7 @@ def chat(tmp_path: Path) -> ChatView:
 
 @pytest.mark.parametrize("text", [LONG, MANY_LINES, "".join(ATTACKS.values()) * 10_000])
 @pytest.mark.parametrize("command", ["%edit", "%edit 1", "%undo", "%status", "%back 1", "%persona", "%table"])
-def test_a_command_repeats_a_bounded_part_of_a_turn_of_a_megabyte(chat: ChatView, text: str, command: str) -> None:
+def test_a_command_repeats_a_bounded_part_of_a_message_of_a_megabyte(chat: ChatView, text: str, command: str) -> None:
     chat.session.persona = text
     assert respond(chat, text).ok
     respond(chat, "and on")
@@ -51,15 +51,15 @@ def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(chat: ChatV
     respond(chat, "hello")
     before = chat.session.sampling
     answer_lines(chat, [line.replace("\n", " ")], io.StringIO(), as_json=False)
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    assert len(said) < 1500
-    assert drives(said) == []
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+    assert len(output) < 1500
+    assert drives(output) == []
     assert chat.session.sampling == before
 
 
-@pytest.mark.parametrize(("line", "says"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("%set temperature=1e400", "temperature=inf; needed: 0 (greedy) or more; at most 100"),
     ("%set temperature=101", "temperature=101.0; needed"),
     ("%set top_p=1000", "top_p=1000.0; needed: above 0, at most 1"),
@@ -68,10 +68,10 @@ def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(chat: ChatV
     ("%set repetition_penalty=1e9", "repetition_penalty=1000000000.0; needed"),
     ("%blend length=1e30", "needed a number, at most 1,000,000 in size"), ("%blend length=nan", "needed a number"),
 ])  # fmt: skip
-def test_settings_of_a_session_are_bounded(chat: ChatView, line: str, says: str) -> None:
+def test_settings_of_a_session_are_bounded(chat: ChatView, line: str, expected: str) -> None:
     shown = respond(chat, line)
     assert not shown.ok
-    assert says in shown.text
+    assert expected in shown.text
     assert chat.session.sampling == Sampling()
 
 

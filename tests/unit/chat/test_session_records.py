@@ -1,4 +1,4 @@
-"""A session's file: appended whole, read back as it was, torn lines named, and preferences that a scorer trains on."""
+"""A session's file: appended, read back, corrupt lines reported, and preferences for training exported."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ FIELDS = {
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Sessions that keep their file in the test's folder."""
+    """Sessions with their file in the test's folder."""
 
     def session() -> ChatSession:
         generator = ScriptedGenerator(lambda conversation, rng: f"reply {rng.integers(10**6)}")
@@ -38,7 +38,7 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_turn_is_a_line_with_all_that_decided_it(make) -> None:
+def test_the_line_of_a_turn_has_all_that_influenced_it(make) -> None:
     session = make()
     assert not session.path.exists(), "a session without a turn leaves nothing"
     session.say("hello")
@@ -53,7 +53,7 @@ def test_a_turn_is_a_line_with_all_that_decided_it(make) -> None:
     assert first["candidates"][0].keys() == {"text", "tokens", "finish_reason", "seed", "scores"}
 
 
-def test_every_turn_is_on_the_disk_once_it_is_shown(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_turn_is_synced_to_the_disk_before_it_is_shown(make, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     synced = []
@@ -66,7 +66,7 @@ def test_every_turn_is_on_the_disk_once_it_is_shown(make, monkeypatch: pytest.Mo
         assert session.path.stat().st_size in synced
 
 
-def test_what_is_loaded_is_what_was_kept(make, tmp_path: Path) -> None:
+def test_a_loaded_session_equals_the_saved_one(make, tmp_path: Path) -> None:
     session = make()
     session.say("one")
     session.say("two")
@@ -82,7 +82,7 @@ def test_what_is_loaded_is_what_was_kept(make, tmp_path: Path) -> None:
     assert (kept.exchanges, kept.head, kept.corrupt) == (loaded.exchanges, 1, [])
 
 
-def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
+def test_a_session_continues_from_a_file_without_changing_it(make) -> None:
     old, new = make(), make()
     old.say("one")
     old.say("two")
@@ -103,7 +103,7 @@ def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 500])
-def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_are_whole(make, cut: int) -> None:
+def test_a_kill_during_a_write_loses_only_that_line(make, cut: int) -> None:
     session = make()
     session.say("one")
     session.say("two")
@@ -116,7 +116,7 @@ def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_a
     assert after.corrupt == ([] if cut == 1 else [3])
 
 
-def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_followed(make) -> None:
+def test_a_corrupt_line_loses_its_turn_and_none_of_those_after_it(make) -> None:
     old, new = make(), make()
     for line in ("one", "two", "three"):
         old.say(line)
@@ -137,7 +137,7 @@ def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_follo
     {"selected_by": ["a"]}, {"text": 5}, {"tokens": "\x1b[31m"}, {"finish_reason": None}, {"scores": [1.0]},
     {"scores": {"length": "high"}}, {"scores": {"length": float("nan")}},
 ])  # fmt: skip
-def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: dict) -> None:
+def test_a_line_that_would_fail_loop_or_send_control_characters_is_corrupt(make, wrong: dict) -> None:
     session = make()
     session.say("one")
     row = {**rows_of(session.path)[1], "turn": 2}
@@ -149,12 +149,12 @@ def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: 
     assert (list(loaded.exchanges), loaded.corrupt) == ([1], [3])
 
 
-def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
+def test_rows_that_could_not_be_written_are_written_later(make) -> None:
     session = make()
     session.say("one")
     aside = session.path.with_name("aside")
     session.path.rename(aside)
-    session.path.mkdir()  # whoever is root may write anywhere else
+    session.path.mkdir()  # also stops root
     assert any("NOT RECORDED" in note for note in session.say("two").notes)
     session.back(1)
     session.path.rmdir()
@@ -165,7 +165,7 @@ def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
     assert (loaded.head, loaded.corrupt) == (3, [])
 
 
-def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
+def test_a_deleted_file_is_written_again_completely(make) -> None:
     session = make()
     session.say("one")
     session.path.unlink()
@@ -174,7 +174,7 @@ def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
     assert load(session.path).head == 2
 
 
-def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, monkeypatch) -> None:
+def test_a_change_of_the_working_folder_does_not_change_the_file(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     session = ChatSession(ScriptedGenerator(["x"]), {"length": FunctionScorer(lambda c, r: [0.0] * len(r))}, "length")
@@ -185,7 +185,7 @@ def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, m
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_files_that_are_no_sessions_are_refused_in_words(tmp_path: Path) -> None:
+def test_files_that_are_not_sessions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot load a session"):
         load(tmp_path / "absent.jsonl")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\nnot json\n[]\n\x00\n')
@@ -193,7 +193,7 @@ def test_files_that_are_no_sessions_are_refused_in_words(tmp_path: Path) -> None
         load(tmp_path / "other.jsonl")
 
 
-def test_a_line_that_names_a_candidate_that_it_does_not_have_is_broken(make) -> None:
+def test_a_line_with_the_number_of_a_missing_candidate_is_corrupt(make) -> None:
     session = make()
     session.say("one")
     row = rows_of(session.path)[1]
@@ -207,7 +207,7 @@ def test_a_line_that_names_a_candidate_that_it_does_not_have_is_broken(make) -> 
 # --- preferences
 
 
-def test_a_pick_beats_every_other_candidate_and_what_was_written_beats_all(make) -> None:
+def test_a_pick_is_preferred_to_every_other_candidate_and_a_written_reply_to_all(make) -> None:
     session = make()
     session.say("one")
     session.pick(2)
@@ -224,7 +224,7 @@ def test_a_pick_beats_every_other_candidate_and_what_was_written_beats_all(make)
     assert all(row["group"] == "g" for row in rows)
 
 
-def test_identical_and_empty_candidates_are_no_pair(make) -> None:
+def test_identical_and_empty_candidates_give_no_pair(make) -> None:
     session = make()
     session.generator = ScriptedGenerator(["same"])
     session.say("one")
@@ -234,7 +234,7 @@ def test_identical_and_empty_candidates_are_no_pair(make) -> None:
         export_preferences([session.last], "g", session.path.with_name("prefs.jsonl"))
 
 
-def test_who_goes_back_and_picks_another_reply_exports_the_later_pick_and_nothing_that_contradicts_it(make) -> None:
+def test_a_later_pick_of_the_same_turn_replaces_the_pairs_that_contradict_it(make) -> None:
     session = make()
     session.say("one")
     first = [candidate.text for candidate in session.pick(2).candidates]
@@ -247,7 +247,7 @@ def test_who_goes_back_and_picks_another_reply_exports_the_later_pick_and_nothin
     assert found == kept | {(first[2], first[i]) for i in (0, 1, 3)}
 
 
-def test_exported_preferences_are_rows_that_hh_pairwise_takes_without_a_rejection(make, tmp_path: Path) -> None:
+def test_hh_pairwise_reads_exported_preferences_without_rejections(make, tmp_path: Path) -> None:
     session = make()
     for line in ("one", "two", "three"):
         session.say(line)

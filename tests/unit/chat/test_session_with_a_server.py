@@ -26,7 +26,7 @@ Serve = Callable[[str], Server]
 
 @pytest.fixture
 def chat(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatView:
-    """With a server that answers."""
+    """A chat with a server that answers."""
     monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
@@ -41,20 +41,20 @@ def failing(server: Server, mode: str) -> ServedGenerator:
     return ServedGenerator(server.url, "tiny", timeout=0.2 if mode == "stalls" else 60, retries=1)
 
 
-@pytest.mark.parametrize(("mode", "says"), [
+@pytest.mark.parametrize(("mode", "expected"), [
     ("dies", r"no reply: ServerError: .* in 2 tries.*nothing was added"),
     ("stalls", r"no answer within timeout=0\.2 s.*nothing was added"),
     ("not_json", r"makes no sense.*<html>gateway</html>.*nothing was added"),
     ("no_such_model", r"refused a request for 'tiny'.*no such model.*a model that it serves"),
 ])  # fmt: skip
-def test_a_turn_fails_in_words_and_the_session_and_its_transcript_stay_whole(
-    chat: ChatView, serve: Serve, mode: str, says: str
+def test_a_failed_turn_is_explained_and_leaves_the_session_and_its_file_intact(
+    chat: ChatView, serve: Serve, mode: str, expected: str
 ) -> None:
     respond(chat, "one")
     works, chat.session.generator = chat.session.generator, failing(serve(mode), mode)
     shown = respond(chat, "two")
     assert not shown.ok
-    assert re.search(says, shown.text), shown.text
+    assert re.search(expected, shown.text), shown.text
     assert not respond(chat, "%more 2").ok
     assert [e.user for e in chat.session.history] == ["one"]
     chat.session.generator = works
@@ -65,7 +65,7 @@ def test_a_turn_fails_in_words_and_the_session_and_its_transcript_stay_whole(
     assert chat.session.path.read_text().count('"kind": "failure"') == 2
 
 
-def test_ctrl_c_stops_a_wait_for_a_server_and_not_the_session(chat: ChatView, serve: Serve) -> None:
+def test_ctrl_c_stops_a_request_to_a_server_and_not_the_session(chat: ChatView, serve: Serve) -> None:
     server = serve("stalls")
     works, chat.session.generator = chat.session.generator, ServedGenerator(server.url, "tiny", timeout=60)
 
@@ -84,7 +84,7 @@ def test_ctrl_c_stops_a_wait_for_a_server_and_not_the_session(chat: ChatView, se
     assert respond(chat, "hello").exchange.id == 1
 
 
-def test_where_a_server_refuses_the_length_the_oldest_turns_go_and_it_is_said(chat: ChatView, serve: Serve) -> None:
+def test_if_a_server_refuses_the_length_the_oldest_turns_are_left_out_with_a_note(chat: ChatView, serve: Serve) -> None:
     server = serve("reads_little")
     chat.session.generator = ServedGenerator(server.url, "tiny")
     for number in range(12):
@@ -103,17 +103,17 @@ def test_where_a_server_refuses_the_length_the_oldest_turns_go_and_it_is_said(ch
     assert respond(chat, "short").ok
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("message", [
     "This model's maximum context length is 16384 tokens. However, you requested 122946 tokens",
     "You passed 1015 input tokens. However, the model's context length is only 1024 tokens",
     "the request exceeds the available context size, try increasing it",
     "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",
     "Input prompt (35247 tokens) is too long and exceeds limit of 1000",
 ])  # fmt: skip
-def test_the_words_of_servers_for_a_conversation_that_is_too_long_are_known(said: str) -> None:
+def test_servers_messages_about_a_conversation_that_is_too_long_are_recognised(message: str) -> None:
     generator = ServedGenerator("http://localhost/v1", "tiny", key_variable="")
-    assert isinstance(generator._refusal(400, said, set()), TooLong)
-    assert not isinstance(generator._refusal(404, said, set()), TooLong)
+    assert isinstance(generator._refusal(400, message, set()), TooLong)
+    assert not isinstance(generator._refusal(404, message, set()), TooLong)
     assert not isinstance(generator._refusal(400, "unknown argument: n", set()), TooLong)
 
 
