@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
 from lmgym.environments.random_walks import draw_random_walks  # noqa: E402
+from lmgym.environments.random_walks_model import make_start  # noqa: E402
 from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
 from lmgym.generation.protocol import Sampling  # noqa: E402
 from lmgym.models.forward.policies import load_policy  # noqa: E402
 from lmgym.models.loading import load_tokenizer  # noqa: E402
-from ppo.random_walks_start import make_start  # noqa: E402
 
 SEEDS = (0, 1, 2)
 SAMPLES = 100  # of each of the 20 starts

@@ -1,4 +1,4 @@
-"""Replies to held-out prompts at the same noise each time: their reward, the gym's own figures, the watched scorer.
+"""Replies to held-out prompts at the same noise each time: their reward, the setup's own figures, the watched scorer.
 
 What is only watched ends no run: it is asked again as a reward is (`attempts.py`), then left out, and a line says so.
 """
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
+from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.scorer_reward import ask_scorer
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.config import PPOConfig
 from ppo.figures import Sums, of_episodes, reduce_means, total_reward
-from ppo.gyms import Gym
-from ppo.rewards import ask_scorer, call_function
+from ppo.task_setups import TaskSetup
 
 EVALUATION_SEED = 7_654_321
 
@@ -42,34 +43,39 @@ class Evaluated:
 
 
 def play(
-    gym: Gym, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer, sampling: Sampling,
-    config: PPOConfig, judge: Any = None,
+    setup: TaskSetup, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer,
+    sampling: Sampling, config: PPOConfig, reward_function: Any = None,
 ) -> list[Episode]:  # fmt: skip
     """Episodes of these tasks. Collective: what a rank must refuse, all refuse."""
-    environments, longest = [gym.environment() for _ in tasks], config.rollout.max_prompt or None
+    environments, longest = [setup.environment() for _ in tasks], config.rollout.max_prompt or None
     return raise_on_all_ranks(
         lambda: run_episodes(
-            environments, tasks, seeds, generator, tokenizer, sampling, judge or gym.judge, gym.others, longest,
-            config.rollout.long_prompts,
+            environments, tasks, seeds, generator, tokenizer, sampling, reward_function or setup.reward_function,
+            setup.others, longest, config.rollout.long_prompts,
         )
     )  # fmt: skip
 
 
-def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, sampling: Sampling) -> Evaluated:
+def evaluate(
+    config: PPOConfig, setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling
+) -> Evaluated:
     """All evaluation tasks, shared among the ranks. Collective."""
-    numbers = range(rank(), len(gym.eval_tasks), world_size())
-    tasks = [gym.eval_tasks[i] for i in numbers]
-    episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
+    numbers = range(rank(), len(setup.eval_tasks), world_size())
+    tasks = [setup.eval_tasks[i] for i in numbers]
+    episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
     patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
     said, seen = raise_on_all_ranks(
-        lambda: (_ask_metric(gym, episodes, tasks, tokenizer, patience), watch(gym, episodes, tasks, patience))
+        lambda: (
+            _ask_metric(setup, episodes, tasks, tokenizer, patience),
+            watch(setup, episodes, tasks, patience),
+        )
     )
     lost = _add_lost(all_gather_objects(_lost(episodes, said, seen)))
     means = reduce_means(of_episodes(episodes) | _of_metric(said, len(episodes)) | _of_watched(seen))
     means.pop("reward/squares")
-    squares = {name: means.pop(f"squares/{name}") for name in gym.watched}
+    squares = {name: means.pop(f"squares/{name}") for name in setup.watched}
     metrics = {_logged(name): value for name, value in means.items() if not math.isnan(value)}
-    for name in gym.watched:
+    for name in setup.watched:
         failed, asked, _ = lost[_scores_of(name)]
         if failed < asked:
             mean = metrics.pop(f"eval/watched/{name}")
@@ -85,7 +91,12 @@ def evaluate(config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, 
 
 
 def replies_to_show(
-    config: PPOConfig, gym: Gym, generator: LocalGenerator, tokenizer, sampling: Sampling, rows: list[dict[str, Any]]
+    config: PPOConfig,
+    setup: TaskSetup,
+    generator: LocalGenerator,
+    tokenizer,
+    sampling: Sampling,
+    rows: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], str]:
     """Rows of replies for people, and how they were drawn. Collective.
 
@@ -95,16 +106,16 @@ def replies_to_show(
     own, source = own_sampling(generator.model.generation_config, sampling)
     if str(own) == str(sampling):
         return rows, f"{sampling}, as in rollouts"
-    numbers = range(rank(), len(gym.eval_tasks), world_size())[:SHOWN]
-    tasks = [gym.eval_tasks[i] for i in numbers]
-    episodes = play(gym, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
+    tasks = [setup.eval_tasks[i] for i in numbers]
+    episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
     patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
-    seen = raise_on_all_ranks(lambda: watch(gym, episodes, tasks, patience))
+    seen = raise_on_all_ranks(lambda: watch(setup, episodes, tasks, patience))
     return table_rows(episodes, tasks, seen), f"{own} ({source})"
 
 
 def _logged(name: str) -> str:
-    """trlx's name for the gym's own figures, which are only had in evaluations; the others are a rollout's too."""
+    """trlx's name for the setup's own figures, which are only had in evaluations; the others are a rollout's too."""
     return name if name.startswith("metrics/") else f"eval/{name}"
 
 
@@ -149,10 +160,10 @@ def gains(metrics: Mapping[str, float], before: Mapping[str, float], names: Iter
 
 
 def _ask_metric(
-    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: RetryPolicy
+    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: RetryPolicy
 ) -> list[RewardResult[dict[str, float]]]:
-    """The gym's own figures of the last step of each episode, or why they could not be had; none without a metric."""
-    metric = gym.metric
+    """The setup's own figures of the last step of each episode, or why they could not be had; none without a metric."""
+    metric = setup.metric
     if metric is None or not episodes:
         return []
     steps, played = [episode.steps[-1] for episode in episodes], [tasks[episode.index] for episode in episodes]
@@ -181,14 +192,14 @@ def _of_watched(seen: Mapping[str, Sequence[RewardResult[float]]]) -> Sums:
 
 
 def watch(
-    gym: Gym, episodes: Sequence[Episode], tasks: Sequence[Task], patience: RetryPolicy
+    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], patience: RetryPolicy
 ) -> dict[str, list[RewardResult[float]]]:
     """What each watched scorer says of each episode of one reply to a conversation."""
-    if not gym.watched or not episodes:
-        return {name: [] for name in gym.watched}
+    if not setup.watched or not episodes:
+        return {name: [] for name in setup.watched}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in gym.watched.items()}
+    return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in setup.watched.items()}
 
 
 def table_rows(

@@ -19,7 +19,8 @@ from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import PackedRows, pack_rows
 from lmgym.models.memory import GIB
-from ppo.advantages import gae, kl_rewards, masked_sums, moments_of, whiten
+from lmgym.scoring.moments import moments_of
+from ppo.advantages import gae, kl_rewards, masked_sums, whiten
 from ppo.config import PPOConfig
 from ppo.models import ActorCritic, Reference, without_adapters
 from ppo.rollouts import Rollouts, similar_batches

@@ -19,10 +19,10 @@ from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import room_for_checkpoints
 from ppo.config import PPOConfig
 from ppo.experience import Experience
-from ppo.gyms import Gym
 from ppo.learner import Learner
 from ppo.models import ActorCritic, build
 from ppo.sampling import SamplingPolicy
+from ppo.task_setups import TaskSetup
 
 ADAM_EPSILON = 1e-5
 OWN_SECTIONS = {"optimizer", "scheduler"}  # of a DeepSpeed config: dropped, for each group has a rate of its own here
@@ -33,7 +33,7 @@ UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by 
 class TrainingComponents:
     """What the loop works with."""
 
-    gym: Gym
+    setup: TaskSetup
     tokenizer: Any
     engine: Trained
     sampler: SamplingPolicy
@@ -45,7 +45,13 @@ class TrainingComponents:
 
 
 def set_up(
-    config: PPOConfig, gym: Gym, deepspeed: dict | None, tokenizer, run: Run, supervisor: Supervisor, iterations: int
+    config: PPOConfig,
+    setup: TaskSetup,
+    deepspeed: dict | None,
+    tokenizer,
+    run: Run,
+    supervisor: Supervisor,
+    iterations: int,
 ) -> TrainingComponents:
     """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,11 +73,11 @@ def set_up(
         reference.model.to(device)
     engine = make_engine(config, actor, deepspeed)
     o = config.optimizer
-    updates = updates_an_iteration(config, gym)
+    updates = updates_an_iteration(config, setup)
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
     learner = Learner(config, engine, rate, device, supervisor.leave_non_finite, supervisor.heartbeat)
     experience = Experience(config, engine, reference, device)
-    return TrainingComponents(gym, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
+    return TrainingComponents(setup, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
 
 
 def make_engine(
@@ -114,13 +120,13 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
     ]
 
 
-def updates_an_iteration(config: PPOConfig, gym: Gym) -> int:
+def updates_an_iteration(config: PPOConfig, setup: TaskSetup) -> int:
     """Optimizer updates between two rollout phases: each trained agent of a game has an episode of its own."""
-    return config.updates_an_iteration * gym.trained_agents
+    return config.updates_an_iteration * setup.trained_agents
 
 
-def count_iterations(config: PPOConfig, gym: Gym) -> int:
+def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:
     """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
     if config.optimizer.max_updates > 0:
-        return -(-config.optimizer.max_updates // updates_an_iteration(config, gym))
-    return max(1, round(config.optimizer.epochs * len(gym.tasks) / config.rollout.num_rollouts))
+        return -(-config.optimizer.max_updates // updates_an_iteration(config, setup))
+    return max(1, round(config.optimizer.epochs * len(setup.tasks) / config.rollout.num_rollouts))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from lmgym.environments.protocol import Judgement, Sample
+from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.runs.supervisor import Supervisor
 
 
@@ -38,16 +38,16 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class TimedJudge:
+class TimedReward:
     """A judge whose time is not that of the sampling."""
 
     inner: Any
     clock: Clock
 
-    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         """The inner one's."""
         before = self.clock.phase("rollout_score")
         try:
-            return self.inner.judge(samples)
+            return self.inner.rewards(samples)
         finally:
             self.clock.phase(before)

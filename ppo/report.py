@@ -19,8 +19,8 @@ from lmgym.runs.run import Run
 from lmgym.training.reporting import show_rejections
 from ppo.config import PPOConfig
 from ppo.critics import save_critic
-from ppo.gyms import Gym
 from ppo.models import ActorCritic
+from ppo.task_setups import TaskSetup
 
 SHOWN_SAMPLES = 4
 LINE = {
@@ -36,22 +36,22 @@ LINE = {
 }
 
 
-def show_plan(config: PPOConfig, gym: Gym, deepspeed: dict | None, iterations: int) -> None:
+def show_plan(config: PPOConfig, setup: TaskSetup, deepspeed: dict | None, iterations: int) -> None:
     """How it will run."""
     o, r = config.optimizer, config.rollout
     say(
-        f"{len(gym.tasks):,} tasks to train on, {len(gym.eval_tasks):,} to evaluate on; {iterations} iterations of "
+        f"{len(setup.tasks):,} tasks to train on, {len(setup.eval_tasks):,} to evaluate on; {iterations} iterations of "
         f"{r.num_rollouts} episodes and {config.updates_an_iteration} updates of {o.global_batch}"
     )
-    if gym.rows:
-        show_rejections(gym.tally)
+    if setup.rows:
+        show_rejections(setup.tally)
     say(f"{engine_name(deepspeed)}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
 
 
-def show_tasks(gym: Gym, tokenizer, room: int) -> None:
+def show_tasks(setup: TaskSetup, tokenizer, room: int) -> None:
     """What the policy will see first of three tasks, in at most `room` tokens."""
-    for task in gym.tasks[:3]:
-        for agent, seen in gym.environment().reset(task, 0).items():
+    for task in setup.tasks[:3]:
+        for agent, seen in setup.environment().reset(task, 0).items():
             [prompt] = fit_prompts(tokenizer, [seen.prompt], room)
             lost = left_out(prompt.dropped_turns, prompt.shortened)
             CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from lmgym.environments.protocol import Task
 from lmgym.environments.rollout_engine import Episode
 
 
@@ -155,3 +156,16 @@ def minibatches(
         [np.random.default_rng([*chance, column * ranks + rank]).permutation(slots) for column in range(columns)]
     )
     return [orders[:, slot] * columns + np.arange(columns) for slot in range(slots)]
+
+
+def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:
+    """Which tasks an iteration plays: the next `number` of an endless series of fresh permutations."""
+    first = iteration * number
+    found: list[int] = []
+    order = np.zeros(0, dtype=np.int64)
+    for place in range(first, first + number):
+        epoch, within = divmod(place, len(tasks))
+        if not found or within == 0:
+            order = np.random.default_rng([seed, epoch]).permutation(len(tasks))
+        found.append(int(order[within]))
+    return found

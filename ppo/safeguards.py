@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from lmgym.distributed.ranks import all_gather_objects
-from lmgym.errors import COLLAPSED, RunStopped
+from lmgym.errors import COLLAPSED, REWARDS_FAILED, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run
 from ppo.config import MethodConfig
@@ -90,3 +90,10 @@ class Alarm:
         """Goes on from there."""
         self.best_gold, self.reward_then = state["best_gold"], state["reward_then"]
         self.raised_at = int(state["raised_at"])
+
+
+def stop_if_too_many_failed(failed: int, asked: int, most: float, error: str) -> None:
+    """Raises RunStopped where more than the share `most` of rewards failed. Counts are of all ranks: all agree."""
+    if failed > most * asked:
+        why = f"{failed} of {asked} rewards could not be had, more than max_failed_rewards={most:g} allows"
+        raise RunStopped(f"{why}; one of them: {error}", "rewards_failed", REWARDS_FAILED)

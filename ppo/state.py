@@ -18,7 +18,8 @@ from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
 from lmgym.runs.files import read_json
-from ppo.advantages import AdaptiveKL, RunningMoments
+from lmgym.scoring.moments import RunningMoments
+from ppo.advantages import AdaptiveKL
 from ppo.config import MethodConfig
 from ppo.safeguards import Alarm
 

@@ -1,4 +1,4 @@
-"""PPO in one straight line: from a config and a gym to a policy that earns more. The loop is `train`, step by step.
+"""PPO in one straight line: from a config and a setup to a policy that earns more. The loop is `train`, step by step.
 
 Design decisions:
 - Prompts, seeds of episodes and orders of minibatches are functions of (seed, iteration, number of the episode), never
@@ -23,8 +23,9 @@ from lmgym.distributed.ranks import (
     sum_over_ranks,
     world_size,
 )
-from lmgym.environments.protocol import Judgement, Sample, Task
+from lmgym.environments.protocol import Sample, SampleReward, Task
 from lmgym.environments.rollout_engine import Episode
+from lmgym.environments.scorer_reward import ScorerReward, reference_moments, text_counts, to_moments
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.quantized import refuse_unfit_quantization
@@ -42,10 +43,9 @@ from ppo.demand import check_run_memory
 from ppo.evaluation import evaluate, gains, play, replies_to_show, table_rows
 from ppo.experience import LogprobMismatch, reward_and_advance
 from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
-from ppo.gyms import Gym, Prepare, check_unused_settings
 from ppo.learner import Learned
 from ppo.parts import TrainingComponents, count_iterations, set_up
-from ppo.phases import Clock, TimedJudge
+from ppo.phases import Clock, TimedReward
 from ppo.preflight import (
     biases,
     check_policy,
@@ -55,18 +55,17 @@ from ppo.preflight import (
     most_of_a_prompt,
     ratio_check,
 )
-from ppo.prompts import tasks_of_iteration
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
-from ppo.rewards import ScorerReward, reference_moments, stop_if_too_many_failed, text_counts, to_moments
-from ppo.rollouts import Rollouts, gather
-from ppo.safeguards import collapse, stop_collapsed
+from ppo.rollouts import Rollouts, gather, tasks_of_iteration
+from ppo.safeguards import collapse, stop_collapsed, stop_if_too_many_failed
 from ppo.state import LoopState, read_state, write_state
+from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
 
 SAMPLES = 8  # of an iteration that are kept to read
 
 
 def train(config: PPOConfig, prepare: Prepare) -> None:
-    """Optimises a policy in a gym, evaluates it and saves it. Raises InputError before step 1 for what cannot work."""
+    """Optimise a policy, evaluate it and save it. Raises InputError before step 1 for what cannot work."""
     adopt_original_token_names()
     refuse_impossible(config, world_size())
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
@@ -75,22 +74,22 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     context = check_policy(config, tokenizer)
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
-    gym = prepare(config, tokenizer)
-    check_unused_settings(config.reward, gym)
-    tasks = [*gym.tasks, *gym.eval_tasks]
+    setup = prepare(config, tokenizer)
+    check_unused_settings(config.reward, setup)
+    tasks = [*setup.tasks, *setup.eval_tasks]
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
     check_run_memory(config, deepspeed, tokenizer, tasks)
-    iterations = count_iterations(config, gym)
+    iterations = count_iterations(config, setup)
     if rank() == 0:
-        show_plan(config, gym, deepspeed, iterations)
+        show_plan(config, setup, deepspeed, iterations)
         show_notes([*flat_template_note(tokenizer), *biases(config), *idle_policy(config, iterations), *cuts])
     if config.run.dry_run:
         if rank() == 0:
-            show_tasks(gym, tokenizer, most_of_a_prompt(config, context))
+            show_tasks(setup, tokenizer, most_of_a_prompt(config, context))
         stop_distributed()
         return
-    with kept_run(config, deepspeed, 1, gym) as (run, supervisor, checkpoint):
-        parts = set_up(config, gym, deepspeed, tokenizer, run, supervisor, iterations)
+    with kept_run(config, deepspeed, 1, setup) as (run, supervisor, checkpoint):
+        parts = set_up(config, setup, deepspeed, tokenizer, run, supervisor, iterations)
         state = LoopState.fresh(config.method)
         if checkpoint:
             read_state(checkpoint, parts.engine, state, config.optimizer.seed)
@@ -117,8 +116,8 @@ def _loop(
         p.sampler.sync(p.engine.version)
 
         # 2. roll out: every rank plays its share of the iteration's episodes; rewards come with them
-        tasks, seeds = _share(config, p.gym, iteration)
-        shown = text_counts(p.gym.judge)
+        tasks, seeds = _share(config, p.setup, iteration)
+        shown = text_counts(p.setup.reward_function)
         episodes = _roll_out(config, p, tasks, seeds, clock, run)
         paid = config.reward
         rollouts = gather(episodes, paid.missing_eos_penalty, paid.cliprange_reward, paid.scale)
@@ -139,7 +138,7 @@ def _loop(
         # 6. figures, and what follows from them: the KL coefficient, a collapse
         clock.phase("log")
         metrics = figures(config, state, episodes, rollouts, rewards, learned, gap)
-        metrics |= reduce_means(of_texts(shown, text_counts(p.gym.judge)))
+        metrics |= reduce_means(of_texts(shown, text_counts(p.setup.reward_function)))
         why = _judge(config, state, metrics)
         state.iteration += 1
         write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], tasks))
@@ -171,22 +170,22 @@ def _judge(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> st
     return collapse(metrics, config.method, state.first_length)
 
 
-def _share(config: PPOConfig, gym: Gym, iteration: int) -> tuple[list[Any], list[int]]:
+def _share(config: PPOConfig, setup: TaskSetup, iteration: int) -> tuple[list[Any], list[int]]:
     """This rank's tasks of an iteration, with the seed of each episode."""
     number, seed = config.rollout.num_rollouts, config.optimizer.seed
-    chosen = tasks_of_iteration(gym.tasks, number, iteration, seed)
+    chosen = tasks_of_iteration(setup.tasks, number, iteration, seed)
     seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
     own = slice(rank(), None, world_size())
-    return [gym.tasks[i] for i in chosen[own]], seeds[own].tolist()
+    return [setup.tasks[i] for i in chosen[own]], seeds[own].tolist()
 
 
 def _roll_out(
     config: PPOConfig, p: TrainingComponents, tasks: Sequence[Task], seeds: Sequence[int], clock: Clock, run: Run
 ) -> list[Episode]:
     """This rank's episodes, rewarded. Collective: ends all ranks where too few of one have rewards."""
-    gym = replace(p.gym, judge=TimedJudge(p.gym.judge, clock))
-    episodes = play(gym, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
-    refuse_uneven(config, len(episodes), gym.trained_agents)
+    setup = replace(p.setup, reward_function=TimedReward(p.setup.reward_function, clock))
+    episodes = play(setup, tasks, seeds, p.sampler.generator, p.tokenizer, p.sampling, config)
+    refuse_uneven(config, len(episodes), setup.trained_agents)
     _stop_where_rewards_fail(config, episodes, run)
     return episodes
 
@@ -202,18 +201,27 @@ def _begin(config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run,
 
 def _normalise(config: PPOConfig, p: TrainingComponents, state: LoopState, supervisor: Supervisor) -> None:
     """Gives scorers mean 0 and std 1 on replies of the policy before step 1, where that is asked for. Collective."""
-    judge = p.gym.judge
-    if not isinstance(judge, ScorerReward) or not config.reward.normalize:
+    reward_function = p.setup.reward_function
+    if not isinstance(reward_function, ScorerReward) or not config.reward.normalize:
         return
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
         p.sampler.sync(p.engine.version)
-        tasks, seeds = _share(config, p.gym, 0)
+        tasks, seeds = _share(config, p.setup, 0)
         heard = RecordingScorer()
-        play(p.gym, tasks, [seed ^ 1 for seed in seeds], p.sampler.generator, p.tokenizer, p.sampling, config, heard)
-        sums = reference_moments(judge, heard.samples)
+        play(
+            p.setup,
+            tasks,
+            [seed ^ 1 for seed in seeds],
+            p.sampler.generator,
+            p.tokenizer,
+            p.sampling,
+            config,
+            heard,
+        )
+        sums = reference_moments(reward_function, heard.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(own) for name, own in sums.items()})
-    p.gym = replace(p.gym, judge=replace(judge, moments=state.scorer_moments))
+    p.setup = replace(p.setup, reward_function=replace(reward_function, moments=state.scorer_moments))
 
 
 class RecordingScorer:
@@ -222,10 +230,10 @@ class RecordingScorer:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
 
-    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         """Keeps them."""
         self.samples += samples
-        return [Judgement(0.0) for _ in samples]
+        return [SampleReward(0.0) for _ in samples]
 
 
 def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
@@ -234,8 +242,8 @@ def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None
     if len(set(each)) > 1 or sum(each) != played * trained_agents:
         raise InputError(
             f"an iteration gave {', '.join(map(str, each))} episodes on its ranks, where {played} games were played; "
-            f"needed: one of each trained agent of a game, who are {trained_agents} by the gym: each must act in every "
-            f"game, and Gym(trained_agents={max(1, round(sum(each) / played))}) be said"
+            f"needed: one episode per trained agent and game, trained_agents={trained_agents}: each agent must act in "
+            f"every game; set TaskSetup(trained_agents={max(1, round(sum(each) / played))})"
         )
 
 
@@ -279,12 +287,12 @@ def _due(iteration: int, updates: int, each: int, iterations: int) -> bool:
 
 def _evaluated(config: PPOConfig, p: TrainingComponents, state: LoopState, run: Run, update: int) -> dict[str, float]:
     p.sampler.sync(p.engine.version)
-    found = evaluate(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling)
+    found = evaluate(config, p.setup, p.sampler.generator, p.tokenizer, p.sampling)
     write_samples(run, "evaluation", update, found.rows)
     failed, asked, error = found.failed_rewards
     if update == 0 and failed == asked:  # a function that always fails, or stalls, is not asked all of it again
         stop_if_too_many_failed(failed, asked, config.reward.max_failed_rewards, error)
-    metrics = found.metrics | gains(found.metrics, state.before, p.gym.watched)
+    metrics = found.metrics | gains(found.metrics, state.before, p.setup.watched)
     show_notes(found.notes if run.is_main else [])
     if {"eval/gold", "eval/reward/mean"} <= metrics.keys():  # an evaluation may go without
         before = state.alarm.raised_at
@@ -293,7 +301,7 @@ def _evaluated(config: PPOConfig, p: TrainingComponents, state: LoopState, run: 
         metrics["alarm/gold_falls"] = float(on)
         if on and before < 0 and run.is_main:
             show_notes([state.alarm.words(update, reward, gold)])
-    shown, drawn = replies_to_show(config, p.gym, p.sampler.generator, p.tokenizer, p.sampling, found.rows)
+    shown, drawn = replies_to_show(config, p.setup, p.sampler.generator, p.tokenizer, p.sampling, found.rows)
     if run.is_main:
         show_samples(shown, update, drawn)
     return metrics

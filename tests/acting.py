@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
+from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.environments.rollout_engine import Episode, run_episodes
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.small_models import train_tokenizer
@@ -35,13 +35,13 @@ class Scripted:
 
 
 @dataclass
-class Judges:
+class FakeReward:
     """Gives what a function of the sample says."""
 
-    opinion: Callable[[Sample], Judgement] = lambda sample: Judgement(1.0)
+    opinion: Callable[[Sample], SampleReward] = lambda sample: SampleReward(1.0)
     calls: list[list[Sample]] = field(default_factory=list)
 
-    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         self.calls.append(list(samples))
         return [self.opinion(sample) for sample in samples]
 
@@ -80,11 +80,18 @@ class Chat:
         return {self.agent: Observation(Conversation(tuple(self.said)))}
 
 
-def play(environments: Sequence, generator=None, judge=None, **settings) -> list[Episode]:
+def play(environments: Sequence, generator=None, reward_function=None, **settings) -> list[Episode]:
     """Each with a topic and a seed of its number."""
     tasks = settings.pop("tasks", [{"topic": f"hello {i}"} for i in range(len(environments))])
     seeds = settings.pop("seeds", list(range(len(environments))))
     sampling = settings.pop("sampling", Sampling(max_new_tokens=16))
     return run_episodes(
-        environments, tasks, seeds, generator or Scripted(), TOKENIZER, sampling, judge or Judges(), **settings
+        environments,
+        tasks,
+        seeds,
+        generator or Scripted(),
+        TOKENIZER,
+        sampling,
+        reward_function or FakeReward(),
+        **settings,
     )

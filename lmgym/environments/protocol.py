@@ -2,21 +2,20 @@
 
 Design decisions:
 - An environment is plain synchronous Python, one episode an instance, text in and text out. It samples nothing and
-  scores nothing: what a scorer must judge is asked for (`ScoreRequest`), and whoever runs the episodes judges all
-  requests of a step at once (lmgym/environments/rollout_engine.py).
+  scores nothing: it requests scores (`ScoreRequest`), and the rollout engine
+  (lmgym/environments/rollout_engine.py) scores all requests of a step in one call.
 - Agents with a pending observation act next: one, or several at once. An agent that is not trained has a generator.
 - A terminated episode is worth nothing more; a truncated one was merely stopped, so what it shows last is valued.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from lmgym.data.prompts import Task
 from lmgym.generation.protocol import Completion
 from lmgym.text import Conversation
 
-Task = Mapping[str, Any]
-"""a row of data that an episode begins from"""
 POLICY = "policy"  # what environments with one agent call it
 
 
@@ -29,7 +28,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A reply to be judged; its score is added to the agent's reward of this step."""
+    """A reply to be scored; its score is added to the agent's reward of this step."""
 
     agent: str
     prompt: Conversation | str
@@ -70,7 +69,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """A request with what was sampled: what a judge may look at."""
+    """A score request with the completion: the input of a reward function."""
 
     request: ScoreRequest
     prompt_text: str
@@ -79,7 +78,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SampleReward:
     """A reward a reply, or one a sampled token; None where it could not be had, and `error` says why."""
 
     reward: float | tuple[float, ...] | None
@@ -88,9 +87,9 @@ class Judgement:
     error: str = ""
 
 
-class Judge(Protocol):
-    """Who rewards replies."""
+class RewardFunction(Protocol):
+    """The source of rewards for replies."""
 
-    def judge(self, samples: Sequence[Sample]) -> list[Judgement]:
-        """One judgement a sample, in their order. It waits for no other rank: who asks decides when too many fail."""
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
+        """One reward per sample, in order. Makes no collective calls: the caller decides when too many have failed."""
         ...

@@ -1,7 +1,7 @@
 """The rollout engine: many episodes advance together, whatever their environments do and however long they take.
 
 Design decisions:
-- All pending observations go into one request to the generator, and all replies to be judged into one to the judge.
+- All pending observations go into one request to the generator, and all score requests into one to the reward function.
 - The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent): who else is in the
   batch changes nothing.
 - What was sampled stays as the sampler's ids: only what an environment shows is tokenised.
@@ -17,7 +17,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeVar
 
-from lmgym.environments.protocol import Environment, Judge, Observation, Sample, StepResult, Task
+from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import Prompt, fit_prompts, room_for_prompts
 from lmgym.generation.protocol import Completion, Generator, Sampling, seeds_of
@@ -52,8 +52,8 @@ class Step:
     """the same in words"""
     completion: Completion
     reward: Reward = 0.0
-    """the environment's and the judgement's; one a sampled id where that is dense, the environment's on the last; None
-    where the judgement failed: to be masked"""
+    """the environment's and the reward's; one a sampled id where that is dense, the environment's on the last; None
+    where the reward failed: to be masked"""
     scores: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     dropped_turns: int = 0
@@ -84,7 +84,7 @@ def run_episodes(
     generator: TokenGenerator,
     tokenizer,
     sampling: Sampling,
-    judge: Judge | None,
+    reward_function: RewardFunction | None,
     others: Mapping[str, Generator] | None = None,
     max_prompt: int | None = None,
     on_long_prompt: OnLongPrompt = "cut",
@@ -95,7 +95,7 @@ def run_episodes(
     has at most `max_prompt` tokens (None: what the context leaves beside `sampling.max_new_tokens`); a longer one
     loses its oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that
     is given twice, and environments that break the protocol; what an environment raises goes through with a note of
-    the episode, what the judge raises as it is.
+    the episode, what the reward function raises as it is.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
@@ -114,7 +114,7 @@ def run_episodes(
             for one, result in zip(pending, _call_all(threads, pending, steps), strict=True):
                 one.number += 1
                 one.go_on(result)
-            _reward(pending, judge, players.others)
+            _reward(pending, reward_function, players.others)
     finally:
         threads.shutdown(cancel_futures=True)
     return players.episodes(running)
@@ -174,8 +174,8 @@ class _Running:
         step = self.latest(agent)
         if isinstance(reward, tuple) and len(reward) != len(step.completion.ids):
             raise ValueError(
-                f"{self}: the judge gave {len(reward)} rewards to a reply of {len(step.completion.ids)} tokens; "
-                "needed: one a token"
+                f"{self}: the reward function gave {len(reward)} rewards for a reply of {len(step.completion.ids)} "
+                "tokens; needed: one a token"
             )
         self.steps[agent][-1] = replace(
             step,
@@ -215,8 +215,10 @@ def _call_all(threads: ThreadPoolExecutor, running: Sequence[_Running], calls: S
     return found
 
 
-def _reward(running: Sequence[_Running], judge: Judge | None, others: Mapping[str, Generator]) -> None:
-    """What each step earned, by the environments and, in one call, by the judge."""
+def _reward(
+    running: Sequence[_Running], reward_function: RewardFunction | None, others: Mapping[str, Generator]
+) -> None:
+    """Add to each step the environment's reward and, from one call, the reward function's."""
     samples, owners = [], []
     for one in running:
         for agent, reward in one.result.rewards.items():
@@ -231,13 +233,15 @@ def _reward(running: Sequence[_Running], judge: Judge | None, others: Mapping[st
                 owners.append(one)
     if not samples:
         return
-    if judge is None:
-        raise InputError(f"{owners[0]} asks for a score and nobody judges; needed: a reward function or scorers")
-    judgements = judge.judge(samples)
-    if len(judgements) != len(samples):
-        raise ValueError(f"the judge gave {len(judgements)} judgements of {len(samples)} replies; needed: one each")
-    for one, sample, judgement in zip(owners, samples, judgements, strict=True):
-        one.earn(sample.request.agent, judgement.reward, judgement.scores, judgement.error)
+    if reward_function is None:
+        raise InputError(f"{owners[0]} requests a score; needed: a reward function or scorers")
+    rewards = reward_function.rewards(samples)
+    if len(rewards) != len(samples):
+        raise ValueError(
+            f"the reward function gave {len(rewards)} rewards for {len(samples)} replies; needed: one each"
+        )
+    for one, sample, earned in zip(owners, samples, rewards, strict=True):
+        one.earn(sample.request.agent, earned.reward, earned.scores, earned.error)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One reply to a prompt, judged: what most reward models and reward functions are optimised on."""
+"""One reply to a prompt, scored: the setting of most RLHF."""
 
 from collections.abc import Mapping
 from typing import final
@@ -10,7 +10,7 @@ from lmgym.text import Conversation
 
 @final
 class ScoredChat:
-    """One turn. The task is a row with `prompt` (a Conversation or a text); its other columns go to the judge."""
+    """One turn. A task is a row with `prompt` (a Conversation or a text) and columns for the reward function."""
 
     def __init__(self) -> None:
         self.task: Task = {}

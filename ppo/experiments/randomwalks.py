@@ -20,8 +20,8 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.gyms import random_walks
-    from ppo.random_walks_start import make_start
+    from lmgym.environments.random_walks_model import make_start
+    from ppo.task_setups import random_walks
     from ppo.train import train
 
     if config.policy.model == CONFIG.policy.model:

@@ -24,7 +24,7 @@ def sentiment(samples, prompts, outputs, tokenizer, **columns):  # trlx's signat
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.gyms import text_with_function
+    from ppo.task_setups import text_with_function
     from ppo.train import train
 
     launch(lambda: train(config, text_with_function(sentiment, as_text=False)))

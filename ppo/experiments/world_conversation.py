@@ -19,7 +19,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.gyms import app_conversations
+    from ppo.task_setups import app_conversations
     from ppo.train import train
 
     launch(lambda: train(config, app_conversations))

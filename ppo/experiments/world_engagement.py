@@ -20,7 +20,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.gyms import chat_with_scorers
+    from ppo.task_setups import chat_with_scorers
     from ppo.train import train
 
     launch(lambda: train(config, chat_with_scorers))

@@ -7,7 +7,7 @@ from typing import Any
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.runs.flags import flatten
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.gyms import Prepare, text_with_function
+from ppo.task_setups import Prepare, text_with_function
 from ppo.train import train
 
 

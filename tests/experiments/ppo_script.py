@@ -131,11 +131,11 @@ class Talk:
 
 def talks(config, tokenizer):
     """A gym of such talks."""
-    from ppo.gyms import Gym
-    from ppo.prompts import read_prompts
+    from lmgym.data.prompts import read_prompts
+    from ppo.task_setups import TaskSetup
 
     prompts = read_prompts(config.rollout, config.optimizer.seed)
-    return Gym(prompts.train, prompts.evaluation, Talk, None, prompts.fingerprint)
+    return TaskSetup(prompts.train, prompts.evaluation, Talk, None, prompts.fingerprint)
 
 
 def plant() -> None:
@@ -175,7 +175,7 @@ def _broken(value_loss, fault: str, at: int):
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.gyms import text_with_function
+    from ppo.task_setups import text_with_function
     from ppo.train import train
 
     plant()

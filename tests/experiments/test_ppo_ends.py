@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ppo.train
 from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.errors import InputError, RunStopped
-from ppo.gyms import Gym, text_with_function
+from ppo.task_setups import TaskSetup, text_with_function
 
 Go = Callable[..., Path]
 
@@ -45,7 +45,7 @@ def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:
 
 def prisoners(trained_agents: int):
     """Both players are the policy."""
-    return lambda config, tokenizer: Gym(
+    return lambda config, tokenizer: TaskSetup(
         [{}] * 16, [{}] * 4, lambda: PrisonersDilemma(1), None, "two prisoners", trained_agents=trained_agents
     )
 
@@ -55,7 +55,7 @@ def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> 
     rates = read_metrics(folder)["policy/learning_rate"]
     assert list(rates) == [8, 16], "two iterations of 2 epochs of 32 episodes in batches of 8"
     assert list(rates.values()) == pytest.approx([1e-3 * 9 / 16, 1e-3 * 1 / 16])
-    with pytest.raises(InputError, match=r"gave 32 episodes .* 16 games were played; .*Gym\(trained_agents=2\)"):
+    with pytest.raises(InputError, match=r"gave 32 episodes .* 16 games were played; .*TaskSetup\(trained_agents=2\)"):
         go(prisoners(1), name="one")
 
 

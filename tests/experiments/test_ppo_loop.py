@@ -12,14 +12,14 @@ import torch
 from launching import read_lines, read_metrics, words
 from ppo_in_process import shortness, train_small
 
+from lmgym.data.prompts import read_prompts
 from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.text import Conversation
 from ppo.config import PPOConfig
-from ppo.gyms import Gym, Prepare, text_with_function
-from ppo.prompts import read_prompts
-from ppo.rewards import ScorerReward
+from ppo.task_setups import Prepare, TaskSetup, text_with_function
 
 Go = Callable[..., Path]
 
@@ -51,11 +51,13 @@ class Opinion:
 def judged_by(scorer: Opinion, gold: Opinion | None = None) -> Prepare:
     """Chats whose replies a scorer rewards and another one watches."""
 
-    def prepare(config: PPOConfig, tokenizer) -> Gym:
+    def prepare(config: PPOConfig, tokenizer) -> TaskSetup:
         prompts = read_prompts(config.rollout, 0)
         watched = {} if gold is None else {"gold": gold}
-        judge = ScorerReward({"letters": scorer}, {"letters": 1.0}, clip=None)
-        return Gym(prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched)
+        reward_function = ScorerReward({"letters": scorer}, {"letters": 1.0}, clip=None)
+        return TaskSetup(
+            prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, watched=watched
+        )
 
     return prepare
 

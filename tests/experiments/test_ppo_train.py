@@ -22,8 +22,8 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from ppo.config import MethodConfig, PPOConfig, RewardConfig
 from ppo.critics import ValueHead, save_critic
-from ppo.gyms import Gym, chat_with_scorers, text_with_function
 from ppo.models import build
+from ppo.task_setups import TaskSetup, chat_with_scorers, text_with_function
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
 
@@ -220,7 +220,7 @@ def test_what_cannot_work_is_refused_before_step_1(
     def wrong(samples, prompts) -> list[float]:
         return []
 
-    def of_ones_own(config, tokenizer) -> Gym:
+    def of_ones_own(config, tokenizer) -> TaskSetup:
         return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), watched={})
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
@@ -297,17 +297,20 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
     def away(conversations, replies) -> list[float]:
         raise OSError("[/away]")
 
-    def gym(function, gold):
+    def setup(function, gold):
         watched = {"gold": FunctionScorer(gold)}
         return lambda *given: replace(text_with_function(function, as_text=False)(*given), watched=watched)
 
     metrics = read_metrics(
-        go(gym(rewarded, lambda conversations, replies: [float(len(x)) for x in replies]), max_failed_rewards=1.0)
+        go(
+            setup(rewarded, lambda conversations, replies: [float(len(x)) for x in replies]),
+            max_failed_rewards=1.0,
+        )
     )
     assert metrics["eval/gold"].keys() == {0, 8}
     assert not {"eval/reward/mean", "alarm/gold_falls"} & metrics.keys()
     assert words(capsys.readouterr().out).count("the evaluation goes without 6 of 6 rewards: ") == 2
-    metrics = read_metrics(go(gym(shortness, away), "again"))
+    metrics = read_metrics(go(setup(shortness, away), "again"))
     assert metrics["eval/reward/mean"].keys() == {0, 8}
     assert "eval/gold" not in metrics
     told = "the evaluation goes without 6 of 6 scores of the watched gold: raised OSError: [/away]"
@@ -332,8 +335,8 @@ def test_the_environment_of_the_documents_is_trained_in(go: Go) -> None:
 
     names: dict[str, Any] = {"train": None, "config": None, "launch": lambda entry: None}
     exec(code("environments.md")[0], names)
-    [gym] = [part for part in code("ppo.md") if "def guessing" in part]
-    exec(gym, names)
+    [setup] = [part for part in code("ppo.md") if "def guessing" in part]
+    exec(setup, names)
     folder = go(names["guessing"])
     assert json.loads((folder / "run.json").read_text())["data"] == {
         "train_tasks": 64, "eval_tasks": 16, "rejected_rows": 0,

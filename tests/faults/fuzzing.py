@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from lmgym.chat.evolution import read_chats
 from lmgym.data.pairs import validate
+from lmgym.data.prompts import read_prompts
 from lmgym.data.records import read_records
 from lmgym.data.rejections import Rejection
 from ppo.config import RolloutConfig
-from ppo.prompts import read_prompts
 from reward_models.kwise import validate_groups
 from reward_models.logs import read_log
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED

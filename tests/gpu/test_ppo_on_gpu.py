@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmgym.environments.random_walks_model import make_start
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from ppo.random_walks_start import make_start
 
 pytestmark = [
     pytest.mark.gpu,

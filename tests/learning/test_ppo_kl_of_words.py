@@ -21,9 +21,9 @@ from lmgym.models.saving import save_plain
 from lmgym.models.small_models import build_model, size_settings
 from lmgym.random_state import seeded
 from ppo.experiments.sentiment_words import CONFIG, sentiment
-from ppo.gyms import text_with_function
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts
+from ppo.task_setups import text_with_function
 
 BETA, WORDS, UPDATES = 1.0, 3, 32
 PLEASANT, UNPLEASANT = ("lovely", "thank", "glad", "love"), ("hate", "boring", "stupid", "alone")

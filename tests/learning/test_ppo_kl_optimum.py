@@ -17,7 +17,7 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.gyms import text_with_function
+from ppo.task_setups import text_with_function
 
 BETA, UPDATES = 1.0, 32
 

@@ -11,10 +11,10 @@ import torch
 import ppo.experience
 import ppo.train as loop
 from lmgym.config import RunConfig
+from lmgym.environments.random_walks_model import make_start
 from ppo import preflight
 from ppo.experiments.randomwalks import CONFIG
-from ppo.gyms import random_walks
-from ppo.random_walks_start import make_start
+from ppo.task_setups import random_walks
 
 UPDATES = 24
 BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69

@@ -9,7 +9,7 @@ import pytest
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.gyms import text_with_function
+from ppo.task_setups import text_with_function
 from ppo.train import train
 
 PROMPTS = 160

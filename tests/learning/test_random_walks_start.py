@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from lmgym.environments.random_walks import draw_random_walks
+from lmgym.environments.random_walks_model import make_start
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import tokenize_texts
-from ppo.random_walks_start import make_start
 
 SAMPLES = 100  # from each of the 20 starts
 

@@ -45,7 +45,7 @@ def test_the_training_experiment_rewards_words_that_address_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared, launched = [], []
-    monkeypatch.setattr("ppo.gyms.text_with_function", lambda function, as_text: prepared.append(function))
+    monkeypatch.setattr("ppo.task_setups.text_with_function", lambda function, as_text: prepared.append(function))
     monkeypatch.setattr("lmgym.runs.launch.launch", launched.append)
     monkeypatch.setattr("sys.argv", ["speak_to_you.py", "--prompts", "pairs.jsonl"])
     space: dict = {}

@@ -16,12 +16,12 @@ from damaged_rows import DEEP, broken_text, check, write
 
 from lmgym.chat.evolution import read_chats
 from lmgym.data.pairs import validate
+from lmgym.data.prompts import read_prompts
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import Rejection, RowError
 from lmgym.data.rows import read_rows
 from lmgym.errors import InputError
 from ppo.config import RolloutConfig
-from ppo.prompts import read_prompts
 from reward_models.kwise import validate_groups
 from sft.conversations import validate_chats, validate_chosen, validate_distillation_rows
 

@@ -10,7 +10,7 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.gyms import app_conversations, text_with_function
+from ppo.task_setups import app_conversations, text_with_function
 from reward_models.behaviour import BehaviourTask
 from reward_models.bounds import refuse_impossible
 from reward_models.config import DataConfig, RewardConfig
@@ -66,11 +66,11 @@ def prepare(request, small_models, demo_file: Path, chats_file: Path, write_log,
         rollout = RolloutConfig("world:0" if app else str(chats_file), eval_size=8)
         config = PPOConfig("x", ModelConfig(str(model)), rollout, optimizer=optimizer)
         begin = app_conversations if app else text_with_function(lambda outputs, **_: [0.0] * len(outputs))
-        gym = begin(config, tokenizer)
+        setup = begin(config, tokenizer)
         if app:
-            [opening] = gym.environment().reset(gym.eval_tasks[0], 0).values()
+            [opening] = setup.environment().reset(setup.eval_tasks[0], 0).values()
             assert opening.prompt
-        return gym.fingerprint, gym.eval_tasks
+        return setup.fingerprint, setup.eval_tasks
 
     return play
 

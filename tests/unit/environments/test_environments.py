@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from acting import TOKENIZER, Judges, Scripted
+from acting import TOKENIZER, FakeReward, Scripted
 
 from lmgym.environments.app_conversation import SEEDS, AppConversation
 from lmgym.environments.blackjack import Blackjack
 from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
-from lmgym.environments.protocol import Environment, Judgement, Observation, StepResult
+from lmgym.environments.protocol import Environment, Observation, SampleReward, StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError
@@ -257,11 +257,11 @@ def test_the_engine_plays_every_environment_together_with_the_others() -> None:
     users = [AppConversation(WORLD, deployed().population, max_replies=5) for _ in range(2)]
     environments = [ScoredChat(), *users, Blackjack(), PrisonersDilemma(rounds=3)]
     tasks = [{"prompt": "hello", "bonus": 2.0}, {"user": 3}, {"user": 4}, {}, {}]
-    judge = Judges(lambda sample: Judgement(0.5 + sample.request.columns["bonus"]))
+    reward_function = FakeReward(lambda sample: SampleReward(0.5 + sample.request.columns["bonus"]))
     generator = Scripted(policy, max_length=2000)
     others = {"second": ScriptedGenerator(tit_for_tat)}
     episodes = run_episodes(
-        environments, tasks, [0, 1, 2, 3, 4], generator, TOKENIZER, Sampling(), judge, others
+        environments, tasks, [0, 1, 2, 3, 4], generator, TOKENIZER, Sampling(), reward_function, others
     )  # fmt: skip
     assert [(e.index, e.agent) for e in episodes] == [*((i, "policy") for i in range(4)), (4, "first")]
     assert len(generator.asked[0]) == 5

@@ -1,7 +1,7 @@
 """What the rollout engine cuts, counts and refuses: long prompts, contexts without room, broken protocols."""
 
 import pytest
-from acting import TOKENIZER, Chat, Judges, Scripted, play
+from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.environments.rollout_engine import run_episodes
@@ -22,7 +22,7 @@ def test_long_prompts_are_cut_on_the_left_behind_the_bos_and_counted() -> None:
     generator = Scripted(max_length=26)
     sampling = Sampling(max_new_tokens=16)
     environment = Long(1, truncates=True, terminates=False)
-    [episode] = run_episodes([environment], [{"topic": "a"}], [0], generator, tokenizer, sampling, Judges())
+    [episode] = run_episodes([environment], [{"topic": "a"}], [0], generator, tokenizer, sampling, FakeReward())
     [step] = episode.steps
     whole = tokenize_texts(tokenizer, ["<s>" + "one two " * 5 + "three"])[0]
     assert len(whole) > 10

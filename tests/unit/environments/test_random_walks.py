@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lmgym.environments.random_walks import LETTERS, RandomWalks, draw_random_walks
+from lmgym.environments.random_walks_model import build_letter_tokenizer, make_start, train_start
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import tokenize_texts
-from ppo.random_walks_start import build_letter_tokenizer, make_start, train_start
 
 SEEDS = (1000, 1001, 1002, 7)
 
@@ -157,7 +157,7 @@ def test_a_start_that_was_made_meanwhile_is_taken(tmp_path: Path, monkeypatch) -
         (tmp_path / "graph1000_seed0_steps1/theirs").touch()
         return train_start(graph_seed, seed, steps)
 
-    monkeypatch.setattr("ppo.random_walks_start.train_start", other_process_is_quicker)
+    monkeypatch.setattr("lmgym.environments.random_walks_model.train_start", other_process_is_quicker)
     found = make_start(tmp_path, 1000, seed=0, steps=1)
     assert [path.name for path in found.iterdir()] == ["theirs"]
     assert list(tmp_path.iterdir()) == [found]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from acting import TOKENIZER, Chat, Judges, Scripted, play
+from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 from patience import PATIENCE
 from transformers import AutoModelForCausalLM
 
-from lmgym.environments.protocol import Judgement, Observation, Sample, ScoreRequest, StepResult, Task
+from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.local_generation import LocalGenerator
@@ -20,30 +20,30 @@ from lmgym.text import Conversation, Turn, render, tokenize_texts
 
 
 def test_a_step_of_all_episodes_is_one_request_and_one_judgement() -> None:
-    generator, judge = Scripted(), Judges()
-    episodes = play([Chat(3), Chat(1), Chat(2)], generator, judge)
+    generator, reward_function = Scripted(), FakeReward()
+    episodes = play([Chat(3), Chat(1), Chat(2)], generator, reward_function)
     assert [len(prompts) for prompts in generator.asked] == [3, 2, 1]
-    assert [len(samples) for samples in judge.calls] == [3, 2, 1]
+    assert [len(samples) for samples in reward_function.calls] == [3, 2, 1]
     assert [len(episode.steps) for episode in episodes] == [3, 1, 2]
     assert [(episode.index, episode.agent) for episode in episodes] == [(0, "policy"), (1, "policy"), (2, "policy")]
-    assert [step.reward for step in episodes[0].steps] == [2.0, 3.0, 4.0]  # turn 1, 2, 3 and the judge's 1
+    assert [step.reward for step in episodes[0].steps] == [2.0, 3.0, 4.0]  # turn 1, 2, 3 and the reward function's 1
     assert episodes[0].info == {"turns": 3.0}
 
 
 def test_episodes_that_ask_for_no_score_disturb_no_judge_and_need_none() -> None:
-    judge = Judges()
-    [episode] = play([Chat(2, asks=False)], judge=judge)
-    assert judge.calls == []
+    reward_function = FakeReward()
+    [episode] = play([Chat(2, asks=False)], reward_function=reward_function)
+    assert reward_function.calls == []
     assert [step.reward for step in episode.steps] == [1.0, 2.0]
     run_episodes([Chat(1, asks=False)], [{"topic": "a"}], [0], Scripted(), TOKENIZER, Sampling(), None)
-    with pytest.raises(InputError, match="asks for a score and nobody judges"):
+    with pytest.raises(InputError, match="requests a score; needed: a reward function"):
         run_episodes([Chat(1)], [{"topic": "a"}], [0], Scripted(), TOKENIZER, Sampling(), None)
 
 
 def test_the_judge_sees_the_request_the_prompt_and_the_sampled_tokens() -> None:
-    judge = Judges()
-    [episode] = play([Chat(2)], Scripted(lambda text, seed: "thanks"), judge)
-    [second] = judge.calls[1]
+    reward_function = FakeReward()
+    [episode] = play([Chat(2)], Scripted(lambda text, seed: "thanks"), reward_function)
+    [second] = reward_function.calls[1]
     assert second.request.reply == "thanks"
     assert second.completion is episode.steps[1].completion
     assert second.prompt_text == episode.steps[1].prompt_text
@@ -117,7 +117,7 @@ def test_who_else_is_in_the_batch_changes_nothing(policy: LocalGenerator) -> Non
             policy,
             policy.tokenizer,
             Sampling(max_new_tokens=12),
-            Judges(lambda sample: Judgement(float(len(sample.completion.ids)))),
+            FakeReward(lambda sample: SampleReward(float(len(sample.completion.ids)))),
         )
         return {
             chosen[e.index]: [(s.prompt, s.completion.ids, s.completion.text, s.reward) for s in e.steps]
@@ -161,12 +161,12 @@ class Duel:
 
 
 def test_agents_who_act_at_once_share_a_step_and_each_has_an_episode() -> None:
-    duel, generator, judge = Duel(), Scripted(lambda text, seed: f"said {text}"), Judges()
-    left, right = play([duel], generator, judge)
+    duel, generator, reward_function = Duel(), Scripted(lambda text, seed: f"said {text}"), FakeReward()
+    left, right = play([duel], generator, reward_function)
     assert duel.heard[1] == {"left": "said one 1", "right": "said two 1"}
     assert list(duel.heard[3]) == ["right"]
     assert [len(prompts) for prompts in generator.asked] == [2, 2, 2, 1]
-    assert [len(samples) for samples in judge.calls] == [2, 2, 2]
+    assert [len(samples) for samples in reward_function.calls] == [2, 2, 2]
     assert [(e.index, e.agent, len(e.steps)) for e in (left, right)] == [(0, "left", 3), (0, "right", 4)]
     assert [step.reward for step in right.steps] == [-9.0, -9.0, 1.0, 7.0]
     # what left earned while right acted alone is the last act's
@@ -176,13 +176,13 @@ def test_agents_who_act_at_once_share_a_step_and_each_has_an_episode() -> None:
 
 
 def test_an_agent_with_a_generator_of_its_own_acts_and_is_not_trained() -> None:
-    duel, generator, judge = Duel(), Scripted(), Judges()
+    duel, generator, reward_function = Duel(), Scripted(), FakeReward()
     script = ScriptedGenerator(lambda conversation, rng: f"heard {conversation.turns[-1].text}")
-    [left] = play([duel], generator, judge, others={"right": script})
+    [left] = play([duel], generator, reward_function, others={"right": script})
     assert [said["right"] for said in duel.heard] == ["heard two", "heard two 1", "heard two 2", "heard seven"]
     assert left.agent == "left"
     assert [len(prompts) for prompts in generator.asked] == [1, 1, 1]  # and no request where nobody is trained
-    assert [[sample.request.agent for sample in samples] for samples in judge.calls] == [["left"]] * 3
+    assert [[sample.request.agent for sample in samples] for samples in reward_function.calls] == [["left"]] * 3
 
 
 def test_an_agent_with_a_generator_of_its_own_has_chance_of_its_own() -> None:
@@ -198,12 +198,12 @@ def test_an_agent_with_a_generator_of_its_own_has_chance_of_its_own() -> None:
 
 
 def test_a_judgement_that_failed_masks_its_step_and_no_other() -> None:
-    def opinion(sample: Sample) -> Judgement:
+    def opinion(sample: Sample) -> SampleReward:
         if "hello 1" in sample.prompt_text and "turn" not in sample.prompt_text:
-            return Judgement(None, {"kind": 0.5}, "the scorer is away")
-        return Judgement(0.5, {"kind": 0.25})
+            return SampleReward(None, {"kind": 0.5}, "the scorer is away")
+        return SampleReward(0.5, {"kind": 0.25})
 
-    first, second = play([Chat(2), Chat(2)], judge=Judges(opinion))
+    first, second = play([Chat(2), Chat(2)], reward_function=FakeReward(opinion))
     assert [step.reward for step in first.steps] == [1.5, 2.5]
     assert [step.reward for step in second.steps] == [None, 2.5]
     assert [step.error for step in second.steps] == ["the scorer is away", ""]
@@ -211,8 +211,8 @@ def test_a_judgement_that_failed_masks_its_step_and_no_other() -> None:
 
 
 def test_dense_rewards_are_one_a_sampled_token_and_the_environments_is_on_the_last() -> None:
-    judge = Judges(lambda sample: Judgement(tuple(0.1 * i for i in range(len(sample.completion.ids)))))
-    [episode] = play([Chat(1)], Scripted(lambda text, seed: "one two three"), judge)
+    reward_function = FakeReward(lambda sample: SampleReward(tuple(0.1 * i for i in range(len(sample.completion.ids)))))
+    [episode] = play([Chat(1)], Scripted(lambda text, seed: "one two three"), reward_function)
     [step] = episode.steps
     size = len(step.completion.ids)
     assert size > 2
@@ -225,32 +225,32 @@ def test_several_requests_for_one_reply_add_up() -> None:
             result = super().step(actions)
             return StepResult(result.observations, result.rewards, True, score_requests=[*result.score_requests] * 2)
 
-    dense = iter([Judgement((1.0, 2.0)), Judgement(10.0), Judgement((1.0, 2.0)), Judgement((3.0, 4.0))])
-    judge = Judges(lambda sample: next(dense))
+    dense = iter([SampleReward((1.0, 2.0)), SampleReward(10.0), SampleReward((1.0, 2.0)), SampleReward((3.0, 4.0))])
+    reward_function = FakeReward(lambda sample: next(dense))
     generator = Scripted(lambda text, seed: "one")
-    first, second = play([Twice(1), Twice(1)], generator, judge)
+    first, second = play([Twice(1), Twice(1)], generator, reward_function)
     assert first.steps[0].reward == (1.0, 13.0)
     assert second.steps[0].reward == (4.0, 7.0)
 
 
-def test_a_judge_that_miscounts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"episode 0 .*gave 1 rewards to a reply of 2 tokens; needed: one a token"):
-        play([Chat(1)], Scripted(lambda text, seed: "one"), Judges(lambda sample: Judgement((1.0,))))
+def test_a_reward_function_that_miscounts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"episode 0 .*gave 1 rewards for a reply of 2 tokens; needed: one a token"):
+        play([Chat(1)], Scripted(lambda text, seed: "one"), FakeReward(lambda sample: SampleReward((1.0,))))
 
-    class Short(Judges):
-        def judge(self, samples):
-            return [Judgement(1.0)] * (len(samples) - 1)
+    class Short(FakeReward):
+        def rewards(self, samples):
+            return [SampleReward(1.0)] * (len(samples) - 1)
 
-    with pytest.raises(ValueError, match="gave 1 judgements of 2 replies"):
-        play([Chat(1), Chat(1)], judge=Short())
+    with pytest.raises(ValueError, match="gave 1 rewards for 2 replies"):
+        play([Chat(1), Chat(1)], reward_function=Short())
 
 
 def test_what_the_judge_says_to_stop_the_run_goes_through() -> None:
-    def stop(sample: Sample) -> Judgement:
+    def stop(sample: Sample) -> SampleReward:
         raise RunStopped("too many failed", "failed", 1)
 
     with pytest.raises(RunStopped, match="too many failed"):
-        play([Chat(1)], judge=Judges(stop))
+        play([Chat(1)], reward_function=FakeReward(stop))
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -22,7 +22,7 @@ from lmgym.models.lora import add_lora
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.gyms import chat_with_scorers
+from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
 from reward_models.config import DataConfig as RewardDataConfig
 from reward_models.config import RewardConfig as ScorerRunConfig

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lmgym.errors import InputError
-from ppo.advantages import AdaptiveKL, RunningMoments, gae, kl_rewards, masked_sums, moments_of, whiten
+from lmgym.scoring.moments import RunningMoments, moments_of
+from ppo.advantages import AdaptiveKL, gae, kl_rewards, masked_sums, whiten
 
 NAN, INF = float("nan"), float("inf")
 

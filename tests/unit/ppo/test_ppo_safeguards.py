@@ -21,7 +21,6 @@ from ppo.bounds import refuse_impossible
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.figures import of_rollouts
-from ppo.gyms import Gym, read_weights
 from ppo.models import Reference, build, frozen_modules
 from ppo.parts import count_iterations, make_engine
 from ppo.preflight import biases, check_finite, check_first_rollouts, check_gap, check_prompts, check_ratio, coarse
@@ -30,6 +29,7 @@ from ppo.rounding import Rounding
 from ppo.safeguards import Alarm, collapse
 from ppo.sampling import SamplingPolicy
 from ppo.state import LoopState
+from ppo.task_setups import TaskSetup, read_weights
 from ppo.train import train
 
 EOS = 1
@@ -339,7 +339,7 @@ def test_numbers_that_mean_something_are_not_refused() -> None:
 
 def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
     config = PPOConfig("x", optimizer=OptimizerConfig(global_batch=128, max_updates=6))
-    assert config.updates_an_iteration * count_iterations(config, Gym([{}] * 1000, [], ScoredChat, None, "")) == 8
+    assert config.updates_an_iteration * count_iterations(config, TaskSetup([{}] * 1000, [], ScoredChat, None, "")) == 8
     with pytest.raises(SystemExit):
         override(config, ["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -12,7 +12,7 @@ from lmgym.config import ModelConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from ppo.config import PPOConfig
-from ppo.gyms import chat_with_scorers
+from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
 from reward_models.config import RewardConfig
 from reward_models.train import train_pairwise

@@ -10,6 +10,7 @@ from chat_texts import CHATML
 from lmgym.data.pairs import read_pair
 from lmgym.data.records import Record
 from lmgym.environments.protocol import Sample, ScoreRequest
+from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.judging import ask
@@ -17,7 +18,6 @@ from lmgym.scoring.retries import RetryPolicy
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, messages
 from ppo.evaluation import watch
-from ppo.rewards import ScorerReward
 from reward_models.data import tokenize_pairs
 from sft.conversations import read_chat
 from sft.tokenization import tokenize_chats
@@ -62,7 +62,7 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
     scorer.score([PROMPT], [REPLY])
     completion = Completion(said, "eos", (5,), (0.0,), 1)
     sample = Sample(ScoreRequest("policy", PROMPT, said, {}), "", completion)
-    ScorerReward({"a": scorer}, {"a": 1.0}).judge([sample])
+    ScorerReward({"a": scorer}, {"a": 1.0}).rewards([sample])
     episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
     watch(SimpleNamespace(watched={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())

@@ -27,7 +27,7 @@ from lmgym.scoring.scorers import (
 )
 from lmgym.text import Conversation, Turn, from_messages, messages
 from ppo.config import RewardConfig
-from ppo.gyms import load_judge
+from ppo.task_setups import load_scorer_reward
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
 DECODERS = FAMILIES[:3]
@@ -291,12 +291,12 @@ def test_the_head_of_a_scorer_in_bf16_is_that_of_the_folder(family: str, scorer_
 
 def test_ppo_and_sft_load_scorers_as_their_flag_says(scorer_folders) -> None:
     words = f"a={scorer_folders['llama']}"
-    judge, watched = load_judge(
+    judge, watched = load_scorer_reward(
         RewardConfig(scorers=words, watched=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
     )
     for scorer in (*judge.scorers.values(), *watched.values(), *load_on_main_rank(words, "bf16").values()):
         assert next(scorer.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
-    [plain] = load_judge(RewardConfig(scorers=words))[0].scorers.values()
+    [plain] = load_scorer_reward(RewardConfig(scorers=words))[0].scorers.values()
     assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
 
 

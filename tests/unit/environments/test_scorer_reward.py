@@ -4,15 +4,11 @@ import time
 
 import pytest
 import torch
-from judged import chats, rewards_of, sample
+from rewarded import chats, rewards_of, sample
 
+from lmgym.environments.scorer_reward import ScorerReward, reference_moments, to_moments
 from lmgym.errors import InputError
 from lmgym.scoring.scorers import FunctionScorer, RandomScorer
-from ppo.rewards import (
-    ScorerReward,
-    reference_moments,
-    to_moments,
-)
 
 NAN, INF = float("nan"), float("inf")
 LONG = FunctionScorer(lambda _, replies: [float(len(reply)) for reply in replies])
@@ -20,13 +16,15 @@ MINUS = FunctionScorer(lambda _, replies: [-10.0 * len(reply) for reply in repli
 
 
 def test_opinions_are_normalised_clipped_weighted_and_summed_by_hand() -> None:
-    judge = ScorerReward({"a": LONG, "b": MINUS}, {"a": 2.0, "b": 0.5}, {"a": (3.0, 2.0), "b": (-20.0, 10.0)}, clip=1.5)
-    found = judge.judge(chats("x", "xxxxxxxxx"))
+    reward_function = ScorerReward(
+        {"a": LONG, "b": MINUS}, {"a": 2.0, "b": 0.5}, {"a": (3.0, 2.0), "b": (-20.0, 10.0)}, clip=1.5
+    )
+    found = reward_function.rewards(chats("x", "xxxxxxxxx"))
     # lengths 1 and 9: a is -1, then 3 -> 1.5; b is (-10 + 20) / 10 = 1, then (-90 + 20) / 10 = -7 -> -1.5
     assert rewards_of(found) == [-1.5, 2.25]
     assert [one.scores for one in found] == [{"a": 1.0, "b": -10.0}, {"a": 9.0, "b": -90.0}]
     plain = ScorerReward({"a": LONG}, {"a": 2.0}, None, clip=None)
-    assert rewards_of(plain.judge(chats("x" * 50))) == [100.0]
+    assert rewards_of(plain.rewards(chats("x" * 50))) == [100.0]
 
 
 def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_they_are() -> None:
@@ -37,16 +35,16 @@ def test_a_scorer_is_asked_once_for_the_batch_and_sees_replies_as_they_are() -> 
         return [0.0] * len(replies)
 
     batch = chats("  hi\nthere \t you ", "ok")
-    ScorerReward({"a": FunctionScorer(score)}, {"a": 1.0}).judge(batch)
+    ScorerReward({"a": FunctionScorer(score)}, {"a": 1.0}).rewards(batch)
     assert calls == [([one.request.prompt for one in batch], ["hi\nthere \t you", "ok"])]
 
 
 def test_a_scorer_of_weight_0_only_has_an_opinion_and_its_failure_loses_no_reward() -> None:
     broken = FunctionScorer(lambda _, replies: [NAN] * len(replies))
     weights = {"a": 1.0, "gold": 0.0}
-    [found] = ScorerReward({"a": LONG, "gold": MINUS}, weights).judge(chats("xx"))
+    [found] = ScorerReward({"a": LONG, "gold": MINUS}, weights).rewards(chats("xx"))
     assert (found.reward, found.scores) == (2.0, {"a": 2.0, "gold": -20.0})
-    [found] = ScorerReward({"a": LONG, "gold": broken}, weights).judge(chats("xx"))
+    [found] = ScorerReward({"a": LONG, "gold": broken}, weights).rewards(chats("xx"))
     assert (found.reward, found.scores) == (2.0, {"a": 2.0})
     assert "gold: raised ValueError" in found.error
 
@@ -58,7 +56,7 @@ def test_a_reply_that_one_scorer_cannot_score_has_no_reward_and_the_others_have(
                 raise RuntimeError("two letters")
             return torch.tensor([0.5 if len(reply) < 3 else NAN for reply in replies])
 
-    found = ScorerReward({"a": LONG, "b": Picky()}, {"a": 1.0, "b": 1.0}).judge(chats("x", "xx", "xxx"))
+    found = ScorerReward({"a": LONG, "b": Picky()}, {"a": 1.0, "b": 1.0}).rewards(chats("x", "xx", "xxx"))
     assert rewards_of(found) == [1.5, None, None]
     assert [one.scores for one in found] == [{"a": 1.0, "b": 0.5}, {"a": 2.0}, {"a": 3.0}]
     assert found[1].error.startswith("b: raised RuntimeError: two letters")
@@ -72,8 +70,8 @@ def test_scores_of_a_wrong_count_or_shape_are_not_dealt_out() -> None:
             def score(self, conversations, replies, scores=scores):
                 return scores
 
-        judge = ScorerReward({"a": Wrong()}, {"a": 1.0}, retries=0)
-        assert rewards_of(judge.judge(chats("x", "y", "z"))) == [None] * 3
+        reward_function = ScorerReward({"a": Wrong()}, {"a": 1.0}, retries=0)
+        assert rewards_of(reward_function.rewards(chats("x", "y", "z"))) == [None] * 3
 
 
 def test_a_served_scorer_that_stalls_is_left_behind() -> None:
@@ -81,23 +79,26 @@ def test_a_served_scorer_that_stalls_is_left_behind() -> None:
         def score(self, conversations, replies):
             time.sleep(30)
 
-    [found] = ScorerReward({"a": Slow()}, {"a": 1.0}, timeout=0.1, retries=0).judge(chats("x"))
+    [found] = ScorerReward({"a": Slow()}, {"a": 1.0}, timeout=0.1, retries=0).rewards(chats("x"))
     assert found.reward is None
     assert "no answer within 0.1 s" in found.error
 
 
 def test_a_text_as_prompt_cannot_be_scored_and_is_refused_clearly() -> None:
     with pytest.raises(InputError, match="needed: a conversation"):
-        ScorerReward({"a": LONG}, {"a": 1.0}).judge([sample("x")])
+        ScorerReward({"a": LONG}, {"a": 1.0}).rewards([sample("x")])
 
 
 def test_moments_over_reference_replies_add_up_over_ranks() -> None:
     broken = FunctionScorer(
         lambda _, replies: [1.0 if reply == "y" else len(reply) / (reply != "xx") for reply in replies]
     )
-    judge = ScorerReward({"a": LONG, "b": broken}, {"a": 1.0, "b": 1.0}, retries=0)
-    parts = [reference_moments(judge, chats("x", "xxx")), reference_moments(judge, chats("xx", "xxxxxx", "y"))]
-    sums = {name: parts[0][name] + parts[1][name] for name in judge.scorers}
+    reward_function = ScorerReward({"a": LONG, "b": broken}, {"a": 1.0, "b": 1.0}, retries=0)
+    parts = [
+        reference_moments(reward_function, chats("x", "xxx")),
+        reference_moments(reward_function, chats("xx", "xxxxxx", "y")),
+    ]
+    sums = {name: parts[0][name] + parts[1][name] for name in reward_function.scorers}
     assert sums["a"].tolist() == [13.0, 51.0, 5.0]
     assert sums["b"].tolist() == [11.0, 47.0, 4.0]  # "xx" divides by 0
     assert to_moments(sums)["a"] == pytest.approx((2.6, (51 / 5 - 2.6**2) ** 0.5))
@@ -107,7 +108,7 @@ def test_reference_replies_normalise_to_mean_0_and_std_1() -> None:
     samples = chats(*(f"reply {i}" for i in range(200)))
     scorers = {"a": RandomScorer(3)}
     moments = to_moments(reference_moments(ScorerReward(scorers, {"a": 1.0}), samples))
-    rewards = torch.tensor(rewards_of(ScorerReward(scorers, {"a": 1.0}, moments).judge(samples)), dtype=torch.float64)
+    rewards = torch.tensor(rewards_of(ScorerReward(scorers, {"a": 1.0}, moments).rewards(samples)), dtype=torch.float64)
     assert rewards.mean().item() == pytest.approx(0, abs=1e-6)
     assert rewards.std(correction=0).item() == pytest.approx(1, abs=1e-6)
 

@@ -10,13 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from acting import TOKENIZER, Judges, Scripted
-from judged import chats, rewards_of
+from acting import TOKENIZER, FakeReward, Scripted
+from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
-from lmgym.environments.protocol import Judgement
+from lmgym.data.prompts import read_prompts
+from lmgym.environments.protocol import SampleReward
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorer, read_world
@@ -25,26 +27,24 @@ from lmgym.text import Conversation, Turn
 from lmgym.world.app import deploy
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
-from ppo import gyms
+from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, play, replies_to_show
 from ppo.figures import of_rollouts
-from ppo.gyms import (
+from ppo.report import show_samples
+from ppo.rollouts import gather, tasks_of_iteration
+from ppo.task_setups import (
     FIRST_USER,
     USERS,
-    Gym,
+    TaskSetup,
     app_conversations,
     chat_with_scorers,
     check_unused_settings,
-    load_judge,
+    load_scorer_reward,
     random_walks,
     read_weights,
     text_with_function,
 )
-from ppo.prompts import read_prompts, tasks_of_iteration
-from ppo.report import show_samples
-from ppo.rewards import ScorerReward
-from ppo.rollouts import gather
 
 INF = float("inf")
 HELLO = Conversation((Turn("user", "hello"),))
@@ -159,11 +159,15 @@ def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, mes
 def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_folders: dict[str, Path]) -> None:
     own = f"a={scorer_folders['llama']},gold={scorer_folders['gpt2']}"
     settings = RewardConfig(own, "a=2", "world:0", watched=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0)
-    judge, watched = load_judge(settings)
-    assert isinstance(judge, ScorerReward)
-    assert (set(judge.scorers), judge.weights, judge.clip) == ({"a", "gold"}, {"a": 2.0, "gold": 1.0}, 3.0)
+    reward_function, watched = load_scorer_reward(settings)
+    assert isinstance(reward_function, ScorerReward)
+    assert (set(reward_function.scorers), reward_function.weights, reward_function.clip) == (
+        {"a", "gold"},
+        {"a": 2.0, "gold": 1.0},
+        3.0,
+    )
     assert set(watched) == {"gold", "b"}  # a name may be a scorer's that rewards too
-    assert load_judge(RewardConfig(f"a={scorer_folders['llama']}"))[1] == {}
+    assert load_scorer_reward(RewardConfig(f"a={scorer_folders['llama']}"))[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_scorers_that_cannot_be_had_are_refused(settings: dict[str, str], messag
     (tmp_path / "EMPTY").mkdir()
     given = {name: value.replace("EMPTY", str(tmp_path / "EMPTY")) for name, value in settings.items()}
     with pytest.raises(InputError, match=message):
-        load_judge(RewardConfig(**given))
+        load_scorer_reward(RewardConfig(**given))
 
 
 class Stalling:
@@ -200,9 +204,9 @@ class Stalling:
 
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
-    monkeypatch.setattr(gyms, "load_scorers", lambda words, precision: {"a": Stalling()})
-    judge, _ = load_judge(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
-    found = judge.judge(chats("yes", "hm", "no"))
+    monkeypatch.setattr(task_setups, "load_scorers", lambda words, precision: {"a": Stalling()})
+    reward_function, _ = load_scorer_reward(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
+    found = reward_function.rewards(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
     assert found[1].error
     assert found[1].error.startswith("a: gave no answer within 0.5 s (--reward_timeout)")
@@ -215,8 +219,8 @@ def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
 def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
     config = PPOConfig("x", rollout=rollout, reward=RewardConfig(gold="world:0", watched="b=world:1"))
-    gym = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
-    metrics = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
+    setup = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
+    metrics = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
     assert {"eval/gold", "eval/gold_error", "eval/watched/b"} <= metrics.keys()
     assert metrics["eval/reward/mean"] == 1.0
 
@@ -246,10 +250,14 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
 
 
 @pytest.mark.parametrize(
-    ("reward", "gym", "message"),
+    ("reward", "setup", "message"),
     [
         ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
-        ({"gold": "X"}, {}, r"--gold X would not be heeded: the gym does not watch.*load_watched.*leave it out"),
+        (
+            {"gold": "X"},
+            {},
+            r"--gold X would not be heeded: the task setup does not monitor.*load_watched.*leave it out",
+        ),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
         ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
         ({"scorers": "a=X"}, {"uses_settings": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
@@ -258,8 +266,8 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
         ({"gold": "X"}, {"uses_settings": frozenset({"gold"})}, ""),
     ],
 )
-def test_a_gym_of_ones_own_that_heeds_no_scorers_is_not_given_any(reward, gym, message: str) -> None:
-    made = Gym([], [], ScoredChat, Judges(), "", **gym)
+def test_a_custom_task_setup_without_scorers_refuses_scorer_settings(reward, setup, message: str) -> None:
+    made = TaskSetup([], [], ScoredChat, FakeReward(), "", **setup)
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
         check_unused_settings(RewardConfig(**reward), made)
 
@@ -276,8 +284,8 @@ def test_a_world_is_a_scorer_by_its_seed() -> None:
 
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
-    gym = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
-    assert gym.counts == {
+    setup = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
+    assert setup.counts == {
         "train_tasks": 2,
         "eval_tasks": 1,
         "rejected_rows": 0,
@@ -289,13 +297,13 @@ def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path
         ),
         TOKENIZER,
     )
-    assert gym.fingerprint != other.fingerprint
+    assert setup.fingerprint != other.fingerprint
 
 
 def test_the_apps_users_to_train_with_are_no_ab_tests_and_no_evaluations() -> None:
     config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=10))
-    gym = app_conversations(config, TOKENIZER)
-    trained, held_out = ({task["user"] for task in tasks} for tasks in (gym.tasks, gym.eval_tasks))
+    setup = app_conversations(config, TOKENIZER)
+    trained, held_out = ({task["user"] for task in tasks} for tasks in (setup.tasks, setup.eval_tasks))
     assert (len(trained), len(held_out), trained & held_out) == (USERS - 10, 10, set())
     assert min(trained | held_out) == FIRST_USER
     # and they are other people, not only other numbers: tastes are drawn by the block of a thousand
@@ -308,10 +316,10 @@ def test_the_apps_users_to_train_with_are_no_ab_tests_and_no_evaluations() -> No
 
 def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
     config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=4, max_new_tokens=8))
-    gym = app_conversations(config, TOKENIZER)
+    setup = app_conversations(config, TOKENIZER)
     said = "i am glad."
-    episodes = play(gym, gym.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
-    users = np.array([task["user"] for task in gym.eval_tasks])
+    episodes = play(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
+    users = np.array([task["user"] for task in setup.eval_tasks])
     behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
     lengths = behaviour.lives.messages[:, 0]
     assert [sum(step.reward for step in e.steps) for e in episodes] == [n - 1 for n in lengths.tolist()]
@@ -320,27 +328,27 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
 
 def test_long_prompts_are_cut_and_counted_or_refused() -> None:
     long = Conversation((Turn("user", "one two three four five six seven " * 20),))
-    gym = Gym([], [{"prompt": long}, {"prompt": HELLO}], ScoredChat, Judges(), "")
+    setup = TaskSetup([], [{"prompt": long}, {"prompt": HELLO}], ScoredChat, FakeReward(), "")
     config = PPOConfig("x", rollout=RolloutConfig(max_new_tokens=8))
-    found = evaluate(config, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    found = evaluate(config, setup, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     assert found.metrics["eval/rollout/cut_prompts"] == 0.5
     refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
     with pytest.raises(InputError, match="'policy' has more than 32 tokens; needed"):
-        evaluate(refusing, gym, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+        evaluate(refusing, setup, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
 
 
 def test_watched_scorers_have_mean_error_and_gain_each() -> None:
-    gym = Gym(
-        [], [{"prompt": HELLO}, {"prompt": ASKED}], ScoredChat, Judges(), "", watched={"gold": WORDS, "b": LENGTH}
+    setup = TaskSetup(
+        [], [{"prompt": HELLO}, {"prompt": ASKED}], ScoredChat, FakeReward(), "", watched={"gold": WORDS, "b": LENGTH}
     )
-    found = evaluate(PPOConfig("x"), gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    found = evaluate(PPOConfig("x"), setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     metrics = found.metrics
     assert (metrics["eval/gold"], metrics["eval/gold_std"]) == (2.0, 1.0)  # of 1 turn and 3
     assert metrics["eval/gold_error"] == pytest.approx(1 / 2**0.5)
     assert (metrics["eval/watched/b"], metrics["eval/watched/b_std"]) == (4.0, 0.0)
     assert [row["watched"] for row in found.rows] == [{"gold": 1.0, "b": 4.0}, {"gold": 3.0, "b": 4.0}]
     before = {"eval/gold": 1.5, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 0.0}
-    assert gains(metrics, before, gym.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
+    assert gains(metrics, before, setup.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
 
 
 class Told(Scripted):
@@ -355,15 +363,15 @@ class Told(Scripted):
 
 def test_people_are_shown_replies_drawn_as_the_models_users_will_draw_them() -> None:
     tasks = [{"prompt": HELLO} for _ in range(6)]
-    gym = Gym([], tasks, ScoredChat, Judges(), "", watched={"b": LENGTH})
+    setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", watched={"b": LENGTH})
     config, rollouts = PPOConfig("x"), Sampling(8, temperature=1.0)
     told = Told(do_sample=True, temperature=0.6, top_p=0.95)
-    rows, drawn = replies_to_show(config, gym, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
+    rows, drawn = replies_to_show(config, setup, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
     assert drawn == "temperature 0.6, top_p 0.95 (generation_config.json)"
     assert [row["reply"] for row in rows] == ["temperature 0.6, top_p 0.95"] * 4
     assert all(row["reward"] is not None and "b" in row["watched"] for row in rows)
     silent, measured = Told(), [{"reply": "as measured"}]
-    assert replies_to_show(config, gym, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
+    assert replies_to_show(config, setup, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
         measured, "temperature 1, as in rollouts",
     )  # fmt: skip
 
@@ -387,8 +395,8 @@ class Fails:
 def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so(capsys) -> None:
     tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
     watched = {"gold": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
-    gym = Gym([], tasks, ScoredChat, Judges(), "", Fails(1), watched)
-    found = evaluate(config, gym, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", Fails(1), watched)
+    found = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     assert (found.metrics["eval/gold"], found.metrics["eval/watched/c"]) == (2.0, 2.0)
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
@@ -396,15 +404,21 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     show_samples(found.rows, 1280, "temperature 0.7, as in rollouts")
     title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
     assert title in " ".join(capsys.readouterr().out.split())
-    why = "raised OSError: the server [/b] is away (test_gyms.py:"
+    why = "raised OSError: the server [/b] is away (test_task_setups.py:"
     assert [note.partition(why)[:2] for note in found.notes] == [
         ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
         ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
     ]
     before = {"eval/gold": 1.0, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 1.0}
     assert gains(found.metrics, before, watched) == {"eval/gold_gain": 0.5}
-    judge, metric = Judges(lambda sample: Judgement(None, error="no answer")), Fails(INF)
-    found = evaluate(config, replace(gym, watched={}, judge=judge, metric=metric), Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    reward_function, metric = FakeReward(lambda sample: SampleReward(None, error="no answer")), Fails(INF)
+    found = evaluate(
+        config,
+        replace(setup, watched={}, reward_function=reward_function, metric=metric),
+        Scripted(),
+        TOKENIZER,
+        Sampling(8),
+    )  # type: ignore[arg-type]
     assert "eval/reward/mean" not in found.metrics
     assert not [name for name in found.metrics if "metrics/" in name]
     assert found.notes[0] == "the evaluation goes without 2 of 2 rewards: no answer"

@@ -6,13 +6,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lmgym.data.prompts import Prompts, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
-from lmgym.environments.protocol import Environment, Judge, Task
+from lmgym.environments.function_reward import FunctionReward
+from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown
 from lmgym.generation.protocol import Generator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_world
@@ -20,8 +23,6 @@ from lmgym.scoring.scorers import Scorer
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
-from ppo.prompts import Prompts, read_prompts
-from ppo.rewards import FunctionReward, ScorerReward
 
 USERS, FIRST_USER = 4096, 1_000_000
 OF_SCORERS = ("scorers", "weights", "gold", "watched")
@@ -32,13 +33,13 @@ parameter `output_ids`, the sampled ids too"""
 
 
 @dataclass(frozen=True)
-class Gym:
+class TaskSetup:
     """Where episodes come from and what they are worth."""
 
     tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
     environment: Callable[[], Environment]
-    judge: Judge | None
+    reward_function: RewardFunction | None
     fingerprint: str
     metric: Metric | None = None
     """figures of the evaluation's episodes besides the reward"""
@@ -69,22 +70,22 @@ class Gym:
 class Prepare(Protocol):
     """What an experiment hands to `train`."""
 
-    def __call__(self, config: PPOConfig, tokenizer: Any) -> Gym:
-        """The gym, on every rank. Raises InputError for what cannot be had."""
+    def __call__(self, config: PPOConfig, tokenizer: Any) -> TaskSetup:
+        """The setup, on every rank. Raises InputError for what cannot be had."""
         ...
 
 
-def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> Gym:
+def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """One reply to each prompt, judged by the scorers that the settings name, on the rank that sampled it."""
     prompts = read_prompts(config.rollout, config.optimizer.split_seed)
-    judge, watched = load_judge(config.reward)
-    return Gym(
-        prompts.train, prompts.evaluation, ScoredChat, judge, prompts.fingerprint, watched=watched,
+    reward_function, watched = load_scorer_reward(config.reward)
+    return TaskSetup(
+        prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, watched=watched,
         rejections=prompts.rejections, rows=prompts.rows,
     )  # fmt: skip
 
 
-def app_conversations(config: PPOConfig, tokenizer: Any) -> Gym:
+def app_conversations(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """Conversations of the app: each message that a user goes on with is worth 1. `prompts` is world:SEED.
 
     The users are those of no A/B test of fewer than FIRST_USER users. Raises InputError for other prompts and scorers.
@@ -97,10 +98,10 @@ def app_conversations(config: PPOConfig, tokenizer: Any) -> Gym:
     population = draw_population(world, FIRST_USER + np.arange(USERS), config.optimizer.split_seed)
     tasks = [{"user": int(number)} for number in population.numbers]
     fingerprint = f"{USERS} users from {FIRST_USER} of world {world.seed}, {config.optimizer.split_seed}"
-    return Gym(tasks[held_out:], tasks[:held_out], lambda: AppConversation(world, population), None, fingerprint)
+    return TaskSetup(tasks[held_out:], tasks[:held_out], lambda: AppConversation(world, population), None, fingerprint)
 
 
-def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
+def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
     """The scorers with their weights, not normalised yet, and those that are only watched. Collective.
 
     Raises InputError, on every rank, where one does not load.
@@ -109,10 +110,10 @@ def load_judge(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Score
         raise InputError("scorers is empty: nobody rewards; needed: --scorers name=PATH, more of them behind commas")
     weights = read_weights(settings.weights, settings.scorers)
     found, watched = _load(settings, settings.scorers, _watched_words(settings))
-    judge = ScorerReward(
+    reward_function = ScorerReward(
         found, weights, None, settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
     )
-    return judge, watched
+    return reward_function, watched
 
 
 def _watched(settings: RewardConfig) -> dict[str, str]:
@@ -157,15 +158,22 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
         raise InputError(f"{' '.join(given)} would not be heeded: {why}; leave {them} out")
 
 
-def check_unused_settings(settings: RewardConfig, gym: Gym) -> None:
-    """Raises InputError for scorers that settings name, and that a gym of one's own neither pays nor watches."""
-    why = "the gym pays no scorers: its judge is no ScorerReward (load_judge), and Gym(uses_settings=...) names none"
-    if not isinstance(gym.judge, ScorerReward):
-        refuse_unused(settings, [name for name in ("scorers", "weights") if name not in gym.uses_settings], why)
-    missing = _watched(settings).keys() - gym.watched.keys()
+def check_unused_settings(settings: RewardConfig, setup: TaskSetup) -> None:
+    """Raises InputError for scorers that settings name, and that a setup of one's own neither pays nor watches."""
+    why = (
+        "the setup pays no scorers: its reward_function is no ScorerReward (load_scorer_reward), and "
+        "TaskSetup(uses_settings=...) names none"
+    )
+    if not isinstance(setup.reward_function, ScorerReward):
+        refuse_unused(settings, [name for name in ("scorers", "weights") if name not in setup.uses_settings], why)
+    missing = _watched(settings).keys() - setup.watched.keys()
     found = {"gold": "gold" in missing, "watched": bool(missing - {"gold"})}
-    lost = [name for name, lacks in found.items() if lacks and name not in gym.uses_settings]
-    refuse_unused(settings, lost, "the gym does not watch: Gym(watched=load_watched(config.reward, tasks)) would")
+    lost = [name for name, lacks in found.items() if lacks and name not in setup.uses_settings]
+    refuse_unused(
+        settings,
+        lost,
+        "the task setup does not monitor them; set TaskSetup(watched=load_watched(...))",
+    )
 
 
 def read_weights(words: str | None, scorers: str) -> dict[str, float]:
@@ -201,31 +209,33 @@ def text_with_function(
     `tasks` come from the settings' prompts unless given. Scorers may be watched where prompts are conversations.
     """
 
-    def prepare(config: PPOConfig, tokenizer: Any) -> Gym:
+    def prepare(config: PPOConfig, tokenizer: Any) -> TaskSetup:
         why = "a Python function rewards here, and scorers can only be watched (--gold, --watched)"
         refuse_unused(config.reward, ("scorers", "weights"), why)
         timeout, retries = config.reward.reward_timeout, config.reward.reward_retries
-        judge = FunctionReward(function, tokenizer, timeout, retries)
+        reward_function = FunctionReward(function, tokenizer, timeout, retries)
         if tasks is None:
             prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
         for asked in (prompts.train, [*prompts.train, *held_out]):  # training must do without what only the other has
-            judge.check({name for task in asked for name in task if name != "prompt"})
+            reward_function.check({name for task in asked for name in task if name != "prompt"})
         watched = load_watched(config.reward, held_out)
-        return Gym(
-            prompts.train, held_out, ScoredChat, judge, prompts.fingerprint, metric, watched,
+        return TaskSetup(
+            prompts.train, held_out, ScoredChat, reward_function, prompts.fingerprint, metric, watched,
             rejections=prompts.rejections, rows=prompts.rows,
         )  # fmt: skip
 
     return prepare
 
 
-def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> Gym:
+def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:
     """Walks in trlx's graph, worth their shortness; every start 50 times in an evaluation."""
     why = "walks are rewarded for their shortness, and are no conversations that a scorer could judge"
     refuse_unused(config.reward, OF_SCORERS, why)
     known = draw_random_walks(graph_seed)
-    judge = FunctionReward(known.reward, tokenizer, None)
-    return Gym(known.tasks, 50 * known.tasks, ScoredChat, judge, f"random walks {graph_seed}", known.metric)
+    reward_function = FunctionReward(known.reward, tokenizer, None)
+    return TaskSetup(
+        known.tasks, 50 * known.tasks, ScoredChat, reward_function, f"random walks {graph_seed}", known.metric
+    )

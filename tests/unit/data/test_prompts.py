@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lmgym.data.prompts import read_prompts
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
 from ppo.config import RolloutConfig
-from ppo.prompts import read_prompts, tasks_of_iteration
+from ppo.rollouts import tasks_of_iteration
 
 
 def written(path: Path, rows: list[dict]) -> RolloutConfig:

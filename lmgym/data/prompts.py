@@ -2,22 +2,32 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any, Protocol
 
 from lmgym.data.pairs import read_pair
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
 from lmgym.data.rows import prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
-from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, listed, one_line
 from lmgym.text import Conversation
-from ppo.config import RolloutConfig
 
+Task = Mapping[str, Any]
+"""a row of data that an episode begins from"""
 FORMS = ("prompt", "messages", "text", "input_text", "chosen")
 REASONS = 3  # that a refusal gives for rows that were rejected
+
+
+class PromptSettings(Protocol):
+    """The source of prompts and the held-out part; see the stage's config."""
+
+    @property
+    def prompts(self) -> str: ...
+    @property
+    def eval_prompts(self) -> str | None: ...
+    @property
+    def eval_size(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class _Row:
     answers: tuple = ()
 
 
-def read_prompts(settings: RolloutConfig, seed: int, as_text: bool = False) -> Prompts:
+def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False) -> Prompts:
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
@@ -137,16 +147,3 @@ def _unanswered(conversation: Conversation) -> Conversation:
     while end and turns[end - 1].speaker == "bot":
         end -= 1
     return Conversation(turns[:end], conversation.persona)
-
-
-def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:
-    """Which tasks an iteration plays: the next `number` of an endless series of fresh permutations."""
-    first = iteration * number
-    found: list[int] = []
-    order = np.zeros(0, dtype=np.int64)
-    for place in range(first, first + number):
-        epoch, within = divmod(place, len(tasks))
-        if not found or within == 0:
-            order = np.random.default_rng([seed, epoch]).permutation(len(tasks))
-        found.append(int(order[within]))
-    return found

@@ -1,4 +1,4 @@
-"""Judges: what a reward function is given, what may come back, and what becomes of every way to fail."""
+"""FakeReward: what a reward function is given, what may come back, and what becomes of every way to fail."""
 
 import json
 import re
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from judged import rewards_of, sample
+from rewarded import rewards_of, sample
 
-from lmgym.environments.protocol import Judge, Judgement, Sample
+from lmgym.environments.function_reward import FunctionReward
+from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
@@ -24,11 +25,8 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring import retries as attempts
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.gyms import text_with_function
-from ppo.rewards import (
-    FunctionReward,
-    stop_if_too_many_failed,
-)
+from ppo.safeguards import stop_if_too_many_failed
+from ppo.task_setups import text_with_function
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,9 +37,9 @@ TOKENIZER = object()
 THREE = [sample("a"), sample("bb", 3), sample("ccc", 4)]
 
 
-def judged(function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any) -> list[Judgement]:
+def judged(function: Callable[..., Any], samples: Sequence[Sample] = THREE, **settings: Any) -> list[SampleReward]:
     settings = {"timeout": 20.0, "retries": 1, **settings}
-    return FunctionReward(function, TOKENIZER, **settings).judge(samples)
+    return FunctionReward(function, TOKENIZER, **settings).rewards(samples)
 
 
 def lengths(outputs: list[str], **_: Any) -> list[int]:
@@ -59,8 +57,8 @@ def test_a_function_is_called_once_with_trlxs_arguments_and_the_tasks_columns() 
     assert rewards_of(judged(reward_fn, batch)) == [1.0, 2.5]
     columns = {"answer": ["x", "y"], "level": [3, None]}
     assert calls == [(["Say: a", "Say: bb"], ["Say: ", "Say: "], ["a", "bb"], TOKENIZER, columns)]
-    judge: Judge = FunctionReward(lengths, TOKENIZER)
-    assert judge.judge([]) == []
+    reward_function: RewardFunction = FunctionReward(lengths, TOKENIZER)
+    assert reward_function.rewards([]) == []
 
 
 @pytest.mark.parametrize(
@@ -218,7 +216,7 @@ def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> No
     found = judged(reward_fn)
     assert rewards_of(found) == [1.0, None, 3.0]
     assert "KeyError: 'bb'" in found[1].error
-    assert "test_ppo_rewards.py:" in found[1].error  # where, in the user's own file
+    assert "test_function_reward.py:" in found[1].error  # where, in the user's own file
     assert calls == [["a", "bb", "ccc"]] * 2 + [["a"], ["bb"], ["ccc"]]
 
 

@@ -1,9 +1,9 @@
-"""Samples for judges, and what judges said of them."""
+"""Samples for reward functions, and the rewards they gave."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from lmgym.environments.protocol import Judgement, Sample, ScoreRequest
+from lmgym.environments.protocol import Sample, SampleReward, ScoreRequest
 from lmgym.generation.protocol import Completion
 from lmgym.text import Conversation, Turn
 
@@ -17,5 +17,5 @@ def chats(*texts: str) -> list[Sample]:
     return [sample(text, prompt=Conversation((Turn("user", f"hi {i}"),))) for i, text in enumerate(texts)]
 
 
-def rewards_of(judgements: Sequence[Judgement]) -> list[Any]:
-    return [one.reward for one in judgements]
+def rewards_of(rewards: Sequence[SampleReward]) -> list[Any]:
+    return [one.reward for one in rewards]
