@@ -47,11 +47,7 @@ class LastExchangeScorer:
 
     def __init__(self, judge: Any) -> None:
         self.judge = judge
-
-    @property
-    def model(self) -> Any:
-        """The scorer's model, for the session's file."""
-        return getattr(self.judge, "model", None)
+        self.model = getattr(judge, "model", None)  # for the session's file
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> Any:
         """The scorer's scores."""

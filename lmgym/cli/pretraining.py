@@ -20,7 +20,8 @@ from lmgym.models.small_models import build_model, size_settings, train_tokenize
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
-BATCH_PAIRS = 64
+SCORER_LENGTH, POLICY_LENGTH = 256, 512  # tokens
+BATCH_PAIRS, LEARNING_RATE = 64, 3e-3
 MOST_WORDS = 4096
 
 
@@ -28,13 +29,10 @@ def pretrain_small_model(
     folder: str | Path,
     conversations: Sequence[Conversation],
     replies: Sequence[str],
-    layers: int = 2,
     width: int = 64,
     heads: int = 4,
     vocab_size: int = 1024,
-    max_length: int = 256,
     steps: int = 1400,
-    learning_rate: float = 3e-3,
     seed: int = 0,
 ) -> float:
     """Pretrains a Llama and its tokenizer on chats, and saves them. Returns the accuracy of matching replies.
@@ -42,23 +40,16 @@ def pretrain_small_model(
     Reply i answers conversation i. The accuracy is over the last tenth of the steps; chance is .5.
     """
     sample = np.random.default_rng(seed).permutation(len(replies))[:TOKENIZER_TEXTS].tolist()
-    tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, max_length)
+    tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, SCORER_LENGTH)
     prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
     sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
-    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], layers, width, heads, max_length, seed)
+    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], 2, width, heads, SCORER_LENGTH, seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
     classifier, _ = load_classifier(str(folder), tokenizer, seed=seed)
-    accuracy = match_replies(
-        ScoringModel(classifier),
-        sequences,
-        [len(p) for p in prompts],
-        tokenizer.pad_token_id,
-        steps,
-        learning_rate,
-        seed,
-    )
+    prompt_tokens = [len(prompt) for prompt in prompts]
+    accuracy = match_replies(ScoringModel(classifier), sequences, prompt_tokens, tokenizer.pad_token_id, steps, seed)
     classifier.save_pretrained(folder)
     return accuracy
 
@@ -70,7 +61,6 @@ def make_untrained_policy(
     width: int = 64,
     heads: int = 4,
     pieces: int | None = None,
-    max_length: int = 512,
     seed: int = 0,
 ) -> None:
     """Makes a Llama with random weights but pretrained word vectors, and a tokenizer of the words of `texts`, messages.
@@ -80,11 +70,11 @@ def make_untrained_policy(
     # in a chat, a space precedes each message
     spoken = [f" {text}" for text in texts]
     if pieces is None:
-        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, max_length)
+        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, POLICY_LENGTH)
     else:
-        tokenizer = train_tokenizer(spoken, pieces, max_length)
+        tokenizer = train_tokenizer(spoken, pieces, POLICY_LENGTH)
     sequences = tokenize_texts(tokenizer, spoken[:CO_OCCURRENCE_TEXTS])
-    model = _narrow_llama(tokenizer, sequences, layers, width, heads, max_length, seed)
+    model = _narrow_llama(tokenizer, sequences, layers, width, heads, POLICY_LENGTH, seed)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(0.1)  # near-uniform predictions: most tokens never occur
     model.save_pretrained(folder)
@@ -140,7 +130,6 @@ def match_replies(
     prompt_tokens: Sequence[int],
     pad_id: int,
     steps: int,
-    learning_rate: float,
     seed: int = 0,
 ) -> float:
     """Trains a scorer to score a chat's own reply above another chat's. Returns the accuracy of the last tenth.
@@ -148,7 +137,7 @@ def match_replies(
     `sequences` are token ids of chats with their replies; the first `prompt_tokens` of each are the chat.
     """
     rng = np.random.default_rng(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 - 0.9 * step / steps)
     )

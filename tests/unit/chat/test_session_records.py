@@ -10,7 +10,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 
 FIELDS = {
@@ -19,27 +19,12 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def make(tmp_path: Path):
-    """Sessions with their file in the test's folder."""
-
-    def session() -> ChatSession:
-        generator = ScriptedGenerator(lambda conversation, rng: f"reply {rng.integers(10**6)}")
-        judges = {"length": FunctionScorer(lambda c, r: [float(hash(x) % 97) for x in r])}
-        about = {"experiment": "test", "models": {"generator": {"kind": "script"}}}
-        return ChatSession(
-            generator, judges, "length", 4, Sampling(seed=3), "A bot.", "hi", tmp_path / "sessions", about
-        )
-
-    return session
-
-
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_line_of_a_turn_has_all_that_influenced_it(make) -> None:
-    session = make()
+def test_the_line_of_a_turn_has_all_that_influenced_it(make_session) -> None:
+    session = make_session()
     assert not session.path.exists(), "a session without a turn leaves nothing"
     session.say("hello")
     session.pick(2)
@@ -53,21 +38,21 @@ def test_the_line_of_a_turn_has_all_that_influenced_it(make) -> None:
     assert first["candidates"][0].keys() == {"text", "tokens", "finish_reason", "seed", "scores"}
 
 
-def test_every_turn_is_synced_to_the_disk_before_it_is_shown(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_turn_is_synced_to_the_disk_before_it_is_shown(make_session, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     synced = []
     monkeypatch.setattr(
         os, "fsync", lambda handle, real=os.fsync: (synced.append(os.fstat(handle).st_size), real(handle))
     )
-    session = make()
+    session = make_session()
     for line in ("one", "two"):
         session.say(line)
         assert session.path.stat().st_size in synced
 
 
-def test_a_loaded_session_equals_the_saved_one(make, tmp_path: Path) -> None:
-    session = make()
+def test_a_loaded_session_equals_the_saved_one(make_session, tmp_path: Path) -> None:
+    session = make_session()
     session.say("one")
     session.say("two")
     session.pick(1)
@@ -82,8 +67,8 @@ def test_a_loaded_session_equals_the_saved_one(make, tmp_path: Path) -> None:
     assert (kept.exchanges, kept.head, kept.corrupt) == (loaded.exchanges, 1, [])
 
 
-def test_a_session_continues_from_a_file_without_changing_it(make) -> None:
-    old, new = make(), make()
+def test_a_session_continues_from_a_file_without_changing_it(make_session) -> None:
+    old, new = make_session(), make_session()
     old.say("one")
     old.say("two")
     old.more(2)
@@ -103,8 +88,8 @@ def test_a_session_continues_from_a_file_without_changing_it(make) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 500])
-def test_a_kill_during_a_write_loses_only_that_line(make, cut: int) -> None:
-    session = make()
+def test_a_kill_during_a_write_loses_only_that_line(make_session, cut: int) -> None:
+    session = make_session()
     session.say("one")
     session.say("two")
     session.path.write_bytes(session.path.read_bytes()[:-cut])
@@ -116,8 +101,8 @@ def test_a_kill_during_a_write_loses_only_that_line(make, cut: int) -> None:
     assert after.corrupt == ([] if cut == 1 else [3])
 
 
-def test_a_corrupt_line_loses_its_turn_and_none_of_those_after_it(make) -> None:
-    old, new = make(), make()
+def test_a_corrupt_line_loses_its_turn_and_none_of_those_after_it(make_session) -> None:
+    old, new = make_session(), make_session()
     for line in ("one", "two", "three"):
         old.say(line)
     lines = old.path.read_bytes().split(b"\n")
@@ -137,8 +122,8 @@ def test_a_corrupt_line_loses_its_turn_and_none_of_those_after_it(make) -> None:
     {"selected_by": ["a"]}, {"text": 5}, {"tokens": "\x1b[31m"}, {"finish_reason": None}, {"scores": [1.0]},
     {"scores": {"length": "high"}}, {"scores": {"length": float("nan")}},
 ])  # fmt: skip
-def test_a_line_that_would_fail_loop_or_send_control_characters_is_corrupt(make, wrong: dict) -> None:
-    session = make()
+def test_a_line_that_would_fail_loop_or_send_control_characters_is_corrupt(make_session, wrong: dict) -> None:
+    session = make_session()
     session.say("one")
     row = {**rows_of(session.path)[1], "turn": 2}
     [name] = wrong
@@ -149,8 +134,8 @@ def test_a_line_that_would_fail_loop_or_send_control_characters_is_corrupt(make,
     assert (list(loaded.exchanges), loaded.corrupt) == ([1], [3])
 
 
-def test_rows_that_could_not_be_written_are_written_later(make) -> None:
-    session = make()
+def test_rows_that_could_not_be_written_are_written_later(make_session) -> None:
+    session = make_session()
     session.say("one")
     aside = session.path.with_name("aside")
     session.path.rename(aside)
@@ -165,8 +150,8 @@ def test_rows_that_could_not_be_written_are_written_later(make) -> None:
     assert (loaded.head, loaded.corrupt) == (3, [])
 
 
-def test_a_deleted_file_is_written_again_completely(make) -> None:
-    session = make()
+def test_a_deleted_file_is_written_again_completely(make_session) -> None:
+    session = make_session()
     session.say("one")
     session.path.unlink()
     session.say("two")
@@ -193,8 +178,8 @@ def test_files_that_are_not_sessions_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "other.jsonl")
 
 
-def test_a_line_with_the_number_of_a_missing_candidate_is_corrupt(make) -> None:
-    session = make()
+def test_a_line_with_the_number_of_a_missing_candidate_is_corrupt(make_session) -> None:
+    session = make_session()
     session.say("one")
     row = rows_of(session.path)[1]
     append(session.path, {**row, "turn": 2, "human_pick": 9}, {"kind": "head", "turn": 77})
@@ -207,8 +192,8 @@ def test_a_line_with_the_number_of_a_missing_candidate_is_corrupt(make) -> None:
 # --- preferences
 
 
-def test_a_pick_is_preferred_to_every_other_candidate_and_a_written_reply_to_all(make) -> None:
-    session = make()
+def test_a_pick_is_preferred_to_every_other_candidate_and_a_written_reply_to_all(make_session) -> None:
+    session = make_session()
     session.say("one")
     session.pick(2)
     session.say("two")
@@ -224,8 +209,8 @@ def test_a_pick_is_preferred_to_every_other_candidate_and_a_written_reply_to_all
     assert all(row["group"] == "g" for row in rows)
 
 
-def test_identical_and_empty_candidates_give_no_pair(make) -> None:
-    session = make()
+def test_identical_and_empty_candidates_give_no_pair(make_session) -> None:
+    session = make_session()
     session.generator = ScriptedGenerator(["same"])
     session.say("one")
     session.pick(1)
@@ -234,8 +219,8 @@ def test_identical_and_empty_candidates_give_no_pair(make) -> None:
         export_preferences([session.last], "g", session.path.with_name("prefs.jsonl"))
 
 
-def test_a_later_pick_of_the_same_turn_replaces_the_pairs_that_contradict_it(make) -> None:
-    session = make()
+def test_a_later_pick_of_the_same_turn_replaces_the_pairs_that_contradict_it(make_session) -> None:
+    session = make_session()
     session.say("one")
     first = [candidate.text for candidate in session.pick(2).candidates]
     session.say("two")  # from here on a new pick of turn 1 is a branch beside
@@ -247,8 +232,8 @@ def test_a_later_pick_of_the_same_turn_replaces_the_pairs_that_contradict_it(mak
     assert found == kept | {(first[2], first[i]) for i in (0, 1, 3)}
 
 
-def test_hh_pairwise_reads_exported_preferences_without_rejections(make, tmp_path: Path) -> None:
-    session = make()
+def test_hh_pairwise_reads_exported_preferences_without_rejections(make_session, tmp_path: Path) -> None:
+    session = make_session()
     for line in ("one", "two", "three"):
         session.say(line)
         session.pick(3)
