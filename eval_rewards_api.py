@@ -36,13 +36,13 @@ def main() -> None:
 @click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the session's file")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin")
 @click.pass_context
-def talk_to_models(context: click.Context, as_json: bool, **settings) -> None:
+def talk_to_models(context: click.Context, as_json: bool, **options) -> None:
     """Chat with the best of N replies, with the scores of every reward model."""
 
     def run() -> None:
-        from lmgym.chat.startup import run_chat
+        from lmgym.chat.startup import ChatOptions, run_chat
 
-        run_chat(as_json, flags=context.args, known=[*settings, "json"], **settings)
+        run_chat(ChatOptions(**options), context.args, as_json)
 
     launch(run)
 

@@ -10,7 +10,7 @@ import torch
 from launching import words
 from safetensors.torch import load_file, save_file
 
-from lmgym.chat.startup import open_chat
+from lmgym.chat.startup import ChatOptions, open_chat
 from lmgym.chat.terminal_frontend import start_notes
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
@@ -64,7 +64,7 @@ def test_each_stage_says_once_how_chats_are_written_where_the_folder_does_not(
         run()
         assert words(capsys.readouterr().out).count(NOTE) == (0 if own else 1), name
     flags = ["--model", str(folder), "--scorers", f"a={scorer_folders['llama']}"]
-    chat = open_chat("hh", "a", 2, sessions=str(tmp_path / "sessions"), flags=flags)
+    chat = open_chat(ChatOptions("hh", "a", 2, sessions=str(tmp_path / "sessions")), flags)
     assert sum(NOTE in line for line in start_notes(chat)) == (0 if own else 1)
 
 
