@@ -241,7 +241,7 @@ def status(chat: ChatView, text: str) -> Response:
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
     lines = [
         _position(session),
-        f"{len(session.exchanges)} turns in all, {decided} decided by you; session file: {session.path}",
+        f"turns: {len(session.exchanges)}, decided by you: {decided}; session file: {session.path}",
         f"{session.selects} selects the best of {session.best_of}; scorers: {', '.join(session.judges)}",
         f"blind {'on' if session.blind else 'off'}; view {chat.view}",
         persona(chat, "").text,

@@ -176,7 +176,7 @@ def _innermost(generator: Any) -> Any:
 
 
 def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[str, str]]:
-    """Of the generator and each scorer: class, path or hub id, commit, and a digest of the weights in a folder."""
+    """Class, path or hub id, commit, and digest of the weights, of the generator and each scorer by name."""
     return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
 
 

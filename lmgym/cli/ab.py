@@ -62,7 +62,7 @@ class Design:
             seed_bound("world_seed", self.world_seed),
             Bound("processes", processes, in_bounds, f"0 (automatic) or more; at most {MOST_PROCESSES:,}"),
         ))  # fmt: skip
-        self.sampling(0)
+        self.sampling(0)  # checks temperature and max_new_tokens
 
     def sampling(self, place: int) -> Sampling:
         """The sampling of the policy at that place; a policy that is listed twice has two seeds."""

@@ -130,7 +130,7 @@ def test_decisions_are_recorded_and_exported(chat: ChatView, tmp_path: Path) -> 
     does(chat, "three")
     assert does(chat, "%tie 1 2").exchange.tied == [0, 1]
     assert "%retry" in does(chat, "%reject").text
-    assert "4 turns" not in does(chat, "%status").text
+    assert "turns: 3, decided by you: 3" in does(chat, "%status").text
     output = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}").text
     assert "7 preferences from 3 decisions (0 ties and 1 rejections give none)" in output
     assert len((tmp_path / "prefs.jsonl").read_text().splitlines()) == 7
