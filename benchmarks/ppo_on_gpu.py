@@ -38,9 +38,9 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.generation import steps
 from lmgym.models.heads import Float32Head
 from lmgym.models.memory import GIB
+from ppo.actor_critic import adapted
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import reward_and_advance
-from ppo.models import adapted
 from ppo.rollouts import Rollouts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,19 +1,76 @@
-"""Settings that all stages share, and their bounds: the model, how its weights move, where and how it runs."""
+"""Settings that all stages share, with the range of each: the model, the optimizer, and the run."""
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Literal, Protocol, get_type_hints
 
 from lmgym.errors import (
     MOST_GB,
     MOST_SECONDS,
+    MOST_SEED,
     MOST_STEPS,
     MOST_TOGETHER,
-    MOST_TOKENS,
     NAME,
-    Bound,
-    count_bound,
-    seed_bound,
+    InputError,
+    shown,
 )
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may have, as an annotation: `Annotated[float, Range(0, 1)]`. NaN never fits."""
+
+    low: float
+    high: float
+    above: bool = False
+    """`low` itself does not fit"""
+    below: bool = False
+    """`high` itself does not fit"""
+    infinite: bool = False
+    """inf fits"""
+    also: tuple[float | None, ...] = ()
+    """further values that fit, such as -1 or None"""
+    hint: str = ""
+    """advice at the end of the error message"""
+
+    def fits(self, value: object) -> bool:
+        """True if a setting may have the value."""
+        if value in self.also:
+            return True
+        if not isinstance(value, int | float):
+            return False
+        if value == math.inf:
+            return self.infinite
+        return (self.low < value if self.above else self.low <= value) and (
+            value < self.high if self.below else value <= self.high
+        )
+
+    def check(self, name: str, value: object) -> None:
+        """Raises InputError if the value does not fit."""
+        if not self.fits(value):
+            raise InputError(f"{name}={shown(value)}; needed: {self}")
+
+    def __str__(self) -> str:
+        """For messages: `0 to 1`, `above 0; at most 1,000, or inf; 0.2 is usual`."""
+        low, high = f"{self.low:,.15g}", f"{self.high:,.15g}"
+        if self.above:
+            bounds = f"above {low}, below {high}" if self.below else f"above {low}; at most {high}"
+        else:
+            bounds = f"{low} or more, below {high}" if self.below else f"{low} to {high}"
+        others = [*(["inf"] if self.infinite else []), *("none" if v is None else f"{v:,.15g}" for v in self.also)]
+        return "".join([bounds, *(f", or {other}" for other in others), self.hint and f"; {self.hint}"])
+
+
+def check_ranges(config: object) -> None:
+    """Raises InputError for the first field, also of a group, that is outside its `Range`, in declaration order."""
+    hints = get_type_hints(type(config), include_extras=True)
+    for field in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            check_ranges(value)
+        for extra in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(extra, Range):
+                extra.check(field.name, value)
 
 
 @dataclass(frozen=True)
@@ -24,12 +81,10 @@ class ModelConfig:
     """Hugging Face folder or hub id to start from; owner/name@COMMIT pins it"""
     trust_remote_code: bool = False
     """execute the code that a hub id brings along; needs its commit, 40 hex digits"""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0, 65_536, hint="0 trains every weight")] = 0
     """rank of LoRA adapters on the trunk; 0 trains every weight"""
-    lora_alpha: int = 32
+    lora_alpha: Annotated[int, Range(0, 10**6, above=True, hint="twice lora_rank is usual")] = 32
     """scale of the adapters: alpha / rank"""
-    lora_dropout: float = 0.0
-    """dropout in front of the adapters"""
     lora_target_modules: str = "all-linear"
     """layers that get adapters: names, more of them behind commas, or a regular expression of whole names"""
     modules_to_save: str = ""
@@ -44,37 +99,37 @@ class ModelConfig:
     """of the computation; weights are trained in fp32"""
     gradient_checkpointing: bool = False
     """recompute each layer in the backward: less memory, a third more work"""
-    packed: bool | None = None
-    """rows end to end with shared prefixes; None: where the family is tested for it"""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """How the weights move."""
 
-    learning_rate: float = 9e-6
+    learning_rate: Annotated[float, Range(0, 1)] = 9e-6
     """peak learning rate of AdamW"""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Range(0, 100)] = 0.0
     """of AdamW, on matrices only"""
-    adam_beta2: float = 0.999
+    adam_beta2: Annotated[float, Range(0, 1, below=True, hint="0.999 is usual")] = 0.999
     """decay of AdamW's second moment"""
-    warmup: float = 0.03
+    warmup: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of all updates")] = 0.03
     """a share of all updates below 1, or a number of updates"""
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
     """what follows the warm-up"""
-    epochs: float = 1.0
+    epochs: Annotated[float, Range(0, 10_000, above=True, hint="below 1 a share of the rows")] = 1.0
     """passes over the rows"""
-    max_updates: int = -1
+    max_updates: Annotated[
+        int, Range(1, MOST_STEPS, also=(-1,), hint="-1 stops after the epochs; --dry_run trains nothing")
+    ] = -1
     """stop after so many updates, PPO with the iteration in which they are reached; -1: after the epochs"""
-    global_batch: int = 64
+    global_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """pairs, rows, groups or conversations an update, over all ranks"""
-    micro_batch: int = 8
+    micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
     """pairs, rows, groups or conversations a forward and rank"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Range(0, 1e9, above=True, hint="1e9 leaves gradients as they are")] = 1.0
     """gradients are scaled down to this norm"""
-    seed: int = 0
+    seed: Annotated[int, Range(0, MOST_SEED)] = 0
     """of the order of rows, a new head, dropout and sampling"""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST_SEED)] = 0
     """of which rows are held out, and which are used where a limit leaves some out: the same for every seed"""
 
 
@@ -88,26 +143,40 @@ class RunConfig:
     """DeepSpeed config, such as configs/zero2.json; None: plain, or DDP under torchrun"""
     tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
     """besides metrics.jsonl: auto uses wandb where WANDB_API_KEY is set"""
-    log_updates: int = 10
-    """updates between two lines of metrics"""
-    eval_updates: int = 0
+    eval_updates: Annotated[int, Range(0, MOST_STEPS, hint="0: five evaluations in a run")] = 0
     """updates between two evaluations; 0: five in a run"""
-    data_workers: int = 0
-    """processes that prepare batches"""
-    save_updates: int = 0
-    """updates between two checkpoints; 0: five in a run; -1: none but when asked to leave"""
-    save_total_limit: int = 2
+    save_updates: Annotated[
+        int, Range(-1, MOST_STEPS, hint="0: five checkpoints in a run, -1: only when asked to stop")
+    ] = 0
+    """updates between two checkpoints; 0: five in a run; -1: none but when asked to stop"""
+    save_total_limit: Annotated[int, Range(1, 10_000, hint="--save_updates -1 saves none")] = 2
     """so many checkpoints are kept, the newest"""
     resume: Literal["auto", "never"] = "auto"
     """auto goes on from the newest whole checkpoint of an unfinished run of the same command"""
     reshard: bool = False
     """convert the checkpoint of another number of ranks"""
-    stall_timeout: float = 1200.0
+    stall_timeout: Annotated[float, Range(0, MOST_SECONDS, hint="0 waits for ever")] = 1200.0
     """seconds without progress after which a run says where its ranks stand, and ends; 0: never"""
-    memory_gb: float | None = None
+    memory_gb: Annotated[
+        float | None, Range(0, MOST_GB, above=True, also=(None,), hint="none: the memory of the GPU")
+    ] = None
     """memory of a device in GiB, to refuse what will not fit; None: what the GPU has"""
     dry_run: bool = False
     """resolve everything, show three rows as the model will see them, and stop"""
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Settings of the stages that run Hugging Face's Trainer."""
+
+    lora_dropout: Annotated[float, Range(0, 1, below=True)] = 0.0
+    """dropout in front of the adapters"""
+    packed: bool | None = None
+    """rows end to end with shared prefixes; None: where the family is tested for it"""
+    data_workers: Annotated[int, Range(0, 1024)] = 0
+    """processes that prepare batches"""
+    log_updates: Annotated[int, Range(1, MOST_STEPS)] = 10
+    """updates between two lines of metrics"""
 
 
 class StageConfig(Protocol):
@@ -153,111 +222,22 @@ class RowSettings(Protocol):
     def max_length(self) -> int: ...
 
 
-def bounds_of_stages(config: StageConfig, model: ModelConfig) -> list[Bound]:
-    """Of the settings that all stages share."""
-    named = NAME.fullmatch(config.name) is not None
-    return [
-        Bound("name", config.name, named, "1 to 200 letters, digits and _ . -, not dots alone: it names a folder"),
-        *_of_the_model(model),
-        *_of_the_optimizer(config),
-        *_of_the_run(config),
-    ]
+def check_shared_settings(config: StageConfig, model: ModelConfig) -> None:
+    """Raises InputError for a setting out of its range, and for shared settings that do not go together."""
+    check_ranges(config)
+    if not NAME.fullmatch(config.name):
+        needed = "1 to 200 letters, digits and _ . -, not dots alone: it names a folder"
+        raise InputError(f"name={shown(config.name)}; needed: {needed}")
+    targets, saved = model.lora_target_modules, model.modules_to_save
+    if not targets or (targets != "all-linear" and not model.lora_rank):
+        needed = "all-linear, names, or a regular expression, with --lora_rank above 0: the layers that get adapters"
+        raise InputError(f"lora_target_modules={shown(targets)}; needed: {needed}")
+    if saved and not model.lora_rank:
+        needed = "none, or --lora_rank above 0: without it every module trains"
+        raise InputError(f"modules_to_save={shown(saved)}; needed: {needed}")
 
 
-def bounds_of_rows(rows: RowSettings) -> list[Bound]:
-    """Of where rows come from and how they are split and cut."""
-    return [
-        held_out_bound(rows.eval_size, "rows"),
-        count_bound("train_size", rows.train_size, MOST_STEPS, "1 or more, or none for all"),
-        count_bound("max_rows", rows.max_rows, MOST_STEPS, "1 or more, or none for all"),
-        count_bound("max_length", rows.max_length, MOST_TOKENS),
-    ]
-
-
-def held_out_bound(size: float, noun: str) -> Bound:
-    """Of `eval_size`."""
-    fits = 0 <= size < 1 or (1 <= size <= MOST_STEPS and size == int(size))
-    return Bound("eval_size", size, fits, f"a share below 1, or a whole number of {noun}; at most {MOST_STEPS:,}")
-
-
-def _of_the_model(m: ModelConfig) -> list[Bound]:
-    rank, alpha, targets, saved = m.lora_rank, m.lora_alpha, m.lora_target_modules, m.modules_to_save
-    return [
-        Bound("lora_rank", rank, 0 <= rank <= 65_536, "1 or more, or 0 to train every weight; at most 65,536"),
-        Bound("lora_alpha", alpha, 0 < alpha <= 10**6, "above 0; twice lora_rank is usual; at most 1,000,000"),
-        Bound("lora_dropout", m.lora_dropout, 0 <= m.lora_dropout < 1, "0 or more, below 1"),
-        Bound(
-            "lora_target_modules",
-            targets,
-            bool(targets) and (rank > 0 or targets == "all-linear"),
-            "all-linear, names, or a regular expression, with --lora_rank above 0: it says where adapters stand",
-        ),
-        Bound("modules_to_save", saved, not saved or rank > 0, "none, or --lora_rank above 0: without it all trains"),
-    ]
-
-
-def _of_the_optimizer(config: StageConfig) -> list[Bound]:
-    o = config.optimizer
-    return [
-        Bound("learning_rate", o.learning_rate, 0 <= o.learning_rate <= 1, "0 or more; at most 1"),
-        Bound("weight_decay", o.weight_decay, 0 <= o.weight_decay <= 100, "0 or more; at most 100"),
-        Bound("adam_beta2", o.adam_beta2, 0 <= o.adam_beta2 < 1, "0 or more, below 1; .999 is usual"),
-        Bound(
-            "warmup",
-            o.warmup,
-            0 <= o.warmup <= MOST_STEPS,
-            f"a share of all updates below 1, or a number of updates; at most {MOST_STEPS:,}",
-        ),
-        Bound(
-            "epochs", o.epochs, 0 < o.epochs <= 10_000, "above 0; a part of the rows is a share below 1; at most 10,000"
-        ),
-        Bound(
-            "max_updates",
-            o.max_updates,
-            o.max_updates == -1 or 1 <= o.max_updates <= MOST_STEPS,
-            "1 or more, or -1 to stop after the epochs; --dry_run trains nothing; at most 1,000,000,000",
-        ),
-        count_bound("global_batch", o.global_batch, MOST_TOGETHER),
-        count_bound("micro_batch", o.micro_batch, MOST_TOGETHER),
-        Bound(
-            "max_grad_norm",
-            o.max_grad_norm,
-            0 < o.max_grad_norm <= 1e9,
-            "above 0; 1e9 leaves gradients as they are; at most 1,000,000,000",
-        ),
-        seed_bound("seed", o.seed),
-        seed_bound("split_seed", o.split_seed),
-    ]
-
-
-def _of_the_run(config: StageConfig) -> list[Bound]:
-    r, most = config.run, f"; at most {MOST_STEPS:,}"
-    return [
-        count_bound("log_updates", r.log_updates, MOST_STEPS),
-        Bound(
-            "eval_updates",
-            r.eval_updates,
-            0 <= r.eval_updates <= MOST_STEPS,
-            f"1 or more, or 0 for five evaluations in a run{most}",
-        ),
-        Bound("data_workers", r.data_workers, 0 <= r.data_workers <= 1024, "0 or more; at most 1,024"),
-        Bound(
-            "save_updates",
-            r.save_updates,
-            -1 <= r.save_updates <= MOST_STEPS,
-            f"1 or more, 0 for five checkpoints in a run, or -1 for none but when asked to leave{most}",
-        ),
-        count_bound("save_total_limit", r.save_total_limit, 10_000, "1 or more; --save_updates -1 saves none"),
-        Bound(
-            "stall_timeout",
-            r.stall_timeout,
-            0 <= r.stall_timeout <= MOST_SECONDS,
-            f"seconds, or 0 to wait for ever; at most {MOST_SECONDS:,}",
-        ),
-        Bound(
-            "memory_gb",
-            r.memory_gb,
-            r.memory_gb is None or 0 < r.memory_gb <= MOST_GB,
-            f"above 0; leave it out for the GPU's own; at most {MOST_GB:,.0f}",
-        ),
-    ]
+def check_eval_size(size: float, noun: str) -> None:
+    """Raises InputError for a part of an example, as in 1.5 `noun` ("rows") to hold out."""
+    if size > 1 and size != int(size):
+        raise InputError(f"eval_size={shown(size)}; needed: a share below 1, or a whole number of {noun}")

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from lmgym.config import RunConfig, bounds_of_stages, held_out_bound
+from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
@@ -17,16 +17,16 @@ from lmgym.errors import (
     refuse_out_of_bounds,
 )
 from lmgym.training.setup import refuse_fp16_without_gpu
-from ppo.advantages import MOST_CHANGE
+from ppo.algorithms.advantages import MOST_CHANGE
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 
 
 def refuse_impossible(config: PPOConfig, ranks: int) -> None:
     """Raises InputError, before anything is loaded, for numbers that do not go together."""
     rollouts, batch = config.rollout.num_rollouts, config.optimizer.global_batch
-    shared = [*bounds_of_stages(config, config.policy), count_bound("num_rollouts", rollouts, MOST_TOGETHER)]
-    refuse_out_of_bounds(bound for bound in shared if bound.name in ("global_batch", "micro_batch", "num_rollouts"))
-    refuse_out_of_bounds({bound.name: bound for bound in (*shared, *_bounds(config))}.values())  # PPO's own hold
+    refuse_out_of_bounds(_bounds(config))
+    check_shared_settings(config, config.policy)
+    check_eval_size(config.rollout.eval_size, "prompts")
     _ = config.sampling
     if batch % ranks:
         raise InputError(f"global_batch={batch} cannot be shared by {ranks} ranks; use {_near(batch, ranks)}")
@@ -47,29 +47,12 @@ def refuse_impossible(config: PPOConfig, ranks: int) -> None:
 
 def _bounds(config: PPOConfig) -> list[Bound]:
     """Of each setting that only PPO has, or that has other bounds here."""
-    dropout, log, an_iteration = config.policy.lora_dropout, config.run.log_updates, config.updates_an_iteration
-    usual, workers, rate = RunConfig().log_updates, config.run.data_workers, config.optimizer.learning_rate
+    rate = config.optimizer.learning_rate
     return [
         *_of_rollouts(config.rollout),
         *_of_rewards(config.reward),
         *_of_the_method(config.method),
         Bound("learning_rate", rate, 0 < rate <= 1, "above 0; at most 1"),
-        Bound(
-            "lora_dropout",
-            dropout,
-            dropout == 0,
-            "0: replies are learned by the log-probabilities that they were sampled with, so dropout is off in PPO",
-        ),
-        Bound(
-            "packed", config.policy.packed, config.policy.packed is None, "none; leave it out: PPO packs where it can"
-        ),
-        Bound("data_workers", workers, workers == 0, "0: no batches are prepared where replies are sampled"),
-        Bound(
-            "log_updates",
-            log,
-            log == usual,
-            f"{usual}, which is to leave it out: PPO logs a line an iteration, which is {an_iteration} updates here",
-        ),
     ]
 
 
@@ -77,7 +60,13 @@ def _of_rollouts(r: RolloutConfig) -> list[Bound]:
     hot, tokens = 0 < r.temperature <= MOST_TEMPERATURE, 0 <= r.max_prompt <= MOST_TOKENS
     return [
         Bound("temperature", r.temperature, hot, f"above 0: a policy must explore; at most {MOST_TEMPERATURE}"),
-        held_out_bound(r.eval_size, "prompts"),
+        count_bound("num_rollouts", r.num_rollouts, MOST_TOGETHER),
+        Bound(
+            "eval_size",
+            r.eval_size,
+            0 <= r.eval_size <= MOST_STEPS,
+            f"a share below 1, or a whole number of prompts; at most {MOST_STEPS:,}",
+        ),
         Bound(
             "max_prompt", r.max_prompt, tokens, f"1 or more, or 0 for what the context leaves; at most {MOST_TOKENS:,}"
         ),

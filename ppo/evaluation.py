@@ -20,7 +20,7 @@ from lmgym.generation.protocol import Sampling, own_sampling
 from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
 from lmgym.text import Conversation, reply_text, to_transcript
 from ppo.config import PPOConfig
-from ppo.figures import Sums, of_episodes, reduce_means, total_reward
+from ppo.metrics import Sums, of_episodes, reduce_means, total_reward
 from ppo.task_setups import TaskSetup
 
 EVALUATION_SEED = 7_654_321

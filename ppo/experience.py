@@ -20,9 +20,9 @@ from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import PackedRows, pack_rows
 from lmgym.models.memory import GIB
 from lmgym.scoring.moments import moments_of
-from ppo.advantages import gae, kl_rewards, masked_sums, whiten
+from ppo.actor_critic import ActorCritic, Reference, without_adapters
+from ppo.algorithms.advantages import gae, kl_rewards, masked_sums, whiten
 from ppo.config import PPOConfig
-from ppo.models import ActorCritic, Reference, without_adapters
 from ppo.rollouts import Rollouts, similar_batches
 
 GAP = 1e-4  # nats between sampler and trainer

@@ -10,9 +10,9 @@ import torch
 
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
+from ppo.algorithms.losses import MOST_LOG_RATIO, clip_fraction, policy_loss, value_loss
 from ppo.config import PPOConfig
 from ppo.experience import Batch, most_batches
-from ppo.losses import MOST_LOG_RATIO, clip_fraction, policy_loss, value_loss
 from ppo.rollouts import Rollouts, minibatches, similar_batches
 
 SUMS = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "ratio", "tokens")

@@ -14,15 +14,14 @@ from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.memory import count_weights
 from lmgym.text import Conversation, render_all, tokenize_texts
+from ppo.actor_critic import count_layers, is_on_trunk, refuse_unfit_critic
 from ppo.config import PPOConfig
-from ppo.critics import is_on_trunk, refuse_unfit_critic
 from ppo.experience import LogprobMismatch
 from ppo.learner import FirstLook
-from ppo.models import count_layers
-from ppo.parts import TrainingComponents
 from ppo.rollouts import Rollouts
-from ppo.rounding import Rounding, allowed_apart, measure_rounding
+from ppo.setup import TrainingComponents
 from ppo.state import LoopState
+from ppo.weight_sync import Rounding, allowed_apart, measure_rounding
 
 EXACT_GAP = 1e-4
 """nats that two computations of a log-probability in fp32 may differ by; of 16 bits see ppo/rounding.py"""

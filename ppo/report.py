@@ -17,9 +17,8 @@ from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import below
 from lmgym.runs.run import Run
 from lmgym.training.reporting import show_rejections
+from ppo.actor_critic import ActorCritic, save_critic
 from ppo.config import PPOConfig
-from ppo.critics import save_critic
-from ppo.models import ActorCritic
 from ppo.task_setups import TaskSetup
 
 SHOWN_SAMPLES = 4

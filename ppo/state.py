@@ -19,9 +19,9 @@ from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
 from lmgym.runs.files import read_json
 from lmgym.scoring.moments import RunningMoments
-from ppo.advantages import AdaptiveKL
+from ppo.algorithms.advantages import AdaptiveKL
 from ppo.config import MethodConfig
-from ppo.safeguards import Alarm
+from ppo.stopping import Alarm
 
 LOOP = "loop.json"
 

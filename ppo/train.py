@@ -36,16 +36,14 @@ from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
 from lmgym.training.reporting import show_notes
 from lmgym.training.setup import EVALUATIONS, kept_run
-from ppo.advantages import masked_sums
+from ppo.algorithms.advantages import masked_sums
 from ppo.bounds import refuse_impossible
 from ppo.config import PPOConfig
-from ppo.demand import check_run_memory
 from ppo.evaluation import evaluate, gains, play, replies_to_show, table_rows
 from ppo.experience import LogprobMismatch, reward_and_advance
-from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.learner import Learned
-from ppo.parts import TrainingComponents, count_iterations, set_up
-from ppo.phases import Clock, TimedReward
+from ppo.memory import check_run_memory
+from ppo.metrics import Clock, TimedReward, finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.preflight import (
     biases,
     check_policy,
@@ -57,8 +55,9 @@ from ppo.preflight import (
 )
 from ppo.report import save_results, show_line, show_plan, show_samples, show_tasks, write_samples
 from ppo.rollouts import Rollouts, gather, tasks_of_iteration
-from ppo.safeguards import collapse, stop_collapsed, stop_if_too_many_failed
+from ppo.setup import TrainingComponents, count_iterations, set_up
 from ppo.state import LoopState, read_state, write_state
+from ppo.stopping import collapse, stop_collapsed, stop_if_too_many_failed
 from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
 
 SAMPLES = 8  # of an iteration that are kept to read

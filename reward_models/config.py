@@ -1,10 +1,11 @@
 """What a reward-model run is made of: one frozen config in four groups, every field a flag."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from lmgym.config import ModelConfig as ScorerConfig
-from lmgym.config import OptimizerConfig, RunConfig
+from lmgym.config import OptimizerConfig, Range, RunConfig, TrainerConfig
+from lmgym.errors import MOST_STEPS, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -17,21 +18,21 @@ class DataConfig:
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
     """rows to evaluate on; None: a part of the dataset, split by prompt or by user"""
-    eval_size: float = 0.1
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.1
     """without eval_dataset: a share below 1, or a number of rows"""
-    train_size: int | None = None
+    train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most so many rows; None: all"""
-    max_rows: int | None = None
+    max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of the dataset"""
-    rows_per_user: int | None = None
+    rows_per_user: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """of logs: at most so many rows a user; None: all"""
     rows_per_user_mode: Literal["unchanged", "random", "reverse"] = "unchanged"
     """which of a user's rows: the first, random ones, or the last"""
     probe_data: str | None = None
     """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
-    probe_rows: int = 2000
+    probe_rows: Annotated[int, Range(1, MOST_STEPS)] = 2000
     """at most so many rows of an evaluation set"""
-    max_length: int = 512
+    max_length: Annotated[int, Range(1, MOST_TOKENS)] = 512
     """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole"""
 
 
@@ -45,7 +46,8 @@ class RewardConfig:
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
-    centering: float = 0.0
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    centering: Annotated[float, Range(0, 1000, hint="0: none")] = 0.0
     """of pairs: weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
 
     @property

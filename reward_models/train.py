@@ -18,7 +18,7 @@ from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.text import flat_template_note
 from lmgym.training.reporting import show_notes, show_plan, show_warning
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
-from reward_models.bounds import refuse_impossible
+from reward_models.check import check_settings
 from reward_models.config import RewardConfig
 from reward_models.metrics.evaluations import EvaluationSet, find_file, read_evaluation
 from reward_models.pairwise import PairTask
@@ -36,7 +36,7 @@ def train(config: RewardConfig, task: Task) -> None:
     adopt_original_token_names()
 
     # 1. what can be refused before anything is loaded
-    refuse_impossible(config)
+    check_settings(config)
 
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.scorer, config.data.max_length)
@@ -159,7 +159,8 @@ def _make_model(config: RewardConfig, task: Task, tokenizer, run: Run) -> Scorin
         bits=bits_of(config.scorer),
     )
     run.update(new_head=new_head)
-    scoring = ScoringModel(adapt(classifier, config.scorer, run, config.optimizer.seed), config.scorer.packed)
+    adapted = adapt(classifier, config.scorer, run, config.optimizer.seed, config.trainer.lora_dropout)
+    scoring = ScoringModel(adapted, config.trainer.packed)
     if run.is_main and scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note])
     return scoring

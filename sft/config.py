@@ -1,9 +1,10 @@
 """What an SFT run is made of: one frozen config in groups, every field a flag."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
+from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -16,13 +17,13 @@ class DataConfig:
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
     """conversations to evaluate on; None: a part of the dataset, split by what comes before the last reply"""
-    eval_size: float = 0.05
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
-    train_size: int | None = None
+    train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most so many rows; None: all"""
-    max_rows: int | None = None
+    max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of the dataset"""
-    max_length: int = 1024
+    max_length: Annotated[int, Range(1, MOST_TOKENS)] = 1024
     """tokens of a row; longer conversations become several rows, each output whole"""
 
 
@@ -32,13 +33,13 @@ class SamplesConfig:
 
     prompts: str | None = None
     """conversations, in any form, whose last reply is to be made; None: those of held-out rows"""
-    sample_prompts: int = 8
+    sample_prompts: Annotated[int, Range(0, 10_000)] = 8
     """how many; 0: none"""
-    sample_tokens: int = 64
+    sample_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """most tokens of a reply"""
-    temperature: float | None = None
+    temperature: Annotated[float | None, Range(0, MOST_TEMPERATURE, also=(None,), hint="0 is greedy")] = None
     """of the sampling; 0 takes the likeliest token; None: the model's own (generation_config.json), else 1"""
-    top_p: float | None = None
+    top_p: Annotated[float | None, Range(0, 1, above=True, also=(None,), hint="1 keeps every token")] = None
     """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
     """who scores the replies: name=PATH, more of them behind commas"""
@@ -57,6 +58,7 @@ class SftConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
 

@@ -23,7 +23,7 @@ from lmgym.scoring.scorers import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts
 from lmgym.training.reporting import show_notes, show_plan, show_warning
 from lmgym.training.setup import adapt, join_ranks, kept_run, room_for_checkpoints, training_arguments, within_context
-from sft.bounds import refuse_impossible
+from sft.check import check_settings
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe, Prompt, SampleProbe, sampling_of
 from sft.report import KeepSamples, save_results, show_results, show_rows
@@ -35,7 +35,7 @@ def train(config: SftConfig, task: SftTask) -> None:
     adopt_original_token_names()
 
     # 1. what can be refused before anything is loaded
-    refuse_impossible(config)
+    check_settings(config)
 
     # 2. the ranks, before TrainingArguments and before the model: ZeRO-3 shards at load
     deepspeed, accumulation = join_ranks(config, config.policy, config.data.max_length)
@@ -142,7 +142,7 @@ def _make_trainer(
     sampler = UpdateSampler(data.lengths, o.global_batch, accumulation, world_size(), rank(), o.seed)
     arguments = training_arguments(config, precision, deepspeed, accumulation, -(-len(sampler) // accumulation))
     loaded = load_policy(config.policy.model, tokenizer, config.policy.trust_remote_code, bits_of(config.policy))
-    policy = PolicyModel(adapt(loaded, config.policy, run, o.seed), config.policy.packed)
+    policy = PolicyModel(adapt(loaded, config.policy, run, o.seed, config.trainer.lora_dropout), config.trainer.packed)
     show_notes([policy.decoder.note] if run.is_main and policy.decoder.note else [])
     if supervisor:
         supervisor.checkpoint_bytes = room_for_checkpoints(config, policy, run)

@@ -7,6 +7,7 @@ import tempfile
 
 import numpy as np
 
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.data.batching import UpdateSampler
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
@@ -14,7 +15,7 @@ from lmgym.runs.run import Run
 from lmgym.text import share_prefix
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 
@@ -41,7 +42,7 @@ def make_config(spec: Spec, folder: str) -> RewardConfig:
     """The spec in our words."""
     return RewardConfig(
         name="benchmark",
-        scorer=ScorerConfig(model=spec.model, precision=spec.dtype),
+        scorer=ModelConfig(model=spec.model, precision=spec.dtype),
         data=DataConfig(max_length=spec.max_length),
         optimizer=OptimizerConfig(
             learning_rate=spec.learning_rate,
@@ -52,7 +53,8 @@ def make_config(spec: Spec, folder: str) -> RewardConfig:
             micro_batch=spec.micro_batch,
             seed=spec.seed,
         ),
-        run=RunConfig(output=folder, log_updates=1, eval_updates=10**9, tracking="none"),
+        run=RunConfig(output=folder, eval_updates=10**9, tracking="none"),
+        trainer=TrainerConfig(log_updates=1),
     )
 
 

@@ -12,13 +12,13 @@ import torch
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
+from ppo.actor_critic import ActorCritic, Reference
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner, Split
-from ppo.models import ActorCritic, Reference
-from ppo.parts import ADAM_EPSILON, make_engine
 from ppo.rollouts import Rollouts, minibatches
-from ppo.sampling import SamplingPolicy
+from ppo.setup import ADAM_EPSILON, make_engine
+from ppo.weight_sync import SamplingPolicy
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Iteration:
         cls, config: PPOConfig, actor: ActorCritic, reference: Reference | None, classifier, tokenizer,
         device: torch.device, adam_epsilon: float = ADAM_EPSILON, split: Split = minibatches,
     ) -> "Iteration":  # fmt: skip
-        """In the order of ppo/parts.py; the learning rate is constant."""
+        """In the order of ppo/setup.py; the learning rate is constant."""
         actor.to(device)
         precision = config.policy.precision
         sampler = SamplingPolicy(actor, tokenizer, precision, False, False, config.rollout.batch_rows)

@@ -17,10 +17,9 @@ from transformers.utils import logging
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_classifier, load_tokenizer
+from ppo.actor_critic import ValueHead, build
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.critics import ValueHead
 from ppo.experience import reward_and_advance
-from ppo.models import build
 from ppo.rollouts import Rollouts
 
 CPU = torch.device("cpu")

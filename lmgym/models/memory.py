@@ -108,7 +108,7 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # which accelerate has torn: a tied head is no second matrix
     if settings is not None and settings.lora_rank:
-        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        given = (0.0, settings.lora_target_modules, settings.modules_to_save)
         with torch.device("meta"):
             model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
     trainable, everything = count_parameters(model)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.config import ModelConfig, StageConfig
+from lmgym.config import ModelConfig, StageConfig, TrainerConfig
 from lmgym.data.batching import accumulation_steps
 from lmgym.data.rejections import Rejection, write_rejections
 from lmgym.distributed.deepspeed_config import read_config, refuse_disagreement, run_values
@@ -86,6 +86,13 @@ def within_context(max_length: int, model: ModelConfig) -> int:
     return min(max_length, limit)
 
 
+class TrainerStageConfig(StageConfig, Protocol):
+    """The config of a stage that runs Hugging Face's Trainer."""
+
+    @property
+    def trainer(self) -> TrainerConfig: ...
+
+
 class Rows(Protocol):
     """What a run's folder records of its data."""
 
@@ -142,14 +149,14 @@ def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data:
     return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
 
 
-def adapt(model, settings: ModelConfig, run: Run, seed: int):
+def adapt(model, settings: ModelConfig, run: Run, seed: int, lora_dropout: float = 0.0):
     """The model with what the settings freeze, recompute or add to it; its size goes into run.json."""
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
-        given = (settings.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
+        given = (lora_dropout, settings.lora_target_modules, settings.modules_to_save)
         with seeded(seed):  # loading draws another number of random numbers under every engine
             model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
     trainable, parameters = count_parameters(model)
@@ -166,7 +173,7 @@ def room_for_checkpoints(config: StageConfig, model: torch.nn.Module, run: Run) 
 
 
 def training_arguments(
-    config: StageConfig, precision: str, deepspeed: dict | None, accumulation: int, updates_per_epoch: int
+    config: TrainerStageConfig, precision: str, deepspeed: dict | None, accumulation: int, updates_per_epoch: int
 ):
     """Our config in the Trainer's words. It says when to save; how is lmgym/runs/checkpoints.py's."""
     from transformers import TrainingArguments
@@ -193,14 +200,14 @@ def training_arguments(
         data_seed=o.seed,
         eval_strategy="steps",
         eval_steps=r.eval_updates or max(1, -(-updates // EVALUATIONS)),
-        logging_steps=r.log_updates,
+        logging_steps=config.trainer.log_updates,
         logging_nan_inf_filter=False,  # a loss that is not finite is shown, not averaged away
         save_strategy="no" if r.save_updates < 0 else "steps",
         save_steps=max(1, r.save_updates or -(-updates // EVALUATIONS)),
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_num_workers=r.data_workers,
+        dataloader_num_workers=config.trainer.data_workers,
         ddp_find_unused_parameters=False,
         ddp_backend="gloo" if on_cpu and world_size() > 1 else None,
         use_cpu=on_cpu,

@@ -16,7 +16,7 @@ from large_epsilon_script import EPSILON, trainer_with_large_epsilon
 from launching import words
 from ppo_in_process import PLAIN, train_small
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from reward_models.config import DataConfig, RewardConfig, ScorerConfig
 from sft.config import DataConfig as ChatsConfig
 from sft.config import SamplesConfig, SftConfig
@@ -45,10 +45,11 @@ def reward_config(model: Path, pairs: Path, held_out: Path, output: Path, packed
     """Of a reward model on a few pairs."""
     return RewardConfig(
         "reward",
-        ScorerConfig(str(model), precision="fp32", packed=packed),
+        ScorerConfig(str(model), precision="fp32"),
         DataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
         OPTIMIZER,
-        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES, log_updates=1),
+        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
+        TrainerConfig(packed=packed, log_updates=1),
     )
 
 
@@ -56,11 +57,12 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
     """Of SFT on a few conversations."""
     return SftConfig(
         "sft",
-        ModelConfig(str(model), precision="fp32", packed=packed),
+        ModelConfig(str(model), precision="fp32"),
         ChatsConfig(str(chats), eval_size=8, max_length=128),
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
-        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES, log_updates=1),
+        RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
+        TrainerConfig(packed=packed, log_updates=1),
     )
 
 
@@ -82,10 +84,11 @@ def train_sft(config: SftConfig) -> Ran:
 def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
     """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
     from lmgym.models.forward import anatomy
-    from ppo import parts
 
     built: list[Any] = []
-    build = parts.build
+    from ppo import setup
+
+    build = setup.build
 
     def go() -> None:
         train_small(
@@ -95,8 +98,8 @@ def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) ->
         )  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "build", lambda *args: _kept(build(*args), built))
-        patch.setattr(parts, "make_engine", partial(parts.make_engine, adam_epsilon=EPSILON))
+        patch.setattr(setup, "build", lambda *args: _kept(build(*args), built))
+        patch.setattr(setup, "make_engine", partial(setup.make_engine, adam_epsilon=EPSILON))
         if padded:
             patch.setattr(anatomy, "_why_padded", lambda *_: "a test wants it")
         found = _run(output, go)

@@ -16,15 +16,15 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 import reward_models.train
 import sft.train
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, world_size
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
+from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from ppo.models import build
 from reward_models.config import DataConfig as PairData
 from reward_models.config import RewardConfig, ScorerConfig
 from reward_models.pairwise import PairTask
@@ -69,20 +69,21 @@ class Look(TrainerCallback):
 def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact: Frequencies) -> list[dict[str, Any]]:
     """What a stage of the Trainer's trains with, before each of two updates."""
     model, folder = given["model"], f"{given['folder']}/{stage}"
-    run_config = RunConfig(output=folder, tracking="none", eval_updates=10_000, log_updates=1, save_updates=-1)
+    run_config = RunConfig(output=folder, tracking="none", eval_updates=10_000, save_updates=-1)
+    settings: dict[str, Any] = {"run": run_config, "trainer": TrainerConfig(log_updates=1)}
     tokenizer, look = load_tokenizer(model), Look(exact)
     accumulation = 2 // world_size()
     with Run.start(folder, {}, 0, "none", is_main=rank() == 0) as run:
         if stage == "reward_models":
             pairs = PairData(given["pairs"], given["pairs"], max_length=128)
-            scoring = RewardConfig("look", ScorerConfig(model, precision="bf16"), pairs, OPTIMIZER, run=run_config)
+            scoring = RewardConfig("look", ScorerConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
             rows = PairTask().prepare(scoring, tokenizer)
             trainer = reward_models.train._make_trainer(
                 scoring, PairTask(), deepspeed, accumulation, tokenizer, rows, [], run
             )
         else:
             chats = DataConfig(given["chats"], eval_size=4, max_length=128)
-            talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, run=run_config)
+            talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, **settings)
             rows = CHAT.prepare(talking, tokenizer)
             trainer = sft.train._make_trainer(talking, CHAT, deepspeed, accumulation, tokenizer, rows, [], {}, run)
         trainer.add_callback(look)

@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.distributed.ranks import rank, start_distributed, stop_distributed
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
 from reward_models import train
-from reward_models.config import DataConfig, OptimizerConfig, RewardConfig, RunConfig, ScorerConfig
+from reward_models.config import DataConfig, RewardConfig
 from reward_models.pairwise import PairTask
 from reward_models.tasks import Task, TaskData
 
@@ -37,10 +38,11 @@ def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **op
     """No step moves a weight, and no norm is clipped, so each update's gradient is that of the first weights."""
     return RewardConfig(
         name="gradients",
-        scorer=ScorerConfig(model=str(model), precision="fp32"),
+        scorer=ModelConfig(model=str(model), precision="fp32"),
         data=DataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
         optimizer=OptimizerConfig(learning_rate=0.0, max_grad_norm=1e9, **optimizer),
-        run=RunConfig(output=str(folder), tracking="none", eval_updates=10_000, log_updates=1),
+        run=RunConfig(output=str(folder), tracking="none", eval_updates=10_000),
+        trainer=TrainerConfig(log_updates=1),
     )
 
 

@@ -18,10 +18,10 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
+from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from ppo.models import build
-from ppo.parts import make_engine
-from ppo.sampling import SamplingPolicy
+from ppo.setup import make_engine
+from ppo.weight_sync import SamplingPolicy
 
 PHASES = 100
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -142,7 +142,7 @@ def plant() -> None:
     """What a test asks for, put in its place."""
     import ppo.experience
     import ppo.learner
-    import ppo.parts
+    import ppo.setup
     import ppo.train as loop
     from lmgym.models.forward import logprobs
 
@@ -151,7 +151,7 @@ def plant() -> None:
     if "CACHE" in PLANT and MINE:
         ppo.experience.Experience._gib_of_states = lambda *_: 1e9
     if "EPS" in PLANT:
-        ppo.parts.make_engine = partial(ppo.parts.make_engine, adam_epsilon=float(PLANT["EPS"]))
+        ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
         play = loop.play
         loop.play = lambda gym, tasks, seeds, generator, *more: play(gym, tasks, seeds, Replayed(generator), *more)

@@ -80,7 +80,7 @@ def test_help_imports_no_torch_and_so_is_instant(tmp_path: Path) -> None:
 )
 def test_a_boolean_that_may_be_none_is_written_like_any_other(arguments: list[str], packed: bool | None) -> None:
     before = change(CONFIG, packed=not packed)
-    assert override(before, arguments).scorer.packed is packed
+    assert override(before, arguments).trainer.packed is packed
 
 
 # --- bad input: found, needed, fix; exit 2; before training
@@ -119,9 +119,9 @@ REFUSED = {
         {"global_batch": 10, "micro_batch": 4},
         r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
     ),
-    "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 or more"),
+    "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 to 1,048,576"),
     "no epochs": ({"epochs": 0.0}, r"epochs=0.0; needed: above 0"),
-    "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 or more, or -1"),
+    "no updates": ({"max_updates": 0}, r"max_updates=0; needed: 1 to 1,000,000,000, or -1"),
     "a warm-up below none": ({"warmup": -3.0}, r"warmup=-3.0; needed: a share of all updates below 1"),
     "a model that does not exist": ({"model": "/nowhere/model"}, r"model /nowhere/model does not exist; needed"),
     "a missing dataset of rows that are longer than the model reads": (

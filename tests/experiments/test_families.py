@@ -30,8 +30,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
-from ppo.critics import VALUE_HEAD
-from ppo.models import ActorCritic
+from ppo.actor_critic import VALUE_HEAD, ActorCritic
 from reward_models.pairwise import PairTask
 from sft.tasks import CHAT
 

@@ -20,9 +20,8 @@ from lmgym.config import ModelConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
+from ppo.actor_critic import ValueHead, build, save_critic
 from ppo.config import MethodConfig, PPOConfig, RewardConfig
-from ppo.critics import ValueHead, save_critic
-from ppo.models import build
 from ppo.task_setups import TaskSetup, chat_with_scorers, text_with_function
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"

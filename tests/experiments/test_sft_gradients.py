@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from gradient_script import Capture
 from transformers import AutoModelForCausalLM
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.run import Run
 from sft import train
@@ -28,7 +28,8 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
         OptimizerConfig(
             learning_rate=0.0, max_grad_norm=1e9, global_batch=rows, micro_batch=rows // accumulation, max_updates=1
         ),
-        run=RunConfig(output=str(tmp_path), tracking="none", eval_updates=10_000, log_updates=1, save_updates=-1),
+        run=RunConfig(output=str(tmp_path), tracking="none", eval_updates=10_000, save_updates=-1),
+        trainer=TrainerConfig(log_updates=1),
     )
     tokenizer = load_tokenizer(config.policy.model)
     data = CHAT.prepare(config, tokenizer)

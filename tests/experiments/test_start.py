@@ -9,7 +9,7 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from reward_models.config import DataConfig, RewardConfig
@@ -27,10 +27,11 @@ RATES = {1: PEAK / 2, 2: PEAK, 3: PEAK, 4: PEAK * 3 / 4, 5: PEAK / 2, 6: PEAK / 
 OPTIMIZER = OptimizerConfig(
     PEAK, schedule="linear", warmup=2, global_batch=4, micro_batch=2, max_updates=len(RATES), epochs=9
 )
+EVERY_UPDATE = TrainerConfig(log_updates=1)
 
 
 def run_config(folder: Path) -> RunConfig:
-    return RunConfig(str(folder), tracking="none", log_updates=1, eval_updates=3, save_updates=-1)
+    return RunConfig(str(folder), tracking="none", eval_updates=3, save_updates=-1)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,9 @@ def scorer(tmp_path_factory, small_models: dict[str, Path], few_pairs: Path, hel
     folder = tmp_path_factory.mktemp("scorer") / "run"
     data = DataConfig(str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256)
     model = ModelConfig(str(small_models["llama"]), precision="fp32")
-    return folder, said(lambda: train_pairwise(RewardConfig("pairs", model, data, OPTIMIZER, run_config(folder))))
+    return folder, said(
+        lambda: train_pairwise(RewardConfig("pairs", model, data, OPTIMIZER, run_config(folder), EVERY_UPDATE))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,7 @@ def policy_config(folder: Path, model: Path, chats: Path) -> SftConfig:
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         run_config(folder),
+        EVERY_UPDATE,
     )
 
 

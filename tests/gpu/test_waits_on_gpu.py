@@ -16,12 +16,12 @@ from lmgym.generation.local_generation import LOOK_EVERY, LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
+from ppo.actor_critic import build
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner
-from ppo.models import build
-from ppo.parts import make_engine
 from ppo.rollouts import gather
+from ppo.setup import make_engine
 from reward_models.experiments import hh_pairwise
 from reward_models.train import train_pairwise
 

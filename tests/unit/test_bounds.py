@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 import ppo.bounds
-import reward_models.bounds
-import sft.bounds
-from lmgym.config import ModelConfig
+import reward_models.check
+import sft.check
+from lmgym.config import ModelConfig, Range
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Sampling
 from lmgym.runs.flags import override
@@ -29,8 +29,8 @@ from sft.train import train as train_sft
 ROOT = Path(__file__).parents[2]
 NO_MODEL = ModelConfig("./nowhere")
 STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
-    "sft": (SftConfig("x", NO_MODEL), sft.bounds.refuse_impossible, lambda config: train_sft(config, CHAT)),
-    "reward_models": (RewardConfig("x", NO_MODEL), reward_models.bounds.refuse_impossible, train_pairwise),
+    "sft": (SftConfig("x", NO_MODEL), sft.check.check_settings, lambda config: train_sft(config, CHAT)),
+    "reward_models": (RewardConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
     "ppo": (
         PPOConfig("x", NO_MODEL),
         lambda config: ppo.bounds.refuse_impossible(config, 1),
@@ -39,8 +39,6 @@ STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
 }
 # what may be inf, and says so: nothing is clipped then
 INFINITE = {"cliprange", "cliprange_reward", "cliprange_value"}
-# stages that fix a shared setting
-FIXED = {("ppo", "data_workers"), ("ppo", "log_updates"), ("ppo", "lora_dropout")}
 
 
 class Number(NamedTuple):
@@ -103,20 +101,26 @@ def test_no_number_is_nan_infinite_or_absurdly_large(number: Number) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [n for n in numbers() if (n.stage, n.name) not in FIXED], ids=str)
+@pytest.mark.parametrize("number", numbers(), ids=str)
 def test_a_message_says_of_a_bound_what_is_true(number: Number) -> None:
     words = number.refusal(math.nan).partition("; needed: ")[2]
-    if at_most := re.search(r"at most ([\d,]+)", words):
+    if low_and_high := re.match(r"(-?[\d,]+) to ([\d,]+)", words):
+        low, high = (int(bound.replace(",", "")) for bound in low_and_high.groups())
+        assert not number.refusal(low)
+        assert number.refusal(low - 1) or (low - 1 == 0 and "or 0" in words)
+        assert not number.refusal(high)
+        assert number.refusal(high + 1)
+    elif at_most := re.search(r"at most ([\d,]+)", words):
         most = int(at_most[1].replace(",", ""))
         assert not number.refusal(most)
         assert number.refusal(most + 1)
     else:
-        assert re.search(r"below 1|0 to \d+$|2\^64", words), "each has an upper limit"
-    zero = re.match("0 |a share|a number, or none|seconds, or 0", words) or re.search("(or|,) 0 ", words)
+        assert re.search(r"below 1|2\^64", words), "each has an upper limit"
+    zero = re.match("0 |a share|a number, or none|seconds, or 0|-1 to", words) or re.search("(or|,) 0 ", words)
     assert bool(number.refusal(0)) == (not zero), words
     if words.startswith("1 or more"):
         assert not number.refusal(1)
-    assert bool(number.refusal(-1)) == (not re.search("or -1 |at least -", words))
+    assert bool(number.refusal(-1)) == (not re.search(r"or -1\b|at least -|^-1 to", words))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -126,6 +130,27 @@ def test_a_number_is_refused_before_anything_is_loaded(stage: str) -> None:
             STAGES[stage][2](number.config(math.nan))
     with pytest.raises(InputError, match="nowhere does not exist"):
         STAGES[stage][2](STAGES[stage][0])
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "fit", "unfit"),
+    [
+        (Range(0, 1), "0 to 1", (0, 0.5, 1), (-0.1, 1.1, math.nan, math.inf, None, "1")),
+        (Range(0, 1, below=True), "0 or more, below 1", (0,), (1,)),
+        (Range(0, 1e9, above=True), "above 0; at most 1,000,000,000", (1e-9, 10**9), (0, 1e10)),
+        (Range(0.5, 1, above=True, below=True), "above 0.5, below 1", (0.6,), (0.5, 1)),
+        (Range(1, 9, also=(-1, None), hint="-1 for all"), "1 to 9, or -1, or none; -1 for all", (1, -1, None), (0, -2)),
+        (Range(0, 9, above=True, infinite=True), "above 0; at most 9, or inf", (9, math.inf), (-math.inf, 10)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Range) else "",
+)  # fmt: skip
+def test_a_range_says_what_fits(limits: Range, words: str, fit: tuple, unfit: tuple) -> None:
+    assert str(limits) == words
+    for value in fit:
+        limits.check("x", value)
+    for value in unfit:
+        with pytest.raises(InputError, match=f"^x={re.escape(shown(value))}; needed: {re.escape(words)}$"):
+            limits.check("x", value)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -143,7 +168,7 @@ def test_an_experiments_name_is_no_path(stage: str, name: str) -> None:
 def test_a_flag_of_any_number_of_digits_ends_in_one_line(flag: str, capsys) -> None:
     for digits in ("9" * 20, "9" * 10_000, "-" + "9" * 400):
         try:
-            sft.bounds.refuse_impossible(override(SftConfig("x"), [flag, digits]))
+            sft.check.check_settings(override(SftConfig("x"), [flag, digits]))
         except InputError as error:
             said = str(error)
         except SystemExit:

@@ -33,7 +33,7 @@ from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.lora import add_lora
 from lmgym.text import Replies
-from ppo.models import ActorCritic, Reference, without_adapters
+from ppo.actor_critic import ActorCritic, Reference, without_adapters
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks/ppo_on_gpu.py"

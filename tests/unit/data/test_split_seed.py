@@ -12,7 +12,7 @@ from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.task_setups import app_conversations, text_with_function
 from reward_models.behaviour import BehaviourTask
-from reward_models.bounds import refuse_impossible
+from reward_models.check import check_settings
 from reward_models.config import DataConfig, RewardConfig
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
@@ -91,4 +91,4 @@ def test_another_split_seed_holds_out_other_rows(demo_file: Path, small_models) 
 def test_a_split_seed_out_of_bounds_is_refused() -> None:
     config = RewardConfig("x", optimizer=OptimizerConfig(split_seed=-1))
     with pytest.raises(InputError, match=r"split_seed=-1; needed: 0 to"):
-        refuse_impossible(config)
+        check_settings(config)

@@ -12,9 +12,9 @@ from lmgym.config import ModelConfig, RunConfig
 from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.errors import InputError
 from lmgym.training import setup as training
-from ppo import parts
+from ppo import setup
 from ppo.config import PPOConfig
-from ppo.demand import check_run_memory
+from ppo.memory import check_run_memory
 from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]
@@ -149,13 +149,13 @@ def test_what_agrees_is_taken_as_auto_is() -> None:
 @pytest.mark.parametrize("rate", ["auto", 0.5])
 def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, monkeypatch, capsys) -> None:
     prepared = []
-    monkeypatch.setattr(parts.Engine, "prepare", lambda model, optimizer, config: prepared.append(config))
+    monkeypatch.setattr(setup.Engine, "prepare", lambda model, optimizer, config: prepared.append(config))
     actor = SimpleNamespace(policy=torch.nn.Linear(2, 2), config=GPT2Config(n_embd=8))
     actor.parameters = actor.policy.parameters
     config = PPOConfig("test", ModelConfig(precision="fp32"))
-    parts.make_engine(config, actor, ZERO2)
+    setup.make_engine(config, actor, ZERO2)
     assert capsys.readouterr().out == ""
     sections = {"optimizer": {"type": "Adam", "params": {"lr": rate}}, "scheduler": {"params": {"warmup_max_lr": rate}}}
-    parts.make_engine(config, actor, ZERO2 | sections)
+    setup.make_engine(config, actor, ZERO2 | sections)
     assert "optimizer and scheduler not used; PPO has its own AdamW and schedule" in capsys.readouterr().out
     assert prepared[0] == prepared[1]

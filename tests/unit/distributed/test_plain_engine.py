@@ -12,8 +12,8 @@ from lmgym.errors import InputError, RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.random_state import seed_all
+from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from ppo.models import build
 
 
 def engine(precision: str = "fp32") -> PlainEngine:

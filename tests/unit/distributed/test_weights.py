@@ -19,7 +19,7 @@ from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import HFScorer
-from ppo.critics import VALUE_HEAD, ValueHead, load_critic, load_value_head
+from ppo.actor_critic import VALUE_HEAD, ValueHead, load_critic, load_value_head
 
 
 def small_module() -> torch.nn.Module:

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_model, save_model
 from transformers import AutoModelForCausalLM
 
-from lmgym.config import ModelConfig, bounds_of_stages
-from lmgym.errors import InputError, refuse_out_of_bounds
+from lmgym.config import ModelConfig, check_shared_settings
+from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy, plain_copy, save_policy
@@ -19,8 +19,8 @@ from lmgym.models.memory import count_weights
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
 from lmgym.models.small_models import build_model
+from ppo.actor_critic import adapted
 from ppo.config import PPOConfig
-from ppo.models import adapted
 from ppo.preflight import check_policy
 from reward_models.config import RewardConfig
 from sft.config import SftConfig
@@ -216,8 +216,8 @@ def test_ppo_refuses_unfit_names_before_the_policy_is_loaded_and_takes_fit_ones(
 def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict[str, str]) -> None:
     [name] = setting
     with pytest.raises(InputError, match=rf"^{name}='{setting[name]}'; needed: .*--lora_rank"):
-        refuse_out_of_bounds(bounds_of_stages(config, ModelConfig(**setting)))
-    refuse_out_of_bounds(bounds_of_stages(config, ModelConfig(lora_rank=2, **setting)))
+        check_shared_settings(config, ModelConfig(**setting))
+    check_shared_settings(config, ModelConfig(lora_rank=2, **setting))
 
 
 @pytest.mark.parametrize("tied", [True, False])

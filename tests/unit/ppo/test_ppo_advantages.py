@@ -8,7 +8,7 @@ import torch
 
 from lmgym.errors import InputError
 from lmgym.scoring.moments import RunningMoments, moments_of
-from ppo.advantages import AdaptiveKL, gae, kl_rewards, masked_sums, whiten
+from ppo.algorithms.advantages import AdaptiveKL, gae, kl_rewards, masked_sums, whiten
 
 NAN, INF = float("nan"), float("inf")
 

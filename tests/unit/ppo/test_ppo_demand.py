@@ -12,10 +12,10 @@ from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
-from ppo import demand
+from ppo import memory
+from ppo.actor_critic import Reference, build
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.demand import estimate_run, longest_prompt
-from ppo.models import Reference, build
+from ppo.memory import estimate_run, longest_prompt
 from ppo.preflight import prompt_lengths
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
@@ -74,7 +74,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
 def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
     config = PPOConfig("x", ModelConfig(str(small_models[family])))
     config = change(config, method={"num_layers_unfrozen": unfrozen})
-    whole, trained = demand._count(config, load_config(config.policy.model))
+    whole, trained = memory._count(config, load_config(config.policy.model))
     actor, reference = build(config, load_tokenizer(config.policy.model))
     assert isinstance(reference, Reference)
     assert count_parameters(actor.policy) == (trained, whole)
@@ -129,7 +129,7 @@ def test_the_longest_prompt_is_among_those_of_most_characters(small_models, monk
     tasks = [{"prompt": "short"}, {"prompt": chat}, {"prompt": "longer than short"}, {"user": 3}]
     every = prompt_lengths(tokenizer, tasks)
     assert len(every) == 3
-    monkeypatch.setattr(demand, "MEASURED", 1)
+    monkeypatch.setattr(memory, "MEASURED", 1)
     assert longest_prompt(tokenizer, tasks) == max(every) > 30
     assert longest_prompt(tokenizer, [{"user": 3}]) == longest_prompt(tokenizer, []) == 0
 

@@ -9,12 +9,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.lora import add_lora
+from ppo.actor_critic import ActorCritic, Reference
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learner
-from ppo.models import ActorCritic, Reference
-from ppo.parts import ADAM_EPSILON, make_engine
 from ppo.rollouts import Rollouts
+from ppo.setup import ADAM_EPSILON, make_engine
 
 CPU = torch.device("cpu")
 EPOCHS = 3

@@ -3,23 +3,22 @@
 import math
 from pathlib import Path
 
+import ppo.phases
 import pytest
 import torch
 
-import ppo.phases
 from lmgym.config import ModelConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import TextCounts
+from ppo.actor_critic import build
 from ppo.config import PPOConfig
 from ppo.experience import LogprobMismatch
-from ppo.figures import finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.learner import Learned
-from ppo.models import build
-from ppo.phases import Clock
+from ppo.metrics import Clock, finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
 from ppo.rollouts import gather
-from ppo.sampling import SamplingPolicy
+from ppo.weight_sync import SamplingPolicy
 
 
 def step(ids: int, reward, reason: str = "eos", shortened: int = 0) -> Step:

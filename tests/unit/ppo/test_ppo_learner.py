@@ -12,12 +12,12 @@ from lmgym.distributed.plain_engine import PlainEngine
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
+from ppo.actor_critic import build
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learned, Learner
-from ppo.models import build
-from ppo.parts import make_engine
 from ppo.rollouts import Rollouts, gather, minibatches
+from ppo.setup import make_engine
 
 EPISODES, EPOCHS, TOKENS = 16, 3, 6
 

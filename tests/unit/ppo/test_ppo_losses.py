@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ppo.losses import clip_fraction, kl_estimate, policy_loss, value_loss
+from ppo.algorithms.losses import clip_fraction, kl_estimate, policy_loss, value_loss
 
 NAN, INF = float("nan"), float("inf")
 KINDS = ("k1", "k2", "k3")

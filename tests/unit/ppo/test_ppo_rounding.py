@@ -13,20 +13,20 @@ import ppo.experience
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.errors import InputError
+from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
+from ppo.actor_critic import adapted
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Batch, Experience, LogprobMismatch, reward_and_advance
 from ppo.learner import Learner
-from ppo.models import adapted
-from ppo.parts import TrainingComponents, make_engine
 from ppo.preflight import check_rollouts
 from ppo.rollouts import Rollouts, gather
-from ppo.rounding import logprobs_in_fp32, measure_rounding
-from ppo.sampling import SamplingPolicy
+from ppo.setup import TrainingComponents, make_engine
 from ppo.state import LoopState
+from ppo.weight_sync import SamplingPolicy, measure_rounding
 
 REPLIES, TOKENS, RATE = 16, 32, 1e-5
 CPU = torch.device("cpu")
@@ -219,7 +219,7 @@ def test_the_bound_is_kept_and_measured_again_where_it_is_not_enough(small_model
     assert len(measured) == 1
     assert run.state.rounding_gap == measured[0].trainer
     run.state.rounding_gap, run.state.iteration = 1e-9, 1  # as if the policy had been far more even at first
-    monkeypatch.setattr("ppo.rounding.LEAST", 1e-9)
+    monkeypatch.setattr("ppo.weight_sync.LEAST", 1e-9)
     run.check()
     assert len(measured) == 2
     assert run.state.rounding_gap == measured[1].trainer

@@ -7,12 +7,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.generation.protocol import Sampling
+from lmgym.models.copies import copied, with_rounded_linear_layers
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.lora import add_lora
-from ppo.models import ActorCritic, Reference
-from ppo.sampling import SamplingPolicy, copied, with_rounded_linear_layers
+from ppo.actor_critic import ActorCritic, Reference
+from ppo.weight_sync import SamplingPolicy
 
 IDS = {"vocab_size": 97, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
 SIZES = {

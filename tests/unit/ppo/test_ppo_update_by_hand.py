@@ -14,12 +14,12 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
+from ppo.actor_critic import ActorCritic, build
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience, reward_and_advance
 from ppo.learner import Learned, Learner
-from ppo.models import ActorCritic, build
-from ppo.parts import ADAM_EPSILON, make_engine
 from ppo.rollouts import gather
+from ppo.setup import ADAM_EPSILON, make_engine
 
 RATE, EPOCHS, TEMPERATURE = 1e-3, 3, 0.7
 KL, GAMMA, LAM, CLIP, CLIP_VALUE, VF, PENALTY, MOST = 0.1, 0.97, 0.9, 0.02, 0.03, 0.8, 0.25, 3.0

@@ -30,7 +30,7 @@ from lmgym.world.world import World
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, play, replies_to_show
-from ppo.figures import of_rollouts
+from ppo.metrics import of_rollouts
 from ppo.report import show_samples
 from ppo.rollouts import gather, tasks_of_iteration
 from ppo.task_setups import (

@@ -15,7 +15,7 @@ from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pack_rows
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.text import Replies
-from ppo.models import ActorCritic
+from ppo.actor_critic import ActorCritic
 
 BAR = 1e-5
 READS = (6, 5, 4, 2)

@@ -12,7 +12,7 @@ from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.lora import add_lora
 from lmgym.text import Replies
-from ppo.models import ActorCritic
+from ppo.actor_critic import ActorCritic
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 

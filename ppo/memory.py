@@ -19,6 +19,7 @@ from lmgym.distributed.ranks import world_size
 from lmgym.environments.protocol import Task
 from lmgym.models.config_fields import layer_count, vocabulary_size, width
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
+from lmgym.models.freezing import freeze_below
 from lmgym.models.loading import context_length, load_config
 from lmgym.models.memory import (
     GIB,
@@ -33,9 +34,8 @@ from lmgym.models.memory import (
 )
 from lmgym.models.quantized import bits_of
 from lmgym.text import Conversation
+from ppo.actor_critic import is_on_trunk
 from ppo.config import PPOConfig
-from ppo.critics import is_on_trunk
-from ppo.models import freeze_below
 from ppo.preflight import prompt_lengths
 
 MEASURED = 256  # prompts that are tokenised to find the longest
@@ -104,7 +104,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         states = max(states, own) if takes_parts(deepspeed) else states + own
     reference = 0 if settings.lora_rank else trained if layers else whole
     rounds = settings.precision != "fp32" and deepspeed is None and not bits
-    sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/sampling.py
+    sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py
     own_rollouts = -(-rollout.num_rollouts // ranks)
     cache = min(rollout.batch_rows, own_rollouts) * row * cached_numbers(model) * size
     frozen = min(rollout.cache_gb * GIB, own_rollouts * row * width(model) * 4) if layers else 0

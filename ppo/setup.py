@@ -17,12 +17,12 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import room_for_checkpoints
+from ppo.actor_critic import ActorCritic, build
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner
-from ppo.models import ActorCritic, build
-from ppo.sampling import SamplingPolicy
 from ppo.task_setups import TaskSetup
+from ppo.weight_sync import SamplingPolicy
 
 ADAM_EPSILON = 1e-5
 OWN_SECTIONS = {"optimizer", "scheduler"}  # of a DeepSpeed config: dropped, for each group has a rate of its own here

@@ -10,27 +10,33 @@ Design decisions:
 
 import contextlib
 import copy
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, final
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.config_fields import layer_count, width
-from lmgym.models.forward.anatomy import Anatomy, examine, find_blocks
+from lmgym.models.forward.anatomy import Anatomy, examine
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
+from lmgym.models.freezing import freeze_below, frozen_modules
+from lmgym.models.heads import head_name
+from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.parameters import LINEAR, round_weights
+from lmgym.models.parameters import LINEAR, gathered, round_weights
 from lmgym.models.quantized import bits_of
-from lmgym.models.saving import below_adapters, is_adapted
+from lmgym.models.saving import below, below_adapters, is_adapted, replaced, save_plain
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
-from ppo.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 
 
 @final
@@ -98,22 +104,6 @@ class ActorCritic(nn.Module):
             states = self.critic_decoder.hidden(rows, recompute=self.recompute)
             found = self.critic_decoder.scores(states)[:, 0].float()
         return logprobs, found
-
-
-def freeze_below(causal, layers: int, anatomy: Anatomy | None = None) -> None:
-    """Freezes what runs before the layers, the lowest `layers` and a tied head."""
-    for module in frozen_modules(causal, layers, anatomy):
-        module.requires_grad_(False)
-
-
-def frozen_modules(causal, layers: int, anatomy: Anatomy | None = None) -> list[nn.Module]:
-    """What `num_layers_unfrozen` leaves as it is; without an anatomy, of what runs before the layers the embeddings."""
-    blocks = causal.get_submodule(find_blocks(causal))
-    head, words = causal.get_output_embeddings(), causal.get_input_embeddings()
-    tied = [head] if head.weight is words.weight else []
-    embeddings = [words, *(m for m in causal.modules() if isinstance(m, nn.Embedding) and m is not words)]
-    before = embeddings if anatomy is None else [causal.get_submodule(name) for name in anatomy.before_blocks]
-    return [*before, *blocks[:layers], *tied]
 
 
 @final
@@ -222,3 +212,87 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     if actor.value_head is not None and method.critic != "head":
         load_value_head(actor.value_head, method.critic)
     return actor, Reference.of(actor)
+
+
+VALUE_HEAD = "value_head.safetensors"
+
+
+class ValueHead(nn.Module):
+    """Linear(d, 2d), ReLU, Linear(2d, 1), as in trlx, in fp32; it says 0 until it has learned."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, 1)
+        generator = torch.Generator().manual_seed(seed)
+        with gathered([*self.parameters()], modifier_rank=0), torch.no_grad():
+            if self.inner.weight.numel():
+                drawn = torch.randn(self.inner.weight.shape, generator=generator) / width**0.5
+                self.inner.weight.copy_(drawn.to(self.inner.weight))
+                for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
+                    zero.zero_()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[M] of [M, W]."""
+        with torch.autocast(states.device.type, enabled=False):
+            inner = self.inner(states.to(self.inner.weight.dtype)).relu()
+            return self.outer(inner)[:, 0].float()
+
+
+def is_on_trunk(name: str) -> bool:
+    """Whether a critic that settings name is a head on the policy's trunk: a new one, or that of a former run."""
+    return name == "head" or os.path.isfile(Path(name) / VALUE_HEAD)
+
+
+def load_value_head(head: ValueHead, folder: str) -> None:
+    """What `save_critic` wrote of a head. Raises InputError where it is of a policy of another width."""
+    found = load_file(Path(folder) / VALUE_HEAD)
+    width, needed = found["inner.weight"].shape[1], head.inner.in_features
+    if width != needed:
+        raise InputError(
+            f"critic {folder} is a value head for states of {width} numbers, and the policy's have {needed}; needed: "
+            "the policy that it was trained with, or critic=head"
+        )
+    head.load_state_dict(found)
+    refuse_non_finite_weights(head, f"critic {folder}")
+
+
+def load_critic(name: str, tokenizer):
+    """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
+    other words to it.
+    """
+    own = refuse_unfit_critic(name, tokenizer)
+    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
+    head = getattr(model, head_name(model))
+    if head.out_features != 1:
+        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
+    return model
+
+
+def refuse_unfit_critic(name: str, tokenizer):
+    """A critic's tokenizer. Raises InputError, before weights are read, for a causal model, and where the policy's ids
+    mean other words to it.
+    """
+    own, kinds = load_tokenizer(name), load_config(name).architectures or []
+    if kinds and all("CausalLM" in kind or "LMHead" in kind for kind in kinds):
+        raise InputError(
+            f"critic {name} is no scorer: it is a {', '.join(kinds)}; needed: a reward model's folder, or critic=head"
+        )
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
+            "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
+        )
+    return own
+
+
+def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
+    """A folder for another run's `--critic`, from the whole weights of policy and critic by name.
+
+    A critic of its own is an ordinary folder of a classifier with one label.
+    """
+    with replaced(folder) as partial:
+        if critic is not None:
+            save_plain(critic, below(state, "critic."), partial, tokenizer)
+        else:
+            partial.mkdir(parents=True)
+            save_file(below(state, "value_head."), partial / VALUE_HEAD)

@@ -11,7 +11,7 @@ import torch
 
 from lmgym.errors import Bound, InputError, refuse_out_of_bounds
 from lmgym.scoring.moments import Moments, moments_of
-from ppo.masking import check_shapes, check_some, log_ratio, masked
+from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
 
 LEAST_VARIANCE = 1e-8
 MOST_CHANGE = 0.2  # of the KL coefficient, in an update of n = horizon samples

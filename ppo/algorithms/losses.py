@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ppo.masking import check_shapes, check_some, log_ratio, masked
+from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
 
 MOST_LOG_RATIO = 20.0  # e^20 is 5e8: more would only overflow
 MOST_EXPONENT = 80.0  # e^88 is the largest that fp32 holds

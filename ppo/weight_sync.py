@@ -5,21 +5,26 @@ length. In bf16 without DeepSpeed the trained weights are fp32, and autocast wou
 layers have a rounded copy, and everything else is the policy's own. The forward is then the one that trains.
 """
 
-import copy
+from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
-from torch import nn
 
 from lmgym.distributed.deepspeed_engine import own_part
+from lmgym.distributed.ranks import sum_over_ranks
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.copies import copied, with_rounded_linear_layers
 from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.memory import GIB
-from lmgym.models.parameters import LINEAR, gathered
+from lmgym.models.parameters import gathered
 from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import below_adapters
-from ppo.models import ActorCritic
+from ppo.actor_critic import ActorCritic
+from ppo.experience import Batch
+from ppo.rollouts import Rollouts
 
 
 @final
@@ -93,31 +98,6 @@ class SamplingPolicy:
             )
 
 
-def copied(model, dtype: torch.dtype):
-    """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
-
-    Buffers stay as they are: see round_weights in lmgym/models/parameters.py.
-    """
-    weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
-    return copy.deepcopy(model, weights)
-
-
-def with_rounded_linear_layers(model):
-    """A copy for sampling under autocast: linear layers in bf16, frozen; everything else is the model's own."""
-    memo: dict[int, object] = {id(p): p for p in model.parameters()}
-    words = below_adapters(model).get_input_embeddings().weight
-    for module in model.modules():
-        if isinstance(module, LINEAR):
-            for parameter in module.parameters(recurse=False):
-                if parameter is not words:
-                    memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
-    found = copy.deepcopy(model, memo)
-    head = below_adapters(found).get_output_embeddings()
-    if head.weight is words:
-        head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
-    return found
-
-
 def _refuse_no_room(model, dtype: torch.dtype) -> None:
     """Raises InputError where a GPU has no room for a second, whole copy."""
     if not torch.cuda.is_available():
@@ -129,3 +109,57 @@ def _refuse_no_room(model, dtype: torch.dtype) -> None:
             f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
             "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
         )
+
+
+ROWS = 32  # of each rank that are measured: some hundred tokens, and a forward that no user notices
+
+ROWS_AT_ONCE = 4
+
+SAMPLER_FACTOR = 1.5  # distance of the sampler from fp32, as a multiple of the trainer's own: see above
+
+LEAST = 1e-3  # nats a token that change no update: a ratio of 1.001
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Mean absolute differences of log-probabilities from the trainer's forward in fp32, nats a token, all ranks."""
+
+    trainer: float
+    """of the trainer's forward in 16 bits"""
+    sampler: float
+    tokens: int
+
+    @property
+    def allowed(self) -> float:
+        """Most that `sampler` may be; more where few tokens were compared, whose mean is uncertain."""
+        return SAMPLER_FACTOR * _of_few(self.trainer, self.tokens)
+
+
+def allowed_apart(trainer: float, tokens: int) -> float:
+    """Most nats a token that two computations in 16 bits may differ by on average: each has a distance from fp32, one
+    of them `trainer` and the other up to SAMPLER_FACTOR times that.
+    """
+    return (1 + SAMPLER_FACTOR) * _of_few(trainer, tokens)
+
+
+def _of_few(gap: float, tokens: int) -> float:
+    """A mean with what chance may add to it: single tokens spread about as much as their mean."""
+    return max(LEAST, gap) * (1 + 2 / max(1, tokens) ** 0.5)
+
+
+@torch.no_grad()
+def measure_rounding(decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device) -> Rounding:
+    """Of up to ROWS rows of each rank, whose log-probabilities in 16 bits are known. Collective.
+
+    `decoder` is of the policy with whole weights.
+    """
+    chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, min(ROWS, len(rollouts.rows))).astype(np.int64))
+    sums = torch.zeros(3, dtype=torch.float64)
+    for rows in np.split(chosen, range(ROWS_AT_ONCE, len(chosen), ROWS_AT_ONCE)):
+        if len(rows):
+            batch = Batch.of(rollouts, rows, device)
+            exact = logprobs_in_fp32(decoder, batch.rows, batch.targets, temperature).cpu()
+            both = (rollouts.logprobs[batch.places], rollouts.sampler_logprobs[batch.places])
+            sums += torch.tensor([*((one - exact).abs().double().sum() for one in both), len(exact)])
+    trainer, sampler, tokens = sum_over_ranks(sums).tolist()
+    return Rounding(trainer / max(1, tokens), sampler / max(1, tokens), int(tokens))

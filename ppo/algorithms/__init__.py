@@ -1,0 +1,4 @@
+"""Advantages and losses: pure functions of padded tensors, passed to the learner.
+
+May import lmgym.errors and torch.
+"""
