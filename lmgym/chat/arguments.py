@@ -2,7 +2,6 @@
 
 import difflib
 import shlex
-from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown
 from lmgym.generation.protocol import Sampling
+from lmgym.runs.flags import TRUTH
 
 LONGEST_SETTINGS = 10_000  # characters after %set and %blend
 
@@ -62,19 +62,13 @@ def parse_sampling(text: str, current: Sampling) -> Sampling:
 
 def _parse_setting(name: str, word: str, current: Any) -> Any:
     """The word as a value of the setting's type."""
-    if isinstance(current, tuple):
+    kind = type(current)
+    if kind is tuple:
         return tuple(_unescape(part, f"{name}={word}") for part in word.split(",") if part)
     try:
-        value = literal_eval(word.capitalize() if isinstance(current, bool) else word)
-    except (ValueError, SyntaxError):
-        value = None
-    if isinstance(current, bool) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
-        return type(current)(value)
-    if isinstance(value, float) and isinstance(current, float):
-        return value
-    raise InputError(f"{name}={one_line(word)}: needed {type(current).__name__}")
+        return TRUTH[word.lower()] if kind is bool else kind(word)
+    except (ValueError, KeyError):
+        raise InputError(f"{name}={one_line(word)}: needed {kind.__name__}") from None
 
 
 def _unescape(text: str, setting: str) -> str:
