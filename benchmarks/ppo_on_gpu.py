@@ -39,8 +39,8 @@ from lmgym.generation import steps
 from lmgym.models.heads import Float32Head
 from lmgym.models.memory import GIB
 from ppo.actor_critic import adapted
+from ppo.algorithms.ppo import ppo_advantages
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,7 +104,7 @@ class Bench:
         return PPOConfig(
             name="ppo_on_gpu",
             policy=ModelConfig(self.name, precision=self.precision, lora_rank=self.way.lora_rank),
-            rollout=RolloutConfig(num_rollouts=BATCH, max_new_tokens=NEW_TOKENS, batch_rows=BATCH),
+            rollout=RolloutConfig(num_rollouts=BATCH, max_new_tokens=NEW_TOKENS, generation_batch_size=BATCH),
             method=MethodConfig(ppo_epochs=EPOCHS, num_layers_unfrozen=unfrozen),
             optimizer=OptimizerConfig(
                 learning_rate=1e-5, global_batch=BATCH, micro_batch=self.arguments.micro_batch, seed=self.arguments.seed
@@ -192,14 +192,14 @@ def iterate(bench: Bench, ours: Iteration, number: int, clock: Clock) -> tuple[R
     with clock.phase("generation"):
         rollouts = ours.sample(bench.prompts(number), seed=bench.arguments.seed + number)
     with clock.phase("scores"):
-        rollouts.scores[rollouts.firsts[1:] - 1] = ours.score(rollouts)
+        rollouts.scores[rollouts.row_starts[1:] - 1] = ours.score(rollouts)
     with clock.phase("log-probs, values, reference"):
         ours.experience.measure(rollouts)
     with clock.phase("advantages"):
-        reward_and_advance(rollouts, ours.config, ours.config.method.init_kl_coef)
+        ppo_advantages(ours.config.method)(rollouts, ours.config.method.init_kl_coef)
     with clock.phase("epochs"):
         learned = ours.learner.learn(rollouts, number, number * EPOCHS)
-    return rollouts, learned.curve
+    return rollouts, [(update["policy_loss"], update["value_loss"]) for update in learned.curve]
 
 
 def check(bench: Bench, ours: Iteration) -> dict[str, float]:
@@ -209,8 +209,8 @@ def check(bench: Bench, ours: Iteration) -> dict[str, float]:
     before = [p.detach().clone() for p in trained]
     frozen_before = None if frozen is None else frozen.detach().clone()
     rollouts, curve = iterate(bench, ours, 0, Clock(bench.device))
-    gap = (rollouts.logprobs - rollouts.sampler_logprobs).abs()
-    apart = (rollouts.logprobs - rollouts.reference_logprobs).abs()
+    gap = (rollouts.old_logprobs - rollouts.sampler_logprobs).abs()
+    apart = (rollouts.old_logprobs - rollouts.reference_logprobs).abs()
     found = {
         "sampler_gap_mean": float(gap.mean()),
         "sampler_gap_largest": float(gap.max()),
@@ -218,7 +218,7 @@ def check(bench: Bench, ours: Iteration) -> dict[str, float]:
         "first_policy_loss": curve[0][0],
         "last_value_loss": curve[-1][1],
         "weights_changed": sum(not torch.equal(a, b) for a, b in zip(before, trained, strict=True)) / len(trained),
-        "logprobs_std": float(rollouts.logprobs.std()),
+        "logprobs_std": float(rollouts.old_logprobs.std()),
     }
     # a sampler in fp32 knows its log-probabilities, and the gap is of the batch that was computed again: all of it here
     right = {

@@ -54,7 +54,7 @@ def paired_gain(folder: Path, name: str) -> dict[str, float]:
     """How far a watched score rose on the held-out prompts, in its standard deviations before step 1, with 95%."""
     files = sorted((folder / "samples").glob("evaluation-*.jsonl"))
     before, after = (
-        np.array([json.loads(line)["watched"][name] for line in file.read_text().splitlines()])
+        np.array([json.loads(line)["monitors"][name] for line in file.read_text().splitlines()])
         for file in (files[0], files[-1])
     )
     change, scale = after - before, before.std(ddof=1)
@@ -71,11 +71,11 @@ def engagement(folder: Path, common: Sequence[object], held_out: Path | None) ->
     rows = []
     for seed in SEEDS:
         run = folder / f"engagement_{seed}"
-        watched = ("--watched", f"held_out={held_out}") if held_out else ()
+        watched = ("--monitor_scorers", f"held_out={held_out}") if held_out else ()
         seconds = launch("world_engagement", run, *common, *watched, "--seed", seed, "--save_updates", -1)
         last = lines(run)[-1]
-        row = {"seed": seed, "kl": last["policy/kl"], "reward": last["eval/reward/mean"], "cpu_seconds": seconds}
-        row["gold"] = paired_gain(run, "gold")
+        row = {"seed": seed, "kl": last["kl/reference"], "reward": last["eval/reward/mean"], "cpu_seconds": seconds}
+        row["eval_scorer"] = paired_gain(run, "eval_scorer")
         if held_out:
             row["held_out"] = paired_gain(run, "held_out")
         rows.append(row)
@@ -90,20 +90,24 @@ def hacking(folder: Path, common: Sequence[object], updates: int) -> list[dict[s
         run = folder / f"hacking_{seed}"
         free = ("--init_kl_coef", 0, "--max_kl", 0, "--max_updates", updates, "--eval_updates", updates // 10)
         launch("world_engagement", run, *common, *free, "--seed", seed, "--save_updates", -1)
-        seen = [line for line in lines(run) if "eval/gold" in line]
+        seen = [line for line in lines(run) if "eval/eval_scorer" in line]
         curve = [
             {
                 "update": line["step"],
-                "sqrt_kl": line.get("policy/sqrt_kl"),
+                "sqrt_kl": line.get("kl/sqrt_reference"),
                 "reward": line["eval/reward/mean"],
-                "gold": line["eval/gold"],
-                "alarm": line.get("alarm/gold_falls", 0.0),
+                "eval_scorer": line["eval/eval_scorer"],
+                "alarm": line.get("alarm/eval_scorer_falls", 0.0),
             }
             for line in seen
         ]
         rows.append({"seed": seed, "curve": curve})
         print(
-            seed, [(round(c["sqrt_kl"] or 0, 2), round(c["reward"], 2), round(c["gold"], 3), c["alarm"]) for c in curve]
+            seed,
+            [
+                (round(c["sqrt_kl"] or 0, 2), round(c["reward"], 2), round(c["eval_scorer"], 3), c["alarm"])
+                for c in curve
+            ],
         )
     return rows
 
@@ -118,7 +122,7 @@ def conversation(folder: Path, common: Sequence[object]) -> list[dict[str, Any]]
         first, last = (next(x for x in order if "eval/episode/length" in x) for order in (found, found[::-1]))
         keys = ("eval/episode/length", "eval/episode/utility")
         rows.append({"seed": seed, "before": {k: first[k] for k in keys}, "after": {k: last[k] for k in keys}})
-        rows[-1] |= {"kl": last.get("policy/kl"), "cpu_seconds": seconds}
+        rows[-1] |= {"kl": last.get("kl/reference"), "cpu_seconds": seconds}
         print(rows[-1], flush=True)
     return rows
 
@@ -158,7 +162,15 @@ def main() -> None:
     folder, demo = arguments.folder.resolve(), arguments.demo.resolve()
     policy, scorer = demo / "policy/model", demo / "scorer/model"
     model = ("--model", policy)
-    scored = (*model, "--prompts", demo / "world/logs.parquet", "--scorers", f"joint={scorer}", "--gold", "world:0")
+    scored = (
+        *model,
+        "--prompts",
+        demo / "world/logs.parquet",
+        "--scorers",
+        f"joint={scorer}",
+        "--eval_scorer",
+        "world:0",
+    )
     found: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
 
     def note(part: str, value: Any) -> None:

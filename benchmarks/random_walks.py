@@ -37,7 +37,7 @@ SAMPLES = 100  # of each of the 20 starts
 def optimality(folder: Path) -> dict[str, float]:
     """Of a policy: 2,000 samples at temperature 1, and the 20 likeliest walks."""
     tokenizer = load_tokenizer(str(folder))
-    generator = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, batch_rows=500)
+    generator = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=500)
     walks = draw_random_walks(1000)
     prompts = [[tokenizer.convert_tokens_to_ids(letter)] for letter in walks.prompts]
 

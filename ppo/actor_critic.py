@@ -82,12 +82,12 @@ class ActorCritic(nn.Module):
         states: torch.Tensor | None = None,
         values: bool = True,
         trunk_only: bool = False,
-        apart: bool = False,
+        detach_values: bool = False,
     ) -> Any:
         """(log-probabilities [M] of the targets, or None; values [M], or None) at what `rows` read.
 
         `states` are those of `trunk`; without them it runs here. With `trunk_only` it is all that runs.
-        `apart`: no gradient of the values reaches the policy, also not from a head on its trunk.
+        `detach_values`: no gradient of the values reaches the policy, also not from a head on its trunk.
         """
         if trunk_only:
             return self.trunk(rows)
@@ -99,7 +99,7 @@ class ActorCritic(nn.Module):
             if targets is not None:
                 logprobs = token_logprobs(self.decoder, normed, targets, self.temperature)
             if values and self.value_head is not None:
-                found = self.value_head(normed.detach() if apart else normed)
+                found = self.value_head(normed.detach() if detach_values else normed)
         if values and self.critic_decoder is not None:
             states = self.critic_decoder.hidden(rows, recompute=self.recompute)
             found = self.critic_decoder.scores(states)[:, 0].float()

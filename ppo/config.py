@@ -1,74 +1,77 @@
-"""What a PPO run is made of: one frozen config in groups, every field a flag. trlx's names where they exist."""
+"""Settings of a PPO run: one frozen config in groups, every field a flag. Names follow trlx where it has them."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig
+from lmgym.errors import MOST_GB, MOST_SCORE, MOST_SECONDS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
 if TYPE_CHECKING:
-    from lmgym.generation.protocol import Sampling  # torch comes with it, and --help needs none
+    from lmgym.generation.protocol import Sampling  # imports torch, which --help does not need
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What the policy is asked, and how it answers."""
+    """Prompts and sampling."""
 
     prompts: str = "outputs/world/sft.parquet"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out"""
     eval_prompts: str | None = None
     """prompts to evaluate on; None: a part of the prompts"""
-    eval_size: float = 64
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = 64
     """without eval_prompts: a share below 1, or a number of prompts"""
-    num_rollouts: int = 128
-    """episodes an iteration, over all ranks"""
+    num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
+    """episodes per iteration, over all ranks"""
     max_new_tokens: int = 48
-    """most tokens of a reply"""
-    temperature: float = 1.0
-    """of the sampling; log-probabilities are taken at it everywhere"""
+    """maximum tokens of a reply"""
+    temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True, hint="a policy must explore")] = 1.0
+    """sampling temperature; log-probabilities are computed at it everywhere"""
     top_k: int = 0
-    """only the k likeliest tokens, 0: all; biases the ratio, as top_p and repetition_penalty do"""
+    """sample from the k most likely tokens only, 0: all; biases the ratio, as top_p and repetition_penalty do"""
     top_p: float = 1.0
-    """only the fewest likeliest tokens whose probabilities sum to p"""
+    """sample from the smallest set of tokens whose probabilities sum to p"""
     repetition_penalty: float = 1.0
-    """logits of tokens that the text holds are weakened by it"""
-    max_prompt: int = 0
-    """most tokens of a prompt; 0: what the context leaves beside the reply"""
+    """penalty on the logits of tokens that are already in the text"""
+    max_prompt: Annotated[int, Range(0, MOST_TOKENS, hint="0 is what the context leaves")] = 0
+    """maximum tokens of a prompt; 0: what the context leaves beside the reply"""
     long_prompts: Literal["cut", "refuse"] = "cut"
-    """leave the oldest turns of longer prompts out, counted, or refuse them"""
-    batch_rows: int = 256
+    """drop the oldest turns of longer prompts (counted), or refuse them"""
+    generation_batch_size: Annotated[int, Range(1, MOST_TOGETHER)] = 256
     """replies that are sampled together"""
-    cache_gb: float = 2.0
-    """of the frozen layers' states that are kept for an iteration (num_layers_unfrozen), GiB a rank"""
+    frozen_cache_gb: Annotated[float, Range(0, MOST_GB, hint="0 keeps nothing")] = 2.0
+    """memory per rank for the frozen layers' hidden states of an iteration (num_layers_unfrozen), GiB"""
 
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Where rewards come from and what becomes of them."""
+    """Sources and processing of rewards."""
 
     scorers: str | None = None
-    """name=PATH, more of them behind commas"""
+    """name=PATH, comma-separated"""
     weights: str | None = None
-    """name=NUMBER, more of them behind commas; None: 1 each"""
-    gold: str | None = None
-    """a scorer that is only watched: folder, hub id, or world:SEED, that world's hidden utility; an alarm tells when it
-    falls while the reward rises"""
-    watched: str | None = None
-    """more scorers that are only watched: name=PATH, more of them behind commas"""
+    """name=NUMBER, comma-separated; None: 1 each"""
+    eval_scorer: str | None = None
+    """a scorer that is never optimised: folder, hub id, or world:SEED, that world's hidden utility; an alarm is raised
+    if its score falls while the reward rises"""
+    monitor_scorers: str | None = None
+    """more scorers that are never optimised: name=PATH, comma-separated"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
+    """of the scorers' weights, except for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     normalize: bool = True
     """shift and scale each scorer by its moments on replies of the policy before step 1"""
-    cliprange_reward: float = 10.0
-    """rewards beyond +- this are cut"""
-    scale: float = 1.0
-    """rewards are multiplied by it: a value head starts at 0, and learns returns of about 1 soonest"""
-    missing_eos_penalty: float = 0.0
-    """taken off the score of a reply that did not end by itself; `reward/*` and samples are before it"""
-    max_failed_rewards: float = 0.1
+    cliprange_reward: Annotated[
+        float, Range(0, MOST_SCORE, above=True, infinite=True, hint="5 to 10 is usual, inf clips nothing")
+    ] = 10.0
+    """rewards are clipped to +- this"""
+    scale: Annotated[float, Range(0, MOST_SCORE, above=True)] = 1.0
+    """factor of the rewards: a value head starts at 0 and learns returns of about 1 fastest"""
+    missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE, hint="it is subtracted from the score")] = 0.0
+    """subtracted from the score of a reply that reached max_new_tokens; `reward/*` and samples are before it"""
+    max_failed_rewards: Annotated[float, Range(0, 1)] = 0.1
     """share of an iteration's episodes whose reward may fail; above it the run stops"""
-    reward_retries: int = 2
-    """how often a reward that fails is asked again"""
-    reward_timeout: float = 360.0
+    reward_retries: Annotated[int, Range(0, 1000)] = 2
+    """retries of a failed reward"""
+    reward_timeout: Annotated[float, Range(0, MOST_SECONDS, above=True, hint="seconds")] = 360.0
     """seconds for a rank's batch after which a reward function or a scorer counts as stalled"""
 
 
@@ -76,42 +79,46 @@ class RewardConfig:
 class MethodConfig:
     """The algorithm."""
 
-    ppo_epochs: int = 4
+    ppo_epochs: Annotated[int, Range(1, 1000)] = 4
     """passes over an iteration's rollouts"""
-    init_kl_coef: float = 0.05
-    """weight of the KL to the reference in the reward, at first"""
-    target: float | None = None
-    """KL a reply, in nats, that the weight is adapted to; None: it stays"""
-    horizon: float = 10000.0
+    init_kl_coef: Annotated[float, Range(0, 1000)] = 0.05
+    """initial weight of the KL to the reference in the reward"""
+    target: Annotated[
+        float | None, Range(0, MOST_SCORE, above=True, also=(None,), hint="none keeps the coefficient fixed")
+    ] = None
+    """KL per reply, in nats, that the weight is adapted to; None: the weight is fixed"""
+    horizon: Annotated[float, Range(0, 1e12, above=True, hint="10000 is usual")] = 10000.0
     """replies over which the weight adapts"""
-    gamma: float = 1.0
-    """discount a token: below 1 a reply earns more by being short"""
-    lam: float = 0.95
-    """of GAE"""
-    cliprange: float = 0.2
-    """of the policy's ratio"""
-    cliprange_value: float = 0.2
-    """of the change of a value"""
-    vf_coef: float = 1.0
+    gamma: Annotated[float, Range(0, 1)] = 1.0
+    """discount per token: below 1 short replies earn more"""
+    lam: Annotated[float, Range(0, 1)] = 0.95
+    """lambda of GAE"""
+    cliprange: Annotated[float, Range(0, 1000, above=True, infinite=True, hint="0.2 is usual, inf clips nothing")] = 0.2
+    """clip range of the policy's ratio"""
+    cliprange_value: Annotated[
+        float, Range(0, MOST_SCORE, above=True, infinite=True, hint="0.2 is usual, inf clips nothing")
+    ] = 0.2
+    """clip range of a value's change"""
+    vf_coef: Annotated[float, Range(0, 1000)] = 1.0
     """weight of the value loss"""
     whiten: bool = True
     """advantages to mean 0 and variance 1 over all ranks"""
-    stop_kl: float = 0.0
-    """end an iteration's epochs once the policy is so many nats a token from the one that sampled; 0: never"""
+    stop_kl: Annotated[float, Range(0, MOST_SCORE, hint="0.02 to 0.1 is usual, 0 never ends epochs early")] = 0.0
+    """end an iteration's epochs once the policy is this many nats per token from the one that sampled; 0: never"""
     critic: str = "head"
     """head: a new value head on the policy's trunk; else the folder of a reward model that the critic starts from, or
-    `critic/` of a former run"""
-    critic_learning_rate: float = 0.0
-    """peak learning rate of a value head, or of a critic of its own; 0: learning_rate, as for all else"""
-    critic_warmup: int = 0
+    `critic/` of an earlier run"""
+    critic_learning_rate: Annotated[float, Range(0, 1)] = 0.0
+    """peak learning rate of a value head or a separate critic; 0: learning_rate, as for all else"""
+    critic_warmup: Annotated[int, Range(0, MOST_STEPS)] = 0
     """first iterations in which only the critic learns"""
-    num_layers_unfrozen: int = -1
-    """train only the top layers: what is below is frozen, and run once an iteration for all that needs it; -1: all"""
-    max_kl: float = 100.0
-    """nats a reply from the reference above which the run stops as collapsed; 0: never"""
-    min_reward: float | None = None
+    num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
+    """train only the top layers: those below are frozen and run once per iteration; -1: all"""
+    max_kl: Annotated[float, Range(0, MOST_SCORE, hint="0 never stops")] = 100.0
+    """nats per reply from the reference above which the run stops as collapsed; 0: never"""
+    min_reward: Annotated[float | None, Range(-MOST_SCORE, MOST_SCORE, also=(None,), hint="none never stops")] = None
     """mean reward below which the run stops as collapsed; None: never"""
-    min_length: float = 0.1
+    min_length: Annotated[float, Range(0, 1, below=True, hint="a share of the first length, 0 never stops")] = 0.1
     """mean reply length, as a share of the first iteration's, below which the run stops as collapsed; 0: never"""
 
 
@@ -130,17 +137,17 @@ class PPOConfig:
 
     @property
     def output(self) -> str:
-        """The folder of the results."""
+        """Folder of the results."""
         return self.run.output or f"outputs/{self.name}"
 
     @property
-    def updates_an_iteration(self) -> int:
-        """Optimizer updates between two rollout phases."""
+    def updates_per_iteration(self) -> int:
+        """Optimizer updates between two rollout phases, of one trained agent."""
         return self.method.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
 
     @property
     def sampling(self) -> "Sampling":
-        """How replies are drawn. Raises InputError for settings out of bounds."""
+        """Sampling settings. Raises InputError for values out of range."""
         from lmgym.generation.protocol import Sampling
 
         r = self.rollout
@@ -149,8 +156,8 @@ class PPOConfig:
         )
 
     def accumulation_steps(self, ranks: int) -> int:
-        """Micro-batches of each rank that an optimizer update has, where its replies are as many as its share.
+        """Micro-batches per rank and update.
 
-        Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches are cut to what is there.
+        Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches may be smaller.
         """
         return max(1, self.optimizer.global_batch // ranks // self.optimizer.micro_batch)

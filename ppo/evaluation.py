@@ -1,6 +1,7 @@
-"""Replies to held-out prompts at the same noise each time: their reward, the setup's own figures, the watched scorer.
+"""Evaluation: replies to held-out prompts, sampled with the same random numbers each time, and their scores.
 
-What is only watched ends no run: it is asked again as a reward is (`attempts.py`), then left out, and a line says so.
+A failed reward, metric or monitor does not end the run: it is retried (lmgym/scoring/retries.py), then left out, with a
+note.
 """
 
 import math
@@ -13,95 +14,82 @@ import numpy as np
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
-from lmgym.environments.rollout_engine import Episode, run_episodes
+from lmgym.environments.rollout_engine import Episode
 from lmgym.environments.scorer_reward import ask_scorer
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.runs.run import Run
 from lmgym.scoring.retries import RetryPolicy, RewardResult, ask
 from lmgym.text import Conversation, reply_text, to_transcript
+from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
-from ppo.metrics import Sums, of_episodes, reduce_means, total_reward
-from ppo.task_setups import TaskSetup
+from ppo.metrics import Sums, episode_sums, reduce_means, total_reward
+from ppo.rollouts import play
+from ppo.task_setups import EVAL_SCORER, TaskSetup
 
 EVALUATION_SEED = 7_654_321
+SHOWN = 4  # replies that are printed at an evaluation
 
-Lost = dict[str, tuple[int, int, str]]
-"""how many of so many could not be had, and the error with one of them"""
-SHOWN = 4  # replies that people are shown at an evaluation
+Failures = dict[str, tuple[int, int, str]]
+"""by name: how many failed, of how many, and one error"""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Figures over all ranks, and rank 0's replies, a row each, for people to read."""
+    """Metrics over all ranks, and rank 0's replies, one row each."""
 
     metrics: dict[str, float]
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
-    """a line on each thing that could not be had, on any rank"""
+    """a line on everything that failed, on any rank"""
     failed_rewards: tuple[int, int, str] = (0, 0, "")
-    """how many of so many, and the error with one of them"""
-
-
-def play(
-    setup: TaskSetup, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer,
-    sampling: Sampling, config: PPOConfig, reward_function: Any = None,
-) -> list[Episode]:  # fmt: skip
-    """Episodes of these tasks. Collective: what a rank must refuse, all refuse."""
-    environments, longest = [setup.environment() for _ in tasks], config.rollout.max_prompt or None
-    return raise_on_all_ranks(
-        lambda: run_episodes(
-            environments, tasks, seeds, generator, tokenizer, sampling, reward_function or setup.reward_function,
-            setup.others, longest, config.rollout.long_prompts,
-        )
-    )  # fmt: skip
+    """how many, of how many, and one error"""
 
 
 def evaluate(
     config: PPOConfig, setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling
 ) -> Evaluated:
-    """All evaluation tasks, shared among the ranks. Collective."""
+    """Metrics on all evaluation tasks, which ranks share. Collective."""
     numbers = range(rank(), len(setup.eval_tasks), world_size())
     tasks = [setup.eval_tasks[i] for i in numbers]
     episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
-    said, seen = raise_on_all_ranks(
-        lambda: (
-            _ask_metric(setup, episodes, tasks, tokenizer, patience),
-            watch(setup, episodes, tasks, patience),
-        )
+    retries = _retries(config)
+    answers, scores = raise_on_all_ranks(
+        lambda: (_call_metric(setup, episodes, tasks, tokenizer, retries), monitor(setup, episodes, tasks, retries))
     )
-    lost = _add_lost(all_gather_objects(_lost(episodes, said, seen)))
-    means = reduce_means(of_episodes(episodes) | _of_metric(said, len(episodes)) | _of_watched(seen))
+    failures = _add_failures(all_gather_objects(_failures(episodes, answers, scores)))
+    means = reduce_means(episode_sums(episodes) | _metric_sums(answers, len(episodes)) | _monitor_sums(scores))
     means.pop("reward/squares")
-    squares = {name: means.pop(f"squares/{name}") for name in setup.watched}
-    metrics = {_logged(name): value for name, value in means.items() if not math.isnan(value)}
-    for name in setup.watched:
-        failed, asked, _ = lost[_scores_of(name)]
-        if failed < asked:
-            mean = metrics.pop(f"eval/watched/{name}")
+    squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
+    # trlx's name for custom metrics; the other names are those of rollouts too
+    metrics = {
+        name if name.startswith("metrics/") else f"eval/{name}": value
+        for name, value in means.items()
+        if not math.isnan(value)
+    }
+    for name in setup.monitors:
+        failed, total, _ = failures[_scores_of(name)]
+        if failed < total:
+            key = monitor_key(name)
+            mean = metrics.pop(f"eval/monitor/{name}")
             std = math.sqrt(max(0.0, squares[name] - mean * mean))
-            key = watched_key(name)
-            metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(asked - failed)}
+            metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(total - failed)}
     notes = [
-        f"the evaluation goes without {failed} of {asked} {what}: {error}"
-        for what, (failed, asked, error) in lost.items()
+        f"the evaluation lacks {failed} of {total} {what}: {error}"
+        for what, (failed, total, error) in failures.items()
         if failed
     ]
-    return Evaluated(metrics, table_rows(episodes, tasks, seen), notes, lost["rewards"])
+    return Evaluated(metrics, table_rows(episodes, tasks, scores), notes, failures["rewards"])
 
 
 def replies_to_show(
-    config: PPOConfig,
-    setup: TaskSetup,
-    generator: LocalGenerator,
-    tokenizer,
-    sampling: Sampling,
+    config: PPOConfig, setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling,
     rows: list[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], str]:
-    """Rows of replies for people, and how they were drawn. Collective.
+) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
+    """Rows of replies to print, and the settings that they were sampled with. Collective.
 
-    Where the model's generation config has settings, its users sample with these: SHOWN replies are drawn so. Else they
-    are the evaluation's own `rows`.
+    If the model's generation config has settings, its users sample with these: SHOWN replies are sampled so. Otherwise
+    they are the evaluation's `rows`.
     """
     own, source = own_sampling(generator.model.generation_config, sampling)
     if str(own) == str(sampling):
@@ -109,60 +97,58 @@ def replies_to_show(
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
     tasks = [setup.eval_tasks[i] for i in numbers]
     episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
-    patience = RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
-    seen = raise_on_all_ranks(lambda: watch(setup, episodes, tasks, patience))
-    return table_rows(episodes, tasks, seen), f"{own} ({source})"
+    scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, _retries(config)))
+    return table_rows(episodes, tasks, scores), f"{own} ({source})"
 
 
-def _logged(name: str) -> str:
-    """trlx's name for the setup's own figures, which are only had in evaluations; the others are a rollout's too."""
-    return name if name.startswith("metrics/") else f"eval/{name}"
+def _retries(config: PPOConfig) -> RetryPolicy:
+    return RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
 
 
 def _scores_of(name: str) -> str:
-    return f"scores of the watched {name}"
+    return f"scores of {name}"
 
 
-def _lost(
+def _failures(
     episodes: Sequence[Episode],
-    said: Sequence[RewardResult[dict[str, float]]],
-    seen: Mapping[str, Sequence[RewardResult[float]]],
-) -> Lost:
-    """What this rank could not have."""
+    answers: Sequence[RewardResult[dict[str, float]]],
+    scores: Mapping[str, Sequence[RewardResult[float]]],
+) -> Failures:
+    """Failures on this rank."""
     failed = [episode for episode in episodes if total_reward(episode) is None]
     error = next((step.error for episode in failed for step in episode.steps if step.error), "")
-    lost: Lost = {"rewards": (len(failed), len(episodes), error)}
-    asked: dict[str, Sequence[RewardResult]] = {_scores_of(name): found for name, found in seen.items()}
-    for what, found in {"answers of the metric": said, **asked}.items():
+    failures: Failures = {"rewards": (len(failed), len(episodes), error)}
+    results: dict[str, Sequence[RewardResult]] = {"answers of the metric": answers}
+    for what, found in (results | {_scores_of(name): found for name, found in scores.items()}).items():
         errors = [one.error for one in found if one.value is None]
-        lost[what] = len(errors), len(found), errors[0] if errors else ""
-    return lost
+        failures[what] = len(errors), len(found), errors[0] if errors else ""
+    return failures
 
 
-def _add_lost(of_ranks: Sequence[Lost]) -> Lost:
-    """Of all ranks, which have the same names."""
+def _add_failures(ranks: Sequence[Failures]) -> Failures:
+    """Sums over ranks, which have the same names."""
     found = {}
-    for what in of_ranks[0]:
-        failed, asked, errors = zip(*(own[what] for own in of_ranks), strict=True)
-        found[what] = sum(failed), sum(asked), next(filter(None, errors), "")
+    for what in ranks[0]:
+        failed, total, errors = zip(*(of_rank[what] for of_rank in ranks), strict=True)
+        found[what] = sum(failed), sum(total), next(filter(None, errors), "")
     return found
 
 
-def watched_key(name: str) -> str:
-    """What the mean of a watched scorer is called in the log."""
-    return "eval/gold" if name == "gold" else f"eval/watched/{name}"
+def monitor_key(name: str) -> str:
+    """The metric name of a monitor's mean score."""
+    return "eval/eval_scorer" if name == EVAL_SCORER else f"eval/monitor/{name}"
 
 
 def gains(metrics: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """How far each watched score has risen since before step 1, in standard deviations over the replies then."""
-    keys = [key for key in map(watched_key, names) if key in metrics]
+    """The rise of each monitor's mean since before step 1, in standard deviations over the replies then."""
+    keys = [key for key in map(monitor_key, names) if key in metrics]
     return {f"{k}_gain": (metrics[k] - before[k]) / before[f"{k}_std"] for k in keys if before.get(f"{k}_std", 0.0) > 0}
 
 
-def _ask_metric(
-    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, patience: RetryPolicy
+def _call_metric(
+    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], tokenizer, retries: RetryPolicy
 ) -> list[RewardResult[dict[str, float]]]:
-    """The setup's own figures of the last step of each episode, or why they could not be had; none without a metric."""
+    """The custom metrics of each episode's last step; empty without a metric function."""
     metric = setup.metric
     if metric is None or not episodes:
         return []
@@ -174,41 +160,43 @@ def _ask_metric(
         answer = call_function(metric, steps, tokenizer, columns)
         return [{name: float(np.mean(value)) for name, value in answer.items()}]
 
-    return ask(call, 1, lambda answer, _: answer, patience)
+    return ask(call, 1, lambda answer, _: answer, retries)
 
 
-def _of_metric(said: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:
-    found = [one.value for one in said if one.value is not None]
-    return {f"metrics/{name}": (mean * episodes, episodes) for own in found for name, mean in own.items()}
+def _metric_sums(answers: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:
+    found = [one.value for one in answers if one.value is not None]
+    return {f"metrics/{name}": (mean * episodes, episodes) for one in found for name, mean in one.items()}
 
 
-def _of_watched(seen: Mapping[str, Sequence[RewardResult[float]]]) -> Sums:
+def _monitor_sums(scores: Mapping[str, Sequence[RewardResult[float]]]) -> Sums:
     sums: Sums = {}
-    for name, found in seen.items():
-        scores = [one.value for one in found if one.value is not None]
-        sums[f"watched/{name}"] = (float(np.sum(scores)), len(scores))
-        sums[f"squares/{name}"] = (float(np.sum(np.square(scores))), len(scores))
+    for name, found in scores.items():
+        values = [one.value for one in found if one.value is not None]
+        sums[f"monitor/{name}"] = (float(np.sum(values)), len(values))
+        sums[f"squares/{name}"] = (float(np.sum(np.square(values))), len(values))
     return sums
 
 
-def watch(
-    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], patience: RetryPolicy
+def monitor(
+    setup: TaskSetup, episodes: Sequence[Episode], tasks: Sequence[Task], retries: RetryPolicy
 ) -> dict[str, list[RewardResult[float]]]:
-    """What each watched scorer says of each episode of one reply to a conversation."""
-    if not setup.watched or not episodes:
-        return {name: [] for name in setup.watched}
+    """Each monitor's score of each episode's last reply; prompts are conversations."""
+    if not setup.monitors or not episodes:
+        return {name: [] for name in setup.monitors}
     prompts = [tasks[episode.index]["prompt"] for episode in episodes]
     replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: ask_scorer(scorer, prompts, replies, patience) for name, scorer in setup.watched.items()}
+    return {name: ask_scorer(scorer, prompts, replies, retries) for name, scorer in setup.monitors.items()}
 
 
 def table_rows(
-    episodes: Sequence[Episode], tasks: Sequence[Task], seen: Mapping[str, Sequence[RewardResult[float]]] | None = None
+    episodes: Sequence[Episode],
+    tasks: Sequence[Task],
+    scores: Mapping[str, Sequence[RewardResult[float]]] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row a reply, with what was earned and each scorer's opinion."""
+    """One row per reply, with its reward and each scorer's score."""
     rows = []
     for number, episode in enumerate(episodes):
-        prompt, earned = tasks[episode.index].get("prompt", ""), total_reward(episode)
+        prompt, total = tasks[episode.index].get("prompt", ""), total_reward(episode)
         for turn, step in enumerate(episode.steps):
             row = {
                 "task": episode.index,
@@ -219,12 +207,32 @@ def table_rows(
                 "tokens": len(step.completion.ids),
                 "finish": step.completion.finish_reason,
                 "reward": step.reward,
-                "earned": earned,
+                "episode_reward": total,
                 "scores": dict(step.scores),
             }
-            if seen:
-                row["watched"] = {n: own[number].value for n, own in seen.items() if own[number].value is not None}
+            if scores:
+                row["monitors"] = {n: s[number].value for n, s in scores.items() if s[number].value is not None}
             if step.error:
                 row["error"] = step.error
             rows.append(row)
     return rows
+
+
+def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write replies, one row each, to a file under samples/."""
+    if rows:
+        run.write_lines(f"samples/{name}-{update:06d}.jsonl", [{"update": update, **row} for row in rows])
+
+
+def show_replies(rows: Sequence[Mapping[str, Any]], update: int, settings: str) -> None:
+    """Print some replies after so many updates, with their scores and how they were sampled."""
+    cells = []
+    for row in rows[:SHOWN]:
+        reward = sum(row["reward"]) if isinstance(row["reward"], tuple) else row["reward"]
+        monitors = {f"{n}, monitor" if n in row["scores"] else n: s for n, s in row.get("monitors", {}).items()}
+        cells.append(
+            {"tokens": str(row["tokens"]), "reward": "failed" if reward is None else f"{reward:.2f}"}
+            | {name: f"{score:.2f}" for name, score in (row["scores"] | monitors).items()}
+        )
+    if cells:
+        show_samples(f"replies to held-out prompts after {update:,} updates: {settings}", rows[:SHOWN], cells)

@@ -1,17 +1,19 @@
-"""Figures of an iteration, over all ranks, under trlx's names where it has them."""
+"""Metrics of an iteration, over all ranks. docs/ppo.md maps the names to those of trlx."""
 
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 
+from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
-from lmgym.environments.protocol import Sample, SampleReward
+from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
 from lmgym.environments.rollout_engine import Episode
+from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
 from ppo.experience import LogprobMismatch
@@ -19,11 +21,22 @@ from ppo.learner import Learned
 from ppo.rollouts import Rollouts
 
 Sums = dict[str, tuple[float, float]]
-"""a sum and the number that it is of"""
+"""a sum and the count that it is divided by"""
+LINE = {
+    "reward/mean": "reward",
+    "eval/reward/mean": "eval",
+    "eval/eval_scorer": "eval scorer",
+    "eval/eval_scorer_gain": "its gain",
+    "kl/reference": "KL",
+    "rollout/reply_tokens": "tokens",
+    "policy/clip_fraction": "clipped",
+    "values/explained_variance": "explained",
+    "rollout/tokens_per_second": "tokens/s",
+}
 
 
 def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """The mean of each over all ranks; NaN where nothing was counted anywhere. Collective.
+    """The mean of each over all ranks; NaN if the count is 0 everywhere. Collective.
 
     A rank may lack names that others have, as one without episodes does.
     """
@@ -34,27 +47,26 @@ def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 
 def total_reward(episode: Episode) -> float | None:
-    """What an agent earned in an episode; None where a part of it could not be had."""
+    """Sum of an episode's rewards; None if one failed."""
     rewards = [step.reward for step in episode.steps]
     if any(reward is None for reward in rewards):
         return None
     return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
 
 
-def of_episodes(episodes: Sequence[Episode]) -> Sums:
-    """Rewards, lengths and how replies ended."""
-    earned = [reward for episode in episodes if (reward := total_reward(episode)) is not None]
+def episode_sums(episodes: Sequence[Episode]) -> Sums:
+    """Rewards, lengths and finish reasons."""
+    rewards = [reward for episode in episodes if (reward := total_reward(episode)) is not None]
     steps = [step for episode in episodes for step in episode.steps]
-    tokens = [len(step.completion.ids) for step in steps]
     sums: Sums = {
-        "reward/mean": _pair(earned),
-        "reward/squares": _pair([x * x for x in earned]),
-        "rollout/reply_tokens": _pair(tokens),
+        "reward/mean": _pair(rewards),
+        "reward/squares": _pair([x * x for x in rewards]),
+        "rollout/reply_tokens": _pair([len(step.completion.ids) for step in steps]),
         "rollout/turns": (len(steps), len(episodes)),
         "rollout/truncated_fraction": _pair([step.completion.finish_reason == "length" for step in steps]),
         "rollout/cut_prompts": _pair([step.dropped_turns > 0 or step.shortened > 0 for step in steps]),
         "rollout/shortened_prompts": _pair([step.shortened > 0 for step in steps]),
-        "rollout/failed_rewards": (len(episodes) - len(earned), len(episodes)),
+        "rollout/failed_rewards": (len(episodes) - len(rewards), len(episodes)),
         "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
     }
     names = sorted({name for step in steps for name in step.scores})
@@ -63,8 +75,8 @@ def of_episodes(episodes: Sequence[Episode]) -> Sums:
     return sums | {f"episode/{n}": _pair([float(e.info[n]) for e in episodes if n in e.info]) for n in names}
 
 
-def of_texts(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -> Sums:
-    """Shares of the texts since then that each scorer saw without their oldest turns, and with a turn cut."""
+def text_sums(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -> Sums:
+    """Shares of the texts since `before` that each scorer saw without their oldest turns, and with a turn cut."""
     sums: Sums = {}
     for name, counts in now.items():
         texts = counts.texts - before[name].texts
@@ -73,59 +85,56 @@ def of_texts(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) ->
     return sums
 
 
-def of_rollouts(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:
+def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:
     """KL to the reference (k1 and k3), entropy, values and returns, over the tokens that have loss."""
-    kept = rollouts.trained
-    x = (rollouts.logprobs - rollouts.reference_logprobs)[kept].double()
-    values, returns = rollouts.values[kept].double(), rollouts.returns[kept].double()
-    off = returns - values
-    episodes = float(rollouts.kept.sum())
-    replies = float(rollouts.kept[rollouts.episode_of_row].sum())  # several an episode, where that has several turns
-    tokens = float(kept.sum())
+    mask = rollouts.loss_mask
+    x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
+    values, returns = rollouts.values[mask].double(), rollouts.returns[mask].double()
+    errors = returns - values
+    episodes = float(rollouts.has_reward.sum())
+    replies = float(rollouts.has_reward[rollouts.episode_of_row].sum())  # several per episode of several turns
+    tokens = float(mask.sum())
 
-    def mean_of(numbers: torch.Tensor) -> tuple[float, float]:
+    def per_token(numbers: torch.Tensor) -> tuple[float, float]:
         return numbers.sum().item(), tokens
 
     return {
-        "policy/kl": (x.sum().item(), replies),
-        "policy/kl_per_token": mean_of(x),
-        "policy/kl_k3": mean_of(torch.expm1((-x).clamp(max=80)) + x),
-        # of tokens that were sampled freely the mean of -log p is the entropy of what they were drawn from
-        "policy/entropy": mean_of(-rollouts.sampler_logprobs[kept].double()),
-        "values/mean": mean_of(values),
-        "values/squares": mean_of(values**2),
-        "returns/mean": mean_of(returns),
-        "returns/squares": mean_of(returns**2),
-        "values/off": mean_of(off),
-        "values/off_squares": mean_of(off**2),
-        "rewards/kl_part": (kl_coef * x.sum().item(), episodes),
-        "rewards/sum": (rewards[kept].double().sum().item(), episodes),
+        "kl/reference": (x.sum().item(), replies),
+        "kl/reference_per_token": per_token(x),
+        "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
+        # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
+        "policy/entropy": per_token(-rollouts.sampler_logprobs[mask].double()),
+        "values/mean": per_token(values),
+        "values/squares": per_token(values**2),
+        "returns/mean": per_token(returns),
+        "returns/squares": per_token(returns**2),
+        "values/errors": per_token(errors),
+        "values/squared_errors": per_token(errors**2),
+        "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
+        "reward/total": (rewards[mask].double().sum().item(), episodes),
         "rollout/trained_tokens": (tokens, 1.0),
     }
 
 
-def finished(
-    means: dict[str, float], learned: Learned, gap: LogprobMismatch, running: tuple[float, float], vf_coef: float
-):
-    """The line of an iteration, out of reduced means."""
+def iteration_metrics(
+    means: Mapping[str, float], learned: Learned, mismatch: LogprobMismatch, vf_coef: float
+) -> dict[str, float]:
+    """The metrics of an iteration, from reduced means."""
     m = dict(means)
     variance = m.pop("returns/squares") - m["returns/mean"] ** 2
-    residual = m.pop("values/off_squares") - m.pop("values/off") ** 2
+    residual = m.pop("values/squared_errors") - m.pop("values/errors") ** 2
     m["values/explained_variance"] = 1 - residual / variance if variance > 1e-12 else math.nan
     m["values/std"] = _std(m.pop("values/squares"), m["values/mean"])
-    m["returns/std"] = _std(variance + m["returns/mean"] ** 2, m["returns/mean"])
-    m["rollout_scores/mean"], m["rollout_scores/std"] = (
-        m["reward/mean"],
-        _std(m.pop("reward/squares"), m["reward/mean"]),
-    )
-    m["rollout_scores/running_mean"], m["rollout_scores/running_std"] = running
-    m["policy/sqrt_kl"] = math.sqrt(max(0.0, m["policy/kl"]))
-    m["policy/approx_kl"], m["policy/clipfrac"] = learned.means["approx_kl"], learned.means["clipfrac"]
-    m["ratio"] = learned.means["ratio"]
-    m["losses/policy_loss"], m["losses/value_loss"] = learned.means["policy_loss"], learned.means["value_loss"]
-    m["losses/total_loss"] = learned.means["policy_loss"] + vf_coef * learned.means["value_loss"]
-    m["policy/sampler_gap"], m["policy/sampler_gap_max"] = gap.mean, gap.largest
+    m["returns/std"] = math.sqrt(max(0.0, variance))
+    m["reward/std"] = _std(m.pop("reward/squares"), m["reward/mean"])
+    m["kl/sqrt_reference"] = math.sqrt(max(0.0, m["kl/reference"]))
+    losses = learned.means
+    m |= {f"policy/{name}": losses[name] for name in ("approx_kl", "clip_fraction", "ratio")}
+    m["loss/policy"], m["loss/value"] = losses["policy_loss"], losses["value_loss"]
+    m["loss/total"] = losses["policy_loss"] + vf_coef * losses["value_loss"]
+    m["rollout/logprob_mismatch"], m["rollout/logprob_mismatch_max"] = mismatch.mean, mismatch.largest
     m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
+    m["policy/learning_rate"] = learned.rate
     return m
 
 
@@ -137,9 +146,16 @@ def _std(squares: float, mean: float) -> float:
     return math.sqrt(max(0.0, squares - mean * mean))
 
 
+def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
+    """Print an iteration in one line, on the main rank."""
+    if run.is_main:
+        shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
+        say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
+
+
 @final
 class Clock:
-    """Seconds of each phase, on this rank; each is a sign of life."""
+    """Seconds of each phase, on this rank; each is a heartbeat."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor, self.now = supervisor, ""
@@ -147,7 +163,7 @@ class Clock:
         self.since = time.perf_counter()
 
     def phase(self, name: str) -> str:
-        """Begins a phase; the one before."""
+        """Begin a phase; returns the previous one."""
         before, now = self.now, time.perf_counter()
         if before:
             self.found[before] = self.found.get(before, 0.0) + now - self.since
@@ -156,25 +172,24 @@ class Clock:
         return before
 
     def seconds(self, tokens: float) -> dict[str, float]:
-        """time/ of each phase, and the tokens that were trained a second."""
+        """`time/` of each phase, and trained tokens per second."""
         self.phase("")
         total = sum(self.found.values()) - self.found.get("evaluate", 0.0)
         found = {f"time/{name}": value for name, value in self.found.items()}
-        generated = self.found.get("rollout_generate", 0.0)
-        found["time/rollout_time"] = generated + self.found.get("rollout_score", 0.0)
+        found["time/rollout"] = self.found.get("generate", 0.0) + self.found.get("score", 0.0)
         return found | {"time/iteration": total, "rollout/tokens_per_second": tokens / max(total, 1e-9)}
 
 
 @dataclass(frozen=True)
 class TimedReward:
-    """A judge whose time is not that of the sampling."""
+    """A reward function with a phase of its own."""
 
-    inner: Any
+    inner: RewardFunction
     clock: Clock
 
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
-        """The inner one's."""
-        before = self.clock.phase("rollout_score")
+        """The inner function's rewards."""
+        before = self.clock.phase("score")
         try:
             return self.inner.rewards(samples)
         finally:

@@ -1,4 +1,4 @@
-"""What the loop works with: models, the weights that sample, the engine, in the order in which they must be made."""
+"""Set-up: models, sampling weights, engine, experience and learner, in the order in which they must be made."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,14 @@ from lmgym.distributed.plain_engine import PlainEngine, Trained
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
-from lmgym.models.parameters import count_parameters
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
-from lmgym.training.setup import room_for_checkpoints
+from lmgym.training.setup import record_size
 from ppo.actor_critic import ActorCritic, build
+from ppo.algorithms.ppo import EstimateAdvantages, ppo_advantages, ppo_loss
+from ppo.check import Plan
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner
@@ -25,47 +26,39 @@ from ppo.task_setups import TaskSetup
 from ppo.weight_sync import SamplingPolicy
 
 ADAM_EPSILON = 1e-5
-OWN_SECTIONS = {"optimizer", "scheduler"}  # of a DeepSpeed config: dropped, for each group has a rate of its own here
+OWN_SECTIONS = {
+    "optimizer",
+    "scheduler",
+}  # of a DeepSpeed config: dropped, because each parameter group has its own rate here
 UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by --learning_rate, --schedule and others"
 
 
 @dataclass
 class TrainingComponents:
-    """What the loop works with."""
+    """The objects that the training loop uses."""
 
     setup: TaskSetup
     tokenizer: Any
     engine: Trained
     sampler: SamplingPolicy
     experience: Experience
+    estimate_advantages: EstimateAdvantages
     learner: Learner
     sampling: Sampling
-    updates: int
-    """optimizer updates an iteration"""
 
 
-def set_up(
-    config: PPOConfig,
-    setup: TaskSetup,
-    deepspeed: dict | None,
-    tokenizer,
-    run: Run,
-    supervisor: Supervisor,
-    iterations: int,
-) -> TrainingComponents:
-    """Models, the weights that sample, and the engine, in this order: an engine may shard what it is given."""
+def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
+    """Models, sampling weights and engine, in this order: an engine may shard what it is given."""
+    config, deepspeed = plan.config, plan.deepspeed
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    actor, reference = build(config, tokenizer)
-    if run.is_main:
-        decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
-        show_notes(sorted({decoder.note for decoder in decoders if decoder.note}))
-    trainable, parameters = count_parameters(actor)
-    run.update(parameters=parameters, trainable_parameters=trainable)
-    supervisor.checkpoint_bytes = room_for_checkpoints(config, actor, run)
+    actor, reference = build(config, plan.tokenizer)
+    decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
+    show_notes(sorted({decoder.note for decoder in decoders if decoder.note and run.is_main}))
+    record_size(config, actor, run, supervisor)
     actor.to(device)
     sampler = SamplingPolicy(
-        actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
-        config.rollout.batch_rows,
+        actor, plan.tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
+        config.rollout.generation_batch_size,
     )  # fmt: skip
     if reference is not None:
         if config.policy.precision == "bf16":
@@ -73,17 +66,24 @@ def set_up(
         reference.model.to(device)
     engine = make_engine(config, actor, deepspeed)
     o = config.optimizer
-    updates = updates_an_iteration(config, setup)
-    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, iterations * updates)
-    learner = Learner(config, engine, rate, device, supervisor.leave_non_finite, supervisor.heartbeat)
-    experience = Experience(config, engine, reference, device)
-    return TrainingComponents(setup, tokenizer, engine, sampler, experience, learner, config.sampling, updates)
+    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, plan.iterations * plan.updates_per_iteration)
+    loss, stop, heartbeat = ppo_loss(config.method), supervisor.leave_non_finite, supervisor.heartbeat
+    return TrainingComponents(
+        plan.setup,
+        plan.tokenizer,
+        engine,
+        sampler,
+        Experience(config, engine, reference, device),
+        ppo_advantages(config.method),
+        Learner(config, engine, loss, rate, device, stop, heartbeat),
+        config.sampling,
+    )
 
 
 def make_engine(
     config: PPOConfig, actor: ActorCritic, deepspeed: dict | None, adam_epsilon: float = ADAM_EPSILON
 ) -> Trained:
-    """The policy and its critic with AdamW, under DeepSpeed or without."""
+    """Actor and critic with AdamW, under DeepSpeed or without."""
     o = config.optimizer
     optimizer = torch.optim.AdamW(
         _groups(config, actor), lr=o.learning_rate, betas=(0.9, o.adam_beta2), eps=adam_epsilon, fused=deepspeed is None
@@ -102,8 +102,8 @@ def make_engine(
 
 
 def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
-    """Trained weights by their rate and decay: matrices decay, the critic may have a rate of its own, and the policy
-    rests while it warms up.
+    """Trained weights by learning rate and decay: matrices decay, the critic may have its own rate, and the policy
+    rests during the critic's warm-up.
     """
     rate, critic_rate = config.optimizer.learning_rate, config.method.critic_learning_rate
     of_policy = {id(p) for p in actor.policy.parameters()}
@@ -118,15 +118,3 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
         {"params": own, "weight_decay": decay, RATE_SCALE: scale, MAY_REST: rests}
         for (scale, decay, rests), own in found.items()
     ]
-
-
-def updates_an_iteration(config: PPOConfig, setup: TaskSetup) -> int:
-    """Optimizer updates between two rollout phases: each trained agent of a game has an episode of its own."""
-    return config.updates_an_iteration * setup.trained_agents
-
-
-def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:
-    """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
-    if config.optimizer.max_updates > 0:
-        return -(-config.optimizer.max_updates // updates_an_iteration(config, setup))
-    return max(1, round(config.optimizer.epochs * len(setup.tasks) / config.rollout.num_rollouts))

@@ -1,4 +1,4 @@
-"""What a checkpoint of PPO holds, and how it comes back exactly. Written between iterations: no rollouts are under way.
+"""The contents of a PPO checkpoint, and of the results. Checkpoints are written between iterations, without rollouts.
 
     model.safetensors, optimizer.pt   plain and DDP; or global_step*/, DeepSpeed's shards of each rank
     loop.json                         iteration, updates, KL coefficient, running moments, scorers' moments, alarm
@@ -8,28 +8,71 @@ Prompts, seeds of rollouts and orders of minibatches are functions of (seed, ite
 """
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
+
 from lmgym.distributed.plain_engine import Trained
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
+from lmgym.models.forward.policies import save_policy
+from lmgym.models.saving import below
 from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_contents import loading, read_rank, write_rank
 from lmgym.runs.checkpoints import ranks_of
 from lmgym.runs.files import read_json
+from lmgym.runs.run import Run
 from lmgym.scoring.moments import RunningMoments
+from ppo.actor_critic import ActorCritic, save_critic
 from ppo.algorithms.advantages import AdaptiveKL
-from ppo.config import MethodConfig
-from ppo.stopping import Alarm
+from ppo.config import MethodConfig, PPOConfig
 
 LOOP = "loop.json"
 
 
 @final
 @dataclass
+class Alarm:
+    """Raised once when the evaluation scorer's score falls while the reward rises, both since its best score."""
+
+    best_score: float = -math.inf
+    reward_at_best: float = -math.inf
+    raised_at: int = -1
+
+    def update(self, update: int, reward: float, score: float, standard_error: float) -> bool:
+        """True if the score is two standard errors below its best, at a higher reward."""
+        if score > self.best_score:
+            self.best_score, self.reward_at_best = score, reward
+        on = score < self.best_score - 2 * standard_error and reward > self.reward_at_best
+        if on and self.raised_at < 0:
+            self.raised_at = update
+        return on
+
+    def message(self, update: int, reward: float, score: float) -> str:
+        """The line that users see."""
+        return (
+            f"ALARM at update {update}: the evaluation scorer's score fell to {score:.3f} (best {self.best_score:.3f}) "
+            f"while the reward rose from {self.reward_at_best:.3f} to {reward:.3f}: the policy exploits its reward; "
+            "look at samples, stop at an earlier checkpoint, or raise init_kl_coef"
+        )
+
+    def state_dict(self) -> dict[str, float]:
+        """Plain numbers, for a checkpoint."""
+        return {"best_score": self.best_score, "reward_at_best": self.reward_at_best, "raised_at": self.raised_at}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Restores the state."""
+        self.best_score, self.reward_at_best = state["best_score"], state["reward_at_best"]
+        self.raised_at = int(state["raised_at"])
+
+
+@final
+@dataclass
 class LoopState:
-    """Where the loop stands, besides the weights."""
+    """State of the loop besides the weights."""
 
     kl: AdaptiveKL
     moments: RunningMoments = field(default_factory=RunningMoments)
@@ -37,17 +80,17 @@ class LoopState:
     scorer_moments: dict[str, tuple[float, float]] | None = None
     alarm: Alarm = field(default_factory=Alarm)
     iteration: int = 0
-    """that comes next"""
+    """the next one"""
     first_length: float = 0.0
     """mean tokens of a reply in the first iteration"""
     before: dict[str, float] = field(default_factory=dict)
-    """figures of the evaluation before step 1"""
-    rounding_gap: float | None = None
-    """nats a token between the policy's log-probabilities in 16 bits and in fp32, as last measured (ppo/rounding.py)"""
+    """metrics of the evaluation before step 1"""
+    rounding: float | None = None
+    """nats per token between the policy's log-probabilities in 16 bits and in fp32, as last measured"""
 
     @classmethod
     def fresh(cls, method: MethodConfig) -> "LoopState":
-        """Before the first iteration."""
+        """The state before the first iteration."""
         return cls(AdaptiveKL(method.init_kl_coef, method.target, method.horizon))
 
     def as_json(self) -> dict[str, Any]:
@@ -60,22 +103,22 @@ class LoopState:
             "iteration": self.iteration,
             "first_length": self.first_length,
             "before": self.before,
-            "rounding_gap": self.rounding_gap,
+            "rounding": self.rounding,
         }
 
     def restore(self, said: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Restores the state."""
         self.kl.load_state_dict(said["kl"])
         self.moments.load_state_dict(said["moments"])
         self.alarm.load_state_dict(said["alarm"])
         moments = said["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(said["iteration"]), float(said["first_length"])
-        self.before, self.rounding_gap = said["before"], said["rounding_gap"]
+        self.before, self.rounding = said["before"], said["rounding"]
 
 
 def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
-    """Writes this rank's part. On every rank."""
+    """Writes this rank's part. Call it on every rank."""
     engine.save(folder)
     if rank() == 0:
         (folder / LOOP).write_text(json.dumps(state.as_json()))
@@ -83,9 +126,9 @@ def write_state(folder: Path, engine: Trained, state: LoopState) -> None:
 
 
 def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> None:
-    """What `write_state` wrote. Raises InputError where this rank's random numbers are missing. On every rank.
+    """Reads what `write_state` wrote. Raises InputError if this rank's random state is missing. Call it on every rank.
 
-    Of a checkpoint by another number of ranks, random numbers begin anew: those of ranks that are no more cannot go on.
+    For a checkpoint by another number of ranks, random numbers are seeded again.
     """
     same_ranks = ranks_of(folder) == world_size()
     chance = raise_on_all_ranks(lambda: read_rank(folder, rank())) if same_ranks else None
@@ -96,3 +139,31 @@ def read_state(folder: Path, engine: Trained, state: LoopState, seed: int) -> No
             restore_random_state(chance)
         else:
             seed_all(seed, rank(), state.iteration)
+
+
+def save_results(config: PPOConfig, engine: Trained, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
+    """Save the policy as an ordinary folder, with a model card, and its critic beside it. Call it on every rank."""
+    weights = engine.gather()
+    if not run.is_main:
+        return run.folder
+    actor: ActorCritic = engine.module  # type: ignore[assignment]
+    save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
+    folder = save_policy(actor.policy, below(weights, "policy."), run.folder, tokenizer, merge=True)
+    reward = config.reward.scorers or "a reward of its own"
+    description = (
+        f"A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against `{reward}`. {CHAT_USAGE}"
+    )
+    figures = f"""`eval/`, `metrics/` and `alarm/` are of this policy. All others are of the last iteration,
+whose replies, and so the KL, are from before its updates.
+
+{figures_table(dict(sorted((metrics or _last_metrics(run)).items())), {})}"""
+    heading = "Last evaluation and iteration"
+    card = model_card(config.name, "text-generation", ["lmgym", "ppo"], f"{description} {CHAT_USAGE}", figures, heading)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    return folder
+
+
+def _last_metrics(run: Run) -> dict[str, float]:
+    """Of a run that was stopped after its last iteration, and is started again only to save."""
+    line = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}

@@ -13,6 +13,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.actor_critic import ActorCritic, Reference
+from ppo.algorithms.ppo import ppo_loss
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner, Split
@@ -41,14 +42,16 @@ class Iteration:
         """In the order of ppo/setup.py; the learning rate is constant."""
         actor.to(device)
         precision = config.policy.precision
-        sampler = SamplingPolicy(actor, tokenizer, precision, False, False, config.rollout.batch_rows)
+        sampler = SamplingPolicy(actor, tokenizer, precision, False, False, config.rollout.generation_batch_size)
         if reference is not None:
             if precision == "bf16":
                 reference.round(everything=False)
             reference.model.to(device)
         engine = make_engine(config, actor, None, adam_epsilon)
         rate = config.optimizer.learning_rate
-        learner = Learner(config, engine, lambda _: rate, device, refuse_non_finite, split=split)
+        learner = Learner(
+            config, engine, ppo_loss(config.method), lambda _: rate, device, refuse_non_finite, split=split
+        )
         scorer = ScoringModel(classifier.to(device).eval().requires_grad_(False))
         return cls(config, device, actor, sampler, scorer, Experience(config, engine, reference, device), learner)
 
@@ -75,11 +78,11 @@ def equal_rollouts(prompts: Sequence[list[int]], replies: Sequence[list[int]], l
     [length] = {len(reply) for reply in replies}
     return Rollouts(
         rows=[[*prompt, *reply] for prompt, reply in zip(prompts, replies, strict=True)],
-        counts=np.full(len(replies), length),
+        reply_lengths=np.full(len(replies), length),
         episode_of_row=np.arange(len(replies)),
         sampler_logprobs=logprobs,
         scores=torch.zeros(len(logprobs)),
-        kept=np.ones(len(replies), dtype=bool),
+        has_reward=np.ones(len(replies), dtype=bool),
     )
 
 

@@ -18,8 +18,8 @@ from transformers.utils import logging
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_classifier, load_tokenizer
 from ppo.actor_critic import ValueHead, build
+from ppo.algorithms.ppo import ppo_advantages
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts
 
 CPU = torch.device("cpu")
@@ -31,7 +31,10 @@ def read_config(spec: PPOSpec) -> PPOConfig:
         name="benchmark",
         policy=ModelConfig(spec.policy, precision=spec.precision),
         rollout=RolloutConfig(
-            num_rollouts=spec.batch, max_new_tokens=spec.new_tokens, temperature=spec.temperature, batch_rows=spec.batch
+            num_rollouts=spec.batch,
+            max_new_tokens=spec.new_tokens,
+            temperature=spec.temperature,
+            generation_batch_size=spec.batch,
         ),
         method=MethodConfig(
             ppo_epochs=spec.epochs,
@@ -81,7 +84,6 @@ class Contender:
         memory.loaded((actor, reference.model, classifier))
         order = InOrder(spec)
         ours = Iteration.of(config, actor, reference, classifier, tokenizer, CPU, spec.adam_epsilon, order)
-        ours.experience.trusts_sampler &= not spec.replay
         return cls(spec, ours)
 
     def sample(self, rows: Sequence[Rollout], iteration: int) -> Rollouts:
@@ -96,7 +98,7 @@ class Contender:
 
     def advance(self, rollouts: Rollouts) -> None:
         """Rewards and advantages, whitened by the variance of a sample, as TRL does: ours is the population's."""
-        reward_and_advance(rollouts, self.ours.config, self.spec.kl_coef)
+        ppo_advantages(self.ours.config.method)(rollouts, self.spec.kl_coef)
         count = len(rollouts.advantages)
         rollouts.advantages *= ((count - 1) / count) ** 0.5
 
@@ -128,11 +130,11 @@ def main() -> None:
         rollouts = clock.timed("generation", contender.sample)(rows, iteration)
         given = torch.tensor([row.score for row in rows])
         scores = given if spec.replay else clock.timed("scores", ours.score)(rollouts)
-        rollouts.scores[rollouts.firsts[1:] - 1] = scores
+        rollouts.scores[rollouts.row_starts[1:] - 1] = scores
         clock.timed("log-probs, values, reference", ours.experience.measure)(rollouts)
         contender.advance(rollouts)
         learned = clock.timed("epochs", ours.learner.learn)(rollouts, iteration, iteration * spec.epochs)
-        for policy, value in learned.curve:
+        for policy, value in ((u["policy_loss"], u["value_loss"]) for u in learned.curve):
             clock.add_losses(torch.tensor(policy), torch.tensor(value))
             clock.end_update()
         clock.end_iteration()

@@ -104,7 +104,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         step(
             "ppo", ppo / "model/config.json",
             *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
-            *("--scorers", f"joint={scorer / 'model'}", "--gold", f"world:{seed}", "--seed", seed, "--output", ppo),
+            *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed, "--output", ppo),
             *("--max_updates", updates, "--tracking", "none"),
         ),
         step(
@@ -209,11 +209,11 @@ def _show_gains(ppo: Path) -> None:
     before, after = lines[0], lines[-1]
     metrics = {
         "reward: the scorer, in standard deviations": "eval/reward/mean",
-        "hidden utility, never optimised": "eval/gold",
+        "hidden utility, never optimised": "eval/eval_scorer",
         "tokens per reply": "eval/rollout/reply_tokens",
     }
     rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
-    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['policy/kl']:.3f}"))
+    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['kl/reference']:.3f}"))
     _show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
 
 

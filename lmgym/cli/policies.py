@@ -72,7 +72,7 @@ def load_base(name: str, world: World) -> Generator:
 
     generator = load_causal(name)
     if isinstance(generator, LocalGenerator):
-        generator.batch_rows = BATCH_ROWS
+        generator.generation_batch_size = BATCH_ROWS
         if not len(generator.eos):
             raise InputError(
                 f"policy {name} has no eos: its replies would never end; needed: an eos_token in its tokenizer, or "

@@ -88,7 +88,7 @@ class LocalGenerator:
         self, model, tokenizer, batch_rows: int = 64, decoder: Decoder | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.tokenizer, self.batch_rows = model, tokenizer, batch_rows
+        self.model, self.tokenizer, self.generation_batch_size = model, tokenizer, batch_rows
         self.autocast = autocast
         self.decoder = Decoder(model) if decoder is None else decoder
         self.prefix = Prefix(self.decoder)
@@ -138,7 +138,7 @@ class LocalGenerator:
 
     def _prompts_at_once(self, longest: int, n: int, room: int) -> int:
         """How many prompts of up to `longest` tokens make a batch: on a CPU as many as CACHE_GIB lets."""
-        size = max(1, self.batch_rows // n)
+        size = max(1, self.generation_batch_size // n)
         if self.decoder.device.type != "cpu":
             return size
         bytes_a_token = max(1, 4 * cached_numbers(self.model.config))  # attention is in fp32 on a CPU

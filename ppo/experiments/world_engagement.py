@@ -13,7 +13,7 @@ CONFIG = PPOConfig(
     name="world_engagement",
     policy=ModelConfig(model="outputs/chat/model", precision="fp32"),
     rollout=RolloutConfig(prompts="outputs/world/logs.parquet", eval_size=256, num_rollouts=256),
-    reward=RewardConfig(scorers="joint=outputs/convo_joint/model", gold="world:0"),
+    reward=RewardConfig(scorers="joint=outputs/convo_joint/model", eval_scorer="world:0"),
     method=MethodConfig(init_kl_coef=0.1),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=64, micro_batch=64, max_updates=320),
 )

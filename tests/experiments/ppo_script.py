@@ -101,7 +101,7 @@ class Vowels:
         if fault == "raise":
             raise KeyError("planted")
         if fault == "stop":
-            raise RunStopped("the judge's budget is spent", "failed", 69)
+            raise RunStopped("the scorer's budget is spent", "failed", 69)
         if fault == "nan":
             found = [float("nan")] * len(found)
         if fault == "words":
@@ -130,7 +130,7 @@ class Talk:
 
 
 def talks(config, tokenizer):
-    """A gym of such talks."""
+    """A task setup of such talks."""
     from lmgym.data.prompts import read_prompts
     from ppo.task_setups import TaskSetup
 
@@ -140,23 +140,25 @@ def talks(config, tokenizer):
 
 def plant() -> None:
     """What a test asks for, put in its place."""
+    import ppo.algorithms.ppo
     import ppo.experience
-    import ppo.learner
+    import ppo.rollouts
     import ppo.setup
-    import ppo.train as loop
     from lmgym.models.forward import logprobs
 
     if "LOGITS" in PLANT:
         logprobs.CHUNK_LOGITS = int(PLANT["LOGITS"])
     if "CACHE" in PLANT and MINE:
-        ppo.experience.Experience._gib_of_states = lambda *_: 1e9
+        ppo.experience.Experience._states_gib = lambda *_: 1e9
     if "EPS" in PLANT:
         ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
-        play = loop.play
-        loop.play = lambda gym, tasks, seeds, generator, *more: play(gym, tasks, seeds, Replayed(generator), *more)
+        run = ppo.rollouts.run_episodes
+        ppo.rollouts.run_episodes = lambda environments, tasks, seeds, generator, *more: run(
+            environments, tasks, seeds, Replayed(generator), *more
+        )
     if PLANT.get("FAULT") in ("loss", "gradient"):
-        ppo.learner.value_loss = _broken(ppo.learner.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0)))
+        ppo.algorithms.ppo.value_loss = _broken(ppo.algorithms.ppo.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0)))
 
 
 def _broken(value_loss, fault: str, at: int):

@@ -163,7 +163,7 @@ def test_ppo_with_frozen_layers_learns_packed_as_padded_and_its_folder_is_the_po
     packed, padded = ran("ppo", family), ran("ppo", family, padded=True)
     assert_laid(packed, padded, family)
     metrics = read_metrics(packed.folder)
-    assert max(metrics["policy/sampler_gap"].values()) < 1e-4, "the sampler is not the policy that learns"
+    assert max(metrics["rollout/logprob_mismatch"].values()) < 1e-4, "the sampler is not the policy that learns"
     model, before = causal(packed.folder / "model"), weights(policy(family_folder(family)))
     after = weights(model)
     assert_same_updates(after, weights(causal(padded.folder / "model")), before)
@@ -276,5 +276,5 @@ def test_two_ranks_under_zero_2_and_3_learn_what_plain_python_does(
     for config in ("zero2.json", "zero3.json"):
         found = launched(stage, family, config, **replay)
         assert_same_updates(*map(weights, (load(found / "model"), load(wanted / "model"), start)))
-        losses = "losses/policy_loss" if stage == "ppo" else "train/loss"
+        losses = "loss/policy" if stage == "ppo" else "train/loss"
         assert read_metrics(found)[losses] == pytest.approx(read_metrics(wanted)[losses], abs=BAR)

@@ -10,9 +10,11 @@ from launching import read_metrics, words
 from ppo_in_process import PLAIN, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import ppo.train
+import ppo.setup
 from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.errors import InputError, RunStopped
+from ppo.algorithms.ppo import EstimateAdvantages, ppo_advantages
+from ppo.config import MethodConfig
 from ppo.task_setups import TaskSetup, text_with_function
 
 Go = Callable[..., Path]
@@ -27,7 +29,7 @@ def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> G
 def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bounds(go: Go, capsys) -> None:
     settings = {"max_updates": 24, "learning_rate": 1e-2, "save_updates": 4, "save_total_limit": 9}
     folder = go(name="free", max_kl=0, **settings)
-    kl = list(read_metrics(folder)["policy/kl"].values())
+    kl = list(read_metrics(folder)["kl/reference"].values())
     bound = (kl[2] + kl[3]) / 2
     assert max(kl[:3]) < bound < kl[3], "the fourth rollouts, of the policy after 12 updates, are the first beyond"
     for name in ("first launch", "relaunch"):
@@ -73,18 +75,21 @@ def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coeffi
     )
     metrics = read_metrics(folder)
     assert set(metrics["rollout/failed_rewards"].values()) == {1.0}
-    assert set(metrics["policy/kl_coef"].values()) == {0.1}
+    assert set(metrics["kl/coefficient"].values()) == {0.1}
 
 
 def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:
-    right = ppo.train.reward_and_advance
+    def shifted(method: MethodConfig) -> EstimateAdvantages:
+        estimate = ppo_advantages(method)
 
-    def shifted(rollouts, config, kl_coef) -> torch.Tensor:
-        found = right(rollouts, config, kl_coef)
-        rollouts.logprobs = rollouts.logprobs.roll(1)
-        return found
+        def advance(rollouts, kl_coef) -> torch.Tensor:
+            found = estimate(rollouts, kl_coef)
+            rollouts.old_logprobs = rollouts.old_logprobs.roll(1)
+            return found
 
-    monkeypatch.setattr(ppo.train, "reward_and_advance", shifted)
+        return advance
+
+    monkeypatch.setattr(ppo.setup, "ppo_advantages", shifted)
     with pytest.raises(
         InputError, match=r"before any update .* most at token \d+ of reply \d+, .*ratio must begin at 1"
     ):

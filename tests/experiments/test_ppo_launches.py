@@ -18,7 +18,7 @@ SAMPLING = ROOT / "tests/experiments/ppo_sampling_script.py"
 # Adam hides a gradient that is too large throughout, unless its epsilon is as large as the gradients
 EPS = {"LMGYM_TEST_EPS": "0.1"}
 SECONDS = 560  # other work may have the processors
-NAMES = ("losses/policy_loss", "losses/value_loss", "policy/approx_kl", "values/mean", "returns/std", "policy/entropy")
+NAMES = ("loss/policy", "loss/value", "policy/approx_kl", "values/mean", "returns/std", "policy/entropy")
 Go = Callable[..., tuple[CompletedProcess[str], Path]]
 
 
@@ -68,7 +68,7 @@ def replies_of(folder: Path) -> list[list[tuple]]:
 def assert_same_run(found: Path, wanted: Path, bar: float = 1e-5) -> None:
     """Equal rollouts, losses (the issue's bar is 1e-4) and final weights."""
     a, b = read_metrics(found), read_metrics(wanted)
-    assert list(b["losses/policy_loss"]) == [4, 8, 12]
+    assert list(b["loss/policy"]) == [4, 8, 12]
     assert max(b["policy/approx_kl"].values()) < 0.1, "a step so large that rounding decides would compare nothing"
     assert a["rollout/trained_tokens"] == b["rollout/trained_tokens"], "the same tokens"
     for own, every in zip(replies_of(found), replies_of(wanted), strict=True):
@@ -233,7 +233,7 @@ def test_so_do_they_under_zero_2_and_3(family: str, config: str, go: Go, scorer_
 def test_on_two_ranks_too_a_head_warms_up_alone(kind: str, config: str | None, go: Go) -> None:
     _, folder = go(kind, config=config, critic_warmup=3, weight_decay=0.1, schedule="constant_with_warmup")
     assert largest_difference(read_weights(folder), read_start(folder)) == 0
-    losses = read_metrics(folder)["losses/value_loss"]
+    losses = read_metrics(folder)["loss/value"]
     assert losses[12] < losses[4]
 
 

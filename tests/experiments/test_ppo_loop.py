@@ -53,10 +53,10 @@ def judged_by(scorer: Opinion, gold: Opinion | None = None) -> Prepare:
 
     def prepare(config: PPOConfig, tokenizer) -> TaskSetup:
         prompts = read_prompts(config.rollout, 0)
-        watched = {} if gold is None else {"gold": gold}
+        watched = {} if gold is None else {"eval_scorer": gold}
         reward_function = ScorerReward({"letters": scorer}, {"letters": 1.0}, clip=None)
         return TaskSetup(
-            prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, watched=watched
+            prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, monitors=watched
         )
 
     return prepare
@@ -69,18 +69,18 @@ def letters(samples, prompts, outputs, tokenizer) -> list[float]:
 def test_the_kl_coefficient_is_led_by_nats_a_reply(go: Go) -> None:
     settings = {"learning_rate": 1e-2, "max_updates": 12, "init_kl_coef": 0.1, "horizon": 100.0}
     free = read_metrics(go(text_with_function(letters, as_text=False), name="free", **settings))
-    a_token, a_reply = free["policy/kl_per_token"][8], free["policy/kl"][8]
+    a_token, a_reply = free["kl/reference_per_token"][8], free["kl/reference"][8]
     assert a_reply == pytest.approx(a_token * free["rollout/trained_tokens"][8] / 16)
     assert 0 < 2 * a_token < a_reply
     target = (a_token * a_reply) ** 0.5
     folder = go(text_with_function(letters, as_text=False), name="led", target=target, **settings)
     found = read_metrics(folder)
-    kl = found["policy/kl_per_token"][8] * found["rollout/trained_tokens"][8] / 16
-    assert found["policy/kl_per_token"][8] < target < kl, "nats a token would lower it, nats a reply raise it"
+    kl = found["kl/reference_per_token"][8] * found["rollout/trained_tokens"][8] / 16
+    assert found["kl/reference_per_token"][8] < target < kl, "nats a token would lower it, nats a reply raise it"
     # no KL at first: the change is cut at -+.2, of 16 replies in a horizon of 100
     lowered = 0.1 * (1 - 0.2 * 16 / 100)
     wanted = [0.1, lowered, lowered * (1 + min(kl / target - 1, 0.2) * 16 / 100)]
-    assert list(found["policy/kl_coef"].values()) == pytest.approx(wanted)
+    assert list(found["kl/coefficient"].values()) == pytest.approx(wanted)
 
 
 def test_a_reward_is_cut_then_penalised_for_a_missing_eos_then_scaled(go: Go) -> None:
@@ -95,8 +95,8 @@ def test_a_reward_is_cut_then_penalised_for_a_missing_eos_then_scaled(go: Go) ->
     assert found["reward/mean"][4] == 3.0, "as it was given"
     unended = found["rollout/truncated_fraction"][4]
     assert 0 < unended < 1
-    assert found["policy/kl"][4] == 0, "so the score is all that there is"
-    assert found["rewards/sum"][4] == pytest.approx(10 * (2 - 0.5 * unended))
+    assert found["kl/reference"][4] == 0, "so the score is all that there is"
+    assert found["reward/total"][4] == pytest.approx(10 * (2 - 0.5 * unended))
 
 
 def test_a_metric_that_names_output_ids_has_the_sampled_ids_of_each_reply(go: Go) -> None:
@@ -125,13 +125,13 @@ def test_a_scorer_has_mean_0_and_std_1_on_the_replies_before_step_1(go: Go) -> N
 
 def test_the_alarm_is_logged_and_told_once_where_the_watched_score_falls_while_the_reward_rises(go: Go, capsys) -> None:
     folder = go(judged_by(Opinion(drift=1.0), Opinion(drift=-1.0)), eval_updates=4, max_updates=12)
-    alarm = read_metrics(folder)["alarm/gold_falls"]
+    alarm = read_metrics(folder)["alarm/eval_scorer_falls"]
     assert alarm == {0: 0.0, 4: 1.0, 8: 1.0, 12: 1.0}
     said = words(capsys.readouterr().out)
     assert "ALARM at update 4: the watched score fell to 9" in said
     assert said.count("ALARM") == 1
     healthy = go(judged_by(Opinion(drift=1.0), Opinion(drift=1.0)), name="healthy", eval_updates=4)
-    assert set(read_metrics(healthy)["alarm/gold_falls"].values()) == {0.0}
+    assert set(read_metrics(healthy)["alarm/eval_scorer_falls"].values()) == {0.0}
     assert "ALARM" not in capsys.readouterr().out
 
 
@@ -157,8 +157,8 @@ def test_running_moments_are_those_of_all_rewards_so_far(go: Go) -> None:
     assert len(given) == 3
     for update, iterations in ((4, 1), (8, 2), (12, 3)):
         so_far = [x for call in given[:iterations] for x in call]
-        assert found["rollout_scores/running_mean"][update] == pytest.approx(statistics.fmean(so_far))
-        assert found["rollout_scores/running_std"][update] == pytest.approx(statistics.pstdev(so_far))
+        assert found["reward/running_mean"][update] == pytest.approx(statistics.fmean(so_far))
+        assert found["reward/running_std"][update] == pytest.approx(statistics.pstdev(so_far))
 
 
 def test_a_run_that_goes_on_keeps_moments_alarm_and_first_length(go: Go, capsys) -> None:
@@ -178,7 +178,7 @@ def test_a_run_that_goes_on_keeps_moments_alarm_and_first_length(go: Go, capsys)
     state, metrics = states[1], read_metrics(whole)
     assert state["first_length"] == metrics["rollout/reply_tokens"][4]
     assert state["alarm"]["raised_at"] == 4
-    assert state["alarm"]["best_gold"] == metrics["eval/gold"][0]
+    assert state["alarm"]["best_score"] == metrics["eval/eval_scorer"][0]
     assert state["scorer_moments"]["letters"][0] == pytest.approx(100, abs=1)
 
 
@@ -202,4 +202,4 @@ def test_a_sampler_that_differs_from_the_trainer_in_a_later_iteration_ends_the_r
     monkeypatch.setattr(LocalGenerator, "generate", drifted)
     with pytest.raises(InputError, match=r"sampler and trainer differ by 0.01 nats a token .* token \d+ of reply"):
         go(text_with_function(heard, as_text=False))
-    assert list(read_metrics(tmp_path / "run")["policy/sampler_gap"]) == [4], "the first iteration was well"
+    assert list(read_metrics(tmp_path / "run")["rollout/logprob_mismatch"]) == [4], "the first iteration was well"

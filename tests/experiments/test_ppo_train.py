@@ -55,16 +55,16 @@ def test_bf16_trains_fp32_weights_that_move_at_a_small_rate(go: Go, talkative_mo
     assert all(1e-5 < far[name] < 2e-4 for name in matrices), "eight steps of at most 1e-5 each"
     rounded = [(after[name] == after[name].to(torch.bfloat16)).float().mean().item() for name in matrices]
     assert max(rounded) < 0.5, "in bf16 a weight of .02 would move by 6e-5 or not at all"
-    assert max(read_metrics(folder)["policy/sampler_gap"].values()) < 0.02
+    assert max(read_metrics(folder)["rollout/logprob_mismatch"].values()) < 0.02
 
 
 def test_embeddings_train_in_full_beside_adapters_on_named_layers(go: Go, talkative_models) -> None:
     settings = {"lora_rank": 2, "lora_target_modules": "c_attn", "modules_to_save": "wte", "learning_rate": 1e-2}
     folder = go(**settings)
-    kl = list(read_metrics(folder)["policy/kl"].values())
+    kl = list(read_metrics(folder)["kl/reference"].values())
     assert kl[0] == 0, "the reference is the policy without what trains"
     assert kl[1] != 0
-    assert max(read_metrics(folder)["policy/sampler_gap"].values()) < 1e-4
+    assert max(read_metrics(folder)["rollout/logprob_mismatch"].values()) < 1e-4
     far = {name for name, by in moved(folder, talkative_models["gpt2"]).items() if by > 1e-4}
     layers = {f"transformer.h.{i}.attn.c_attn.weight" for i in range(2)}
     assert far == {"transformer.wte.weight", *layers}  # with which the head is tied
@@ -77,7 +77,7 @@ def test_embeddings_train_in_full_beside_adapters_on_named_layers(go: Go, talkat
 
 def test_adapters_start_at_a_kl_of_0_and_are_saved_beside_the_merged_model(go: Go, talkative_models) -> None:
     folder = go(lora_rank=4, learning_rate=1e-2)
-    kl = list(read_metrics(folder)["policy/kl"].values())
+    kl = list(read_metrics(folder)["kl/reference"].values())
     assert kl[0] == 0
     assert kl[1] != 0
     ids = AutoTokenizer.from_pretrained(folder / "model")("and now", return_tensors="pt")
@@ -97,7 +97,7 @@ def test_frozen_layers_stay_and_a_small_budget_runs_them_again_with_the_same_res
 ) -> None:
     kept = go(num_layers_unfrozen=1)
     assert "run again" not in words(capsys.readouterr().out)
-    again = go(name="again", num_layers_unfrozen=1, cache_gb=0)
+    again = go(name="again", num_layers_unfrozen=1, frozen_cache_gb=0)
     assert "the frozen layers run again in every epoch" in words(capsys.readouterr().out)
     far = moved(kept, talkative_models["gpt2"])
     frozen = ("wte", "wpe", "h.0.")
@@ -131,7 +131,7 @@ def test_another_run_goes_on_with_the_critic_of_a_former_one(own: bool, go: Go, 
     # what it has learned is there: an error of values that a new head does not have
     again = go(name="again", model=model, critic=critic)
     fresh = go(name="fresh", model=model, critic=scorer_folders["gpt2"] if own else "head")
-    assert read_metrics(again)["losses/value_loss"][4] < read_metrics(fresh)["losses/value_loss"][4]
+    assert read_metrics(again)["loss/value"][4] < read_metrics(fresh)["loss/value"][4]
 
 
 def test_a_value_head_of_another_policy_is_refused(go: Go, tmp_path) -> None:
@@ -151,7 +151,7 @@ def test_a_run_that_will_not_fit_is_refused_before_the_policy_is_loaded(go: Go, 
 def test_while_the_critic_warms_up_the_policy_stays(own: bool, go: Go, talkative_models, scorer_folders) -> None:
     folder = go(critic=scorer_folders["gpt2"] if own else "head", critic_warmup=2)
     assert set(moved(folder, talkative_models["gpt2"]).values()) == {0.0}
-    losses = read_metrics(folder)["losses/value_loss"]
+    losses = read_metrics(folder)["loss/value"]
     assert losses[8] < losses[4]
 
 
@@ -178,7 +178,7 @@ def test_a_dry_run_shows_prompts_as_they_are_cut_and_leaves_nothing(go: Go, caps
 def test_a_run_without_prompts_to_evaluate_on_draws_no_empty_tables(go: Go, capsys) -> None:
     folder = go(eval_size=0)
     assert "replies to held-out prompts" not in words(capsys.readouterr().out)
-    assert len(read_metrics(folder)["policy/kl"]) == 2
+    assert len(read_metrics(folder)["kl/reference"]) == 2
 
 
 def test_a_warm_up_as_long_as_the_run_is_told(go: Go, capsys) -> None:
@@ -190,13 +190,13 @@ def test_a_warm_up_as_long_as_the_run_is_told(go: Go, capsys) -> None:
 
 def test_scorers_are_normalised_weighted_watched_and_logged(go: Go, scorer_folders: dict[str, Path]) -> None:
     names = f"a={scorer_folders['gpt2']},b={scorer_folders['bert']}"
-    folder = go(chat_with_scorers, scorers=names, weights="b=0", gold=scorer_folders["llama"], max_kl=0)
+    folder = go(chat_with_scorers, scorers=names, weights="b=0", eval_scorer=scorer_folders["llama"], max_kl=0)
     metrics = read_metrics(folder)
     assert abs(metrics["reward/mean"][4]) < 1.0, "shifted by the mean of replies of the policy before step 1"
-    assert {"scores/a", "scores/b", "eval/gold", "eval/gold_error", "alarm/gold_falls"} <= metrics.keys()
+    assert {"scores/a", "scores/b", "eval/eval_scorer", "eval/eval_scorer_error", "alarm/eval_scorer_falls"} <= metrics.keys()
     rows = read_lines(folder / "samples/evaluation-000008.jsonl")
     assert len(rows) == 6
-    assert all({"a", "b"} == row["scores"].keys() and "gold" in row["watched"] for row in rows)
+    assert all({"a", "b"} == row["scores"].keys() and "eval_scorer" in row["monitors"] for row in rows)
     # a linear function of the one scorer that has a weight
     (x, y), (u, v), (s, t) = [(row["scores"]["a"], row["reward"]) for row in rows[:3]]
     assert (y - v) * (x - s) == pytest.approx((y - t) * (x - u), rel=1e-3, abs=1e-6)
@@ -220,7 +220,7 @@ def test_what_cannot_work_is_refused_before_step_1(
         return []
 
     def of_ones_own(config, tokenizer) -> TaskSetup:
-        return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), watched={})
+        return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), monitors={})
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (chat_with_scorers, {}, "nobody rewards; needed: --scorers name=PATH"),
@@ -240,8 +240,8 @@ def test_what_cannot_work_is_refused_before_step_1(
             {"model": scorer_folders["gpt2"]},
             "it is a GPT2ForSequenceClassification, a scorer, which cannot talk",
         ),
-        (PLAIN, {"watched": "b"}, "--watched 'b': needed name=PATH"),
-        (of_ones_own, {"gold": "world:0"}, "--gold world:0 would not be heeded"),
+        (PLAIN, {"monitor_scorers": "b"}, "--monitor_scorers 'b': needed name=PATH"),
+        (of_ones_own, {"eval_scorer": "world:0"}, "--eval_scorer world:0 would not be used"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
         (PLAIN, {"critic": small_models["gpt2"]}, "is no scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
@@ -297,8 +297,8 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
         raise OSError("[/away]")
 
     def setup(function, gold):
-        watched = {"gold": FunctionScorer(gold)}
-        return lambda *given: replace(text_with_function(function, as_text=False)(*given), watched=watched)
+        watched = {"eval_scorer": FunctionScorer(gold)}
+        return lambda *given: replace(text_with_function(function, as_text=False)(*given), monitors=watched)
 
     metrics = read_metrics(
         go(
@@ -306,12 +306,12 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
             max_failed_rewards=1.0,
         )
     )
-    assert metrics["eval/gold"].keys() == {0, 8}
-    assert not {"eval/reward/mean", "alarm/gold_falls"} & metrics.keys()
+    assert metrics["eval/eval_scorer"].keys() == {0, 8}
+    assert not {"eval/reward/mean", "alarm/eval_scorer_falls"} & metrics.keys()
     assert words(capsys.readouterr().out).count("the evaluation goes without 6 of 6 rewards: ") == 2
     metrics = read_metrics(go(setup(shortness, away), "again"))
     assert metrics["eval/reward/mean"].keys() == {0, 8}
-    assert "eval/gold" not in metrics
+    assert "eval/eval_scorer" not in metrics
     told = "the evaluation goes without 6 of 6 scores of the watched gold: raised OSError: [/away]"
     assert words(capsys.readouterr().out).count(told) == 2
 

@@ -44,18 +44,18 @@ def test_many_turns_with_the_apps_users_on_two_ranks(world: Path, tmp_path: Path
 
 
 def test_engagement_watches_a_worlds_hidden_utility_and_another_scorer(world: Path, tmp_path: Path) -> None:
-    scorers = ("--scorers", "joint=world:0", "--gold", "world:0", "--watched", "other=world:0")
+    scorers = ("--scorers", "joint=world:0", "--eval_scorer", "world:0", "--monitor_scorers", "other=world:0")
     metrics = launched("world_engagement", world, tmp_path / "a", *scorers, "--prompts", world / "logs.parquet")
-    assert set(metrics["eval/gold"]) == {0, 2, 4}
-    assert metrics["eval/gold"] == metrics["eval/watched/other"] == metrics["eval/scores/joint"]
-    gain = (metrics["eval/gold"][4] - metrics["eval/gold"][0]) / metrics["eval/gold_std"][0]
-    assert metrics["eval/gold_gain"][4] == pytest.approx(gain)
-    assert metrics["eval/gold_gain"].keys() == {2, 4}
+    assert set(metrics["eval/eval_scorer"]) == {0, 2, 4}
+    assert metrics["eval/eval_scorer"] == metrics["eval/monitor/other"] == metrics["eval/scores/joint"]
+    gain = (metrics["eval/eval_scorer"][4] - metrics["eval/eval_scorer"][0]) / metrics["eval/eval_scorer_std"][0]
+    assert metrics["eval/eval_scorer_gain"][4] == pytest.approx(gain)
+    assert metrics["eval/eval_scorer_gain"].keys() == {2, 4}
 
 
 def test_words_are_a_reward_and_any_chat_is_a_prompt(world: Path, tmp_path: Path) -> None:
     metrics = launched("sentiment_words", world, tmp_path / "a", "--prompts", world / "sft.parquet")
-    assert metrics["policy/kl_coef"][4] > 0
+    assert metrics["kl/coefficient"][4] > 0
     rows = read_lines(tmp_path / "a/samples/evaluation-000000.jsonl")
     assert all(isinstance(row["reward"], float) and row["reward"] == round(row["reward"]) for row in rows)
 

@@ -212,7 +212,7 @@ def test_another_number_of_ranks_is_refused_or_converted(
     found, wanted = ({line["step"]: line for line in read_lines(x / "metrics.jsonl")} for x in (folder, straight))
     assert list(found) == list(wanted) == [0, 4, 8, 12]  # 0: judged before step 1
     assert json.loads((folder / "run.json").read_text())["resumed_at"] == at
-    for name in ("losses/policy_loss", "losses/value_loss", "policy/kl_coef", "rollout_scores/running_mean"):
+    for name in ("loss/policy", "loss/value", "kl/coefficient", "reward/running_mean"):
         # of the iterations after the change, the first is like that of a run without one
         assert found[at + 4][name] == pytest.approx(wanted[at + 4][name], abs=1e-4), name
 
@@ -291,7 +291,7 @@ def test_what_one_rank_alone_must_stop_for_is_told(asked: Words, tmp_path: Path)
     planted = {"LMGYM_TEST_FAULT": "stop", "LMGYM_TEST_RANK": "1"}
     done = run(asked("zero2", tmp_path / "run"), **planted)
     assert done.returncode == 69
-    assert "error: the judge's budget is spent" in words(done.stderr)
+    assert "error: the scorer's budget is spent" in words(done.stderr)
     assert outcome(tmp_path / "run") == ("failed", 69)
 
 

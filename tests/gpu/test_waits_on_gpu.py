@@ -17,8 +17,9 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
 from ppo.actor_critic import build
+from ppo.algorithms.ppo import ppo_advantages, ppo_loss
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, reward_and_advance
+from ppo.experience import Experience
 from ppo.learner import Learner
 from ppo.rollouts import gather
 from ppo.setup import make_engine
@@ -82,9 +83,11 @@ def test_an_updates_waits_do_not_grow_with_its_micro_batches(small_models: dict[
         assert reference is not None
         reference.model.to(device)
         engine, rollouts = make_engine(config, actor, None), gather(episodes)
-        learner = Learner(config, engine, lambda _: 1e-3, device, lambda *said: pytest.fail(str(said)))
+        learner = Learner(
+            config, engine, ppo_loss(config.method), lambda _: 1e-3, device, lambda *said: pytest.fail(str(said))
+        )
         Experience(config, engine, reference, device).measure(rollouts)
-        reward_and_advance(rollouts, config, 0.0)
+        ppo_advantages(config.method)(rollouts, 0.0)
         learner.learn(rollouts, 0, 0)  # an optimizer's state, and what is done once a process
         return waits(lambda: learner.learn(rollouts, 1, 1))
 

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-import ppo.experience
+import ppo.algorithms.ppo
 import ppo.train as loop
 from lmgym.config import RunConfig
 from lmgym.models.saving import save_plain
@@ -82,7 +82,7 @@ def pleasant_share(start: Path, folder: Path) -> tuple[float, float]:
 
 def charge_the_next_token(monkeypatch) -> None:
     """The KL of a token is charged to the one after it, as trlx did; that of a reply's last token to none."""
-    kl_rewards = ppo.experience.kl_rewards
+    kl_rewards = ppo.algorithms.ppo.kl_rewards
 
     def shifted(logprobs, reference, scores, mask, coef):
         right = kl_rewards(logprobs, reference, scores, mask, 0.0)
@@ -91,12 +91,12 @@ def charge_the_next_token(monkeypatch) -> None:
         late[:, 1:] = kl[:, :-1]
         return right + late * mask
 
-    monkeypatch.setattr(ppo.experience, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
 
 
 def forget_the_last_token(monkeypatch) -> None:
     """The mask of the KL ends a token too soon."""
-    kl_rewards = ppo.experience.kl_rewards
+    kl_rewards = ppo.algorithms.ppo.kl_rewards
 
     def shifted(logprobs, reference, scores, mask, coef):
         shorter = torch.zeros_like(mask)
@@ -104,7 +104,7 @@ def forget_the_last_token(monkeypatch) -> None:
         kl = kl_rewards(logprobs, reference, torch.zeros_like(scores), shorter, coef)
         return kl_rewards(logprobs, reference, scores, mask, 0.0) + kl
 
-    monkeypatch.setattr(ppo.experience, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
 
 
 BROKEN = [charge_the_next_token, forget_the_last_token]
@@ -135,9 +135,9 @@ def furthest_return(start: Path, folder: Path, monkeypatch) -> float:
     trained(start, folder, updates=8, lam=1.0)
     assert len(seen) == 2
     late, furthest = seen[-1], 0.0
-    kl = (late.logprobs - late.reference_logprobs).double().tolist()
-    assert min(late.counts) < max(late.counts) == WORDS
-    for first, count, ids in zip(late.firsts, late.counts, late.rows, strict=False):
+    kl = (late.old_logprobs - late.reference_logprobs).double().tolist()
+    assert min(late.reply_lengths) < max(late.reply_lengths) == WORDS
+    for first, count, ids in zip(late.row_starts, late.reply_lengths, late.rows, strict=False):
         said = " ".join(VOCABULARY[i] for i in ids[-count:])
         [score] = sentiment(None, None, [said], None)
         for place in range(first, first + count):

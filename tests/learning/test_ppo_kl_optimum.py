@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import ppo.experience
+import ppo.algorithms.ppo
 import ppo.train as loop
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_tokenizer
@@ -72,7 +72,7 @@ def test_the_policy_ends_at_the_optimum_of_reward_and_kl(
 def test_a_kl_mask_that_is_shifted_by_one_does_not(
     small_models: dict[str, Path], chats_file: Path, monkeypatch, tmp_path: Path
 ) -> None:
-    kl_rewards = ppo.experience.kl_rewards
+    kl_rewards = ppo.algorithms.ppo.kl_rewards
 
     def shifted(logprobs, reference, scores, mask, coef):
         """The KL of a token is charged to the one after it, as trlx did."""
@@ -82,6 +82,6 @@ def test_a_kl_mask_that_is_shifted_by_one_does_not(
         late[:, 1:] = kl[:, :-1]
         return right + late * mask
 
-    monkeypatch.setattr(ppo.experience, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
     found, wanted = learn(small_models["gpt2"], chats_file, tmp_path)
     assert found > wanted + 0.1

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import ppo.experience
+import ppo.algorithms.ppo
+import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
 from lmgym.environments.random_walks_model import make_start
-from ppo import preflight
+from ppo import safeguards
 from ppo.experiments.randomwalks import CONFIG
 from ppo.task_setups import random_walks
 
@@ -40,8 +41,8 @@ def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11
 
 def turn_advantages(monkeypatch) -> None:
     """The sign of advantages is flipped."""
-    gae = ppo.experience.gae
-    monkeypatch.setattr(ppo.experience, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
+    gae = ppo.algorithms.ppo.gae
+    monkeypatch.setattr(ppo.algorithms.ppo, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
 
 
 def score_the_first_token(monkeypatch) -> None:
@@ -51,25 +52,28 @@ def score_the_first_token(monkeypatch) -> None:
     def misplaced(*given):
         rollouts = gather(*given)
         scores = torch.zeros_like(rollouts.scores)
-        scores[rollouts.firsts[:-1]] = rollouts.scores[rollouts.firsts[1:] - 1]
+        scores[rollouts.row_starts[:-1]] = rollouts.scores[rollouts.row_starts[1:] - 1]
         rollouts.scores = scores
         return rollouts
 
     monkeypatch.setattr(loop, "gather", misplaced)
-    monkeypatch.setattr(preflight, "check_first_rollouts", lambda *given: None)
+    monkeypatch.setattr(safeguards, "check_first_rollouts", lambda *given: None)
 
 
 def shift_old_logprobs(monkeypatch) -> None:
     """The old log-probability of a token is that of the one before, and nobody looks (test_ppo_ends.py)."""
-    advance = loop.reward_and_advance
+    estimator = ppo.setup.ppo_advantages
 
-    def shifted(rollouts, *given):
-        rewards = advance(rollouts, *given)
-        rollouts.logprobs = rollouts.logprobs.roll(1)
-        return rewards
+    def shifted(method):
+        def advance(rollouts, kl_coef):
+            rewards = estimator(method)(rollouts, kl_coef)
+            rollouts.old_logprobs = rollouts.old_logprobs.roll(1)
+            return rewards
 
-    monkeypatch.setattr(loop, "reward_and_advance", shifted)
-    monkeypatch.setattr(preflight, "check_ratio", lambda *given: None)
+        return advance
+
+    monkeypatch.setattr(ppo.setup, "ppo_advantages", shifted)
+    monkeypatch.setattr(safeguards, "check_ratio", lambda *given: None)
 
 
 def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:

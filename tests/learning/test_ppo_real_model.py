@@ -55,4 +55,4 @@ def test_a_reward_of_a_few_lines_rises_on_held_out_prompts_by_more_than_two_stan
 
 def rewards_by_task(run: Path, update: int) -> dict[int, float]:
     lines = (run / f"samples/evaluation-{update:06d}.jsonl").read_text().splitlines()
-    return {row["task"]: row["earned"] for row in map(json.loads, lines)}
+    return {row["task"]: row["episode_reward"] for row in map(json.loads, lines)}

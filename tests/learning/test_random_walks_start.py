@@ -17,7 +17,7 @@ def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(tmp_path
     known = draw_random_walks(1000)
     folder = str(make_start(tmp_path, 1000, seed=0))
     tokenizer = load_tokenizer(folder)
-    generator = LocalGenerator(load_policy(folder, tokenizer), tokenizer, batch_rows=500)
+    generator = LocalGenerator(load_policy(folder, tokenizer), tokenizer, generation_batch_size=500)
     prompts = tokenize_texts(tokenizer, known.prompts)
     replies = [one for group in generator.generate(prompts, SAMPLES, Sampling(9, seed=3)) for one in group]
     starts = [prompt for prompt in known.prompts for _ in range(SAMPLES)]

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+import ppo.bounds
 import pytest
 
-import ppo.bounds
 import reward_models.check
 import sft.check
 from lmgym.config import ModelConfig, Range
@@ -33,7 +33,7 @@ STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
     "reward_models": (RewardConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
     "ppo": (
         PPOConfig("x", NO_MODEL),
-        lambda config: ppo.bounds.refuse_impossible(config, 1),
+        lambda config: ppo.bounds.check_settings(config, 1),
         lambda config: train_ppo(config, pytest.fail),
     ),
 }

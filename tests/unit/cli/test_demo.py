@@ -81,9 +81,15 @@ def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypat
 
 def test_it_ends_with_what_ppo_gained_and_the_two_commands_to_try_next(tmp_path: Path, capsys) -> None:
     lines = [
-        {"step": 0, "eval/reward/mean": 0.1, "eval/gold": 0.25, "eval/rollout/reply_tokens": 10.0},
-        {"step": 16, "policy/kl": 0.5},
-        {"step": 32, "policy/kl": 1.5, "eval/reward/mean": 0.7, "eval/gold": 0.75, "eval/rollout/reply_tokens": 9.0},
+        {"step": 0, "eval/reward/mean": 0.1, "eval/eval_scorer": 0.25, "eval/rollout/reply_tokens": 10.0},
+        {"step": 16, "kl/reference": 0.5},
+        {
+            "step": 32,
+            "kl/reference": 1.5,
+            "eval/reward/mean": 0.7,
+            "eval/eval_scorer": 0.75,
+            "eval/rollout/reply_tokens": 9.0,
+        },
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     demo._show_gains(tmp_path)

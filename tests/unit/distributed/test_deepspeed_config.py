@@ -13,8 +13,8 @@ from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.errors import InputError
 from lmgym.training import setup as training
 from ppo import setup
+from ppo.check import check_run_memory
 from ppo.config import PPOConfig
-from ppo.memory import check_run_memory
 from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]

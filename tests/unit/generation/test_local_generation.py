@@ -116,7 +116,7 @@ def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generato
     sampling = Sampling(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.95, seed=5)
 
     def ids(batch_rows: int) -> list:
-        generator.batch_rows = batch_rows
+        generator.generation_batch_size = batch_rows
         return [[c.ids for c in replies] for replies in generator.generate(prompts, 2, sampling)]
 
     try:
@@ -124,10 +124,10 @@ def test_a_reply_does_not_depend_on_what_else_is_asked_for(family: str, generato
         assert ids(7) == together
         assert ids(1) == together
         for batch_rows in (64, 7, 1):  # a single reply stands in its prompt's own row
-            generator.batch_rows = batch_rows
+            generator.generation_batch_size = batch_rows
             assert [[c.ids] for [c] in generator.generate(prompts, 1, sampling)] == [first[:1] for first in together]
     finally:
-        generator.batch_rows = 64
+        generator.generation_batch_size = 64
     alone = generator.generate(prompts[9:10], 2, Sampling(**{**vars(sampling), "seed": 14}))
     assert [c.ids for c in alone[0]] == together[9]
     assert together[0][0] != together[0][1], "the replies to one prompt differ"
@@ -150,9 +150,9 @@ def test_sampled_frequencies_are_the_exact_distribution(options: dict, generator
     )
 
     generator, prompt, count = generators["llama"], prompts_of(1, seed=3)[0] * 2, 20_000
-    generator.batch_rows = count
+    generator.generation_batch_size = count
     replies = generator.generate([prompt], count, Sampling(max_new_tokens=1, ends_at_eos=False, **options))[0]
-    generator.batch_rows = 64
+    generator.generation_batch_size = 64
     found = np.bincount([c.ids[0] for c in replies], minlength=512)
     # theirs, in their order, as the independent implementation
     chain = [RepetitionPenaltyLogitsProcessor(options.get("repetition_penalty", 1.0))]
@@ -322,7 +322,7 @@ def test_weights_that_change_without_a_trace_are_taken_over_when_told(
 
 
 def test_a_batch_on_a_cpu_is_as_large_as_its_keys_and_values_may_be(generators, monkeypatch) -> None:
-    generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, batch_rows=8)
+    generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, generation_batch_size=8)
     prompts, sampling = [[5 + i] * (3 + 2 * i) for i in range(8)], Sampling(6, temperature=0, ends_at_eos=False)
     expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._batch
 

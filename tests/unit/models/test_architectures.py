@@ -13,8 +13,8 @@ from lmgym.models.architectures import refuse_encoder, refuse_other_than_text
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
+from ppo.check import check_models
 from ppo.config import PPOConfig
-from ppo.preflight import check_policy
 from reward_models.config import DataConfig as RewardDataConfig
 from reward_models.config import RewardConfig
 from reward_models.train import train_pairwise
@@ -61,7 +61,7 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
         "sft": lambda: train_sft(
             SftConfig("s", model, DataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
         ),
-        "ppo": lambda: check_policy(PPOConfig("p", model), tokenizer),
+        "ppo": lambda: check_models(PPOConfig("p", model), tokenizer),
         "chat": lambda: load_causal(folder),
         "policy": lambda: load_policy(folder, tokenizer),
         "classifier": lambda: load_classifier(folder, tokenizer),

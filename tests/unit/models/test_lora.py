@@ -20,8 +20,8 @@ from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
 from lmgym.models.small_models import build_model
 from ppo.actor_critic import adapted
+from ppo.check import check_models
 from ppo.config import PPOConfig
-from ppo.preflight import check_policy
 from reward_models.config import RewardConfig
 from sft.config import SftConfig
 
@@ -204,7 +204,7 @@ def test_ppo_refuses_unfit_names_before_the_policy_is_loaded_and_takes_fit_ones(
     tokenizer = load_tokenizer(str(small_models["llama"]))
     settings = ModelConfig(str(small_models["llama"]), lora_rank=2, lora_target_modules="wrong", precision="fp32")
     with pytest.raises(InputError, match="--lora_target_modules: 'wrong' matches no linear layer"):
-        check_policy(PPOConfig("p", settings), tokenizer)
+        check_models(PPOConfig("p", settings), tokenizer)
     fit = ModelConfig(settings.model, lora_rank=2, lora_target_modules="q_proj", modules_to_save="norm")
     actor, _ = adapted(PPOConfig("p", fit), policy_of(small_models["llama"]))
     assert {name.rsplit(".", 1)[-1] for name in adapted_layers(actor.policy)} == {"q_proj"}

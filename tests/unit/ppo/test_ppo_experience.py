@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference
+from ppo.algorithms.ppo import ppo_advantages, ppo_loss
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, reward_and_advance
+from ppo.experience import Experience
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts
 from ppo.setup import ADAM_EPSILON, make_engine
@@ -52,11 +53,11 @@ def make_rollouts() -> Rollouts:
     tokens = sum(REPLIES)
     return Rollouts(
         rows=[rng.integers(2, 61, p + r).tolist() for p, r in zip(PROMPTS, REPLIES, strict=True)],
-        counts=np.array(REPLIES),
+        reply_lengths=np.array(REPLIES),
         episode_of_row=np.arange(4),
         sampler_logprobs=torch.zeros(tokens),
         scores=torch.from_numpy(rng.normal(size=tokens)).float(),
-        kept=np.array([True, True, False, True]),
+        has_reward=np.array([True, True, False, True]),
     )
 
 
@@ -72,25 +73,29 @@ def run(
     actor.register_forward_hook(lambda *_: graphs.append(1) if torch.is_grad_enabled() else None)
     rollouts = make_rollouts()
     experience = Experience(config, engine, reference, CPU)
-    experience.trusts_sampler = False
     experience.measure(rollouts)
-    reward_and_advance(rollouts, config, 0.05)
-    learner = Learner(config, engine, lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words)))
+    ppo_advantages(config.method)(rollouts, 0.05)
+    learner = Learner(
+        config, engine, ppo_loss(config.method), lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words))
+    )
     curve = learner.learn(rollouts, 0, 0).curve
     return rollouts, curve, {name: p.detach().clone() for name, p in actor.named_parameters()}, len(graphs)
 
 
+def table(curve: list[dict[str, float]]) -> torch.Tensor:
+    """[updates, metrics]."""
+    return torch.tensor([list(row.values()) for row in curve])
+
+
 @pytest.mark.parametrize("variant", ["own_critic", "shared_head", "hydra"])
-def test_one_micro_batch_learns_what_many_learn_with_one_forward_less(variant: str) -> None:
+def test_one_micro_batch_learns_what_many_learn(variant: str) -> None:
     whole, whole_curve, whole_weights, forwards = run(variant, 4)
     parts, parts_curve, parts_weights, many = run(variant, 1)
-    # policy and critic go one after the other, but for the first forward, which is that of `measure`
-    models = 2 if variant == "own_critic" else 1
-    assert (forwards, many) == (1 + models * (EPOCHS - 1), models * 4 * EPOCHS)
-    assert whole.forward is None  # its graph is given up
-    for name in ("logprobs", "reference_logprobs", "values", "advantages", "returns"):
+    models = 2 if variant == "own_critic" else 1  # a separate critic has a forward of its own
+    assert (forwards, many) == (models * EPOCHS, models * 4 * EPOCHS), "no graph outlives its backward"
+    for name in ("old_logprobs", "reference_logprobs", "values", "advantages", "returns"):
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name), atol=2e-6, rtol=0)
-    torch.testing.assert_close(torch.tensor(whole_curve), torch.tensor(parts_curve), atol=1e-5, rtol=0)
+    torch.testing.assert_close(table(whole_curve), table(parts_curve), atol=1e-5, rtol=0)
     for name, weight in whole_weights.items():
         torch.testing.assert_close(weight, parts_weights[name], atol=2e-4, rtol=0)
 
@@ -101,14 +106,14 @@ def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
     actor, rollouts, found = make_actor("own_critic"), make_rollouts(), []
     experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
     experience.measure(rollouts)
-    reward_and_advance(rollouts, config, 0.05)
+    ppo_advantages(config.method)(rollouts, 0.05)
 
     def look(module, inputs, outputs) -> None:
         weights = (module.policy.lm_head.weight, module.critic.score.weight)
         found.append((*(out is not None for out in outputs), *(w.grad is not None for w in weights)))
 
     actor.register_forward_hook(look)
-    Learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
+    Learner(config, experience.engine, ppo_loss(config.method), lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
     policy, critic = (True, False), (False, True)
     first = [(*policy, False, False), (*critic, True, False)]
     assert found == EPOCHS * [*first, (*policy, True, True), (*critic, True, True)]
@@ -140,17 +145,17 @@ def test_while_the_critic_warms_up_no_bit_of_the_policy_moves_nor_decays(variant
     )
     actor, rollouts = make_actor(variant), make_rollouts()
     experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
-    learner = Learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail)
+    learner = Learner(config, experience.engine, ppo_loss(config.method), lambda _: 1e-3, CPU, pytest.fail)
     for iteration in range(2):
         before = {name: p.detach().clone() for name, p in actor.named_parameters() if p.requires_grad}
         experience.measure(rollouts)
-        reward_and_advance(rollouts, config, 0.05)
+        ppo_advantages(config.method)(rollouts, 0.05)
         curve = learner.learn(rollouts, iteration, EPOCHS * iteration).curve
         moved = {name for name, p in actor.named_parameters() if p.requires_grad and not torch.equal(p, before[name])}
         of_policy = {name for name in before if name.startswith("policy.")}
         assert moved & of_policy == (of_policy if iteration else set())
         assert moved >= before.keys() - of_policy
-        assert curve[-1][1] < curve[0][1], "the critic learns"
+        assert curve[-1]["value_loss"] < curve[0]["value_loss"], "the critic learns"
 
 
 def test_where_each_game_has_two_trained_agents_the_first_update_is_on_half_of_the_episodes() -> None:
@@ -161,30 +166,22 @@ def test_where_each_game_has_two_trained_agents_the_first_update_is_on_half_of_t
 
     (_, whole, weights, _), (_, parts, wanted, _) = (run("own_critic", size, games(size)) for size in (4, 1))
     assert len(whole) == 2 * EPOCHS
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), atol=1e-5, rtol=0)
+    torch.testing.assert_close(table(whole), table(parts), atol=1e-5, rtol=0)
     for name, weight in weights.items():
         torch.testing.assert_close(weight, wanted[name], atol=2e-4, rtol=0)
-
-
-def test_a_first_update_on_a_part_of_the_rows_keeps_no_graph() -> None:
-    config = make_config(4)
-    config = replace(config, optimizer=replace(config.optimizer, global_batch=2))
-    rollouts, curve, _, forwards = run("hydra", 4, config)
-    assert len(curve) == forwards == 2 * EPOCHS
-    assert rollouts.forward is None
 
 
 def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not() -> None:
     rollouts, config = make_rollouts(), make_config(4)
     gib = sum(map(len, rollouts.rows)) * SIZE["hidden_size"] * 4 / 2**30
-    config = replace(config, rollout=replace(config.rollout, cache_gb=1.5 * gib))
+    config = replace(config, rollout=replace(config.rollout, frozen_cache_gb=1.5 * gib))
     longer = make_rollouts()
     longer.rows = [row + row for row in longer.rows]
     told = {}
     for variant in ("hydra", "shared_head"):
         actor = make_actor(variant)
         experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
-        told[variant] = [experience.why_no_cache(each) for each in (rollouts, longer, rollouts, longer)]
+        told[variant] = [experience.cache_notes(each) for each in (rollouts, longer, rollouts, longer)]
     [line] = told["hydra"][1]
     assert line.startswith("the frozen layers run again in every epoch: their states take ")
     assert told == {"hydra": [[], [line], [], []], "shared_head": [[]] * 4}

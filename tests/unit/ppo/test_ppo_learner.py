@@ -13,8 +13,9 @@ from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import build
+from ppo.algorithms.ppo import ppo_advantages, ppo_loss
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, reward_and_advance
+from ppo.experience import Experience
 from ppo.learner import Learned, Learner
 from ppo.rollouts import Rollouts, gather, minibatches
 from ppo.setup import make_engine
@@ -48,12 +49,20 @@ def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[li
         epochs.append(minibatches(*given))
         return epochs[-1]
 
-    learner = Learner(config, engine, lambda update: 1e-3, device, lambda *said: pytest.fail(str(said)), split=split)
+    learner = Learner(
+        config,
+        engine,
+        ppo_loss(config.method),
+        lambda update: 1e-3,
+        device,
+        lambda *said: pytest.fail(str(said)),
+        split=split,
+    )
     found = []
     for iteration in range(iterations):
         rollouts = played()
         experience.measure(rollouts)
-        reward_and_advance(rollouts, config, 0.0)
+        ppo_advantages(config.method)(rollouts, 0.0)
         found.append(learner.learn(rollouts, iteration, iteration * EPOCHS * EPISODES // batch))
     return found, epochs
 
@@ -125,13 +134,13 @@ def test_a_skipped_update_ends_a_run_but_for_fp16_which_counts_it(
     engine, device = Overflows(make_engine(config, actor, None)), torch.device("cpu")
     rollouts = played()
     Experience(config, engine, reference, device).measure(rollouts)
-    reward_and_advance(rollouts, config, 0.0)
+    ppo_advantages(config.method)(rollouts, 0.0)
 
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}, {len(names)} episodes")
 
     said = replace(config, policy=replace(config.policy, precision=precision))
-    learner = Learner(said, engine, lambda update: 1e-3, device, leave)
+    learner = Learner(said, engine, ppo_loss(said.method), lambda update: 1e-3, device, leave)
     if precision != "fp16":
         with pytest.raises(ArithmeticError, match="update 0: a gradient that is not finite, 16 episodes"):
             learner.learn(rollouts, 0, 0)
@@ -150,15 +159,15 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     actor, reference = build(config, load_tokenizer(folder))
     engine, device, rollouts = make_engine(config, actor, None), torch.device("cpu"), played()
     Experience(config, engine, reference, device).measure(rollouts)
-    reward_and_advance(rollouts, config, 0.0)
+    ppo_advantages(config.method)(rollouts, 0.0)
     before = [p.detach().clone() for p in actor.parameters()]
     shown: list[torch.Tensor] = []
-    rollouts.advantages[int(rollouts.firsts[9])] = torch.nan
+    rollouts.advantages[int(rollouts.row_starts[9])] = torch.nan
 
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}: {'; '.join(names)}")
 
-    learner = Learner(config, engine, lambda update: 1e-3, device, leave)
+    learner = Learner(config, engine, ppo_loss(config.method), lambda update: 1e-3, device, leave)
     with pytest.raises(
         ArithmeticError, match=r"update 0: a loss of nan: (episode \d+ of this rank, 15 tokens(; )?){4}$"
     ) as caught:

@@ -10,8 +10,8 @@ from lmgym.config import OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
+from ppo.algorithms.ppo import ppo_advantages
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import reward_and_advance
 from ppo.rollouts import Rollouts, gather, minibatches, similar_batches
 from ppo.train import refuse_uneven
 
@@ -35,7 +35,7 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
     assert found.padded(found.scores).tolist() == [[0.0, 0.0, 2.0, -1.0], [0.5, 0.25, 0.0, 0.0]]
     assert found.flat(found.padded(found.scores)).tolist() == found.scores.tolist()
     assert found.targets(np.array([2, 1])).tolist() == [10, 11, 10]
-    assert found.places(np.array([2, 1])).tolist() == [4, 5, 3]
+    assert found.token_indices(np.array([2, 1])).tolist() == [4, 5, 3]
 
 
 def test_rewards_are_cut_and_a_reply_that_did_not_end_pays_after_that() -> None:
@@ -49,7 +49,7 @@ def filled(episodes: list[Episode]) -> Rollouts:
     """With log-probabilities and values as if they had been computed."""
     found = gather(episodes)
     tokens = len(found.scores)
-    found.logprobs, found.reference_logprobs = torch.zeros(tokens), torch.zeros(tokens)
+    found.old_logprobs, found.reference_logprobs = torch.zeros(tokens), torch.zeros(tokens)
     found.values = torch.linspace(-1, 1, tokens)
     found.bootstrap = torch.zeros(found.episodes)
     return found
@@ -62,10 +62,10 @@ def test_an_episode_whose_reward_failed_has_no_loss_and_no_part_in_the_whitening
     both = filled([*known, episode(step(2, 5.0), step(1, None))])
     alone = filled(known)
     both.values = torch.cat([alone.values, torch.full((3,), 100.0)])
-    assert both.kept.tolist() == [True, True, False]
-    assert both.trained.tolist() == [True] * 5 + [False] * 3
-    reward_and_advance(both, config, 0.0)
-    reward_and_advance(alone, config, 0.0)
+    assert both.has_reward.tolist() == [True, True, False]
+    assert both.loss_mask.tolist() == [True] * 5 + [False] * 3
+    ppo_advantages(config.method)(both, 0.0)
+    ppo_advantages(config.method)(alone, 0.0)
     assert both.advantages[:5].tolist() == pytest.approx(alone.advantages.tolist())
     assert alone.advantages.mean().item() == pytest.approx(0, abs=1e-6)
     assert alone.advantages.std(correction=0).item() == pytest.approx(1, abs=1e-5)
@@ -78,7 +78,7 @@ def test_the_value_after_a_truncated_episode_reaches_its_advantages() -> None:
     assert found.final_episodes.tolist() == [0]
     found.values = torch.zeros(4)
     found.bootstrap = torch.tensor([8.0, 0.0])
-    reward_and_advance(found, config, 0.0)
+    ppo_advantages(config.method)(found, 0.0)
     assert found.advantages.tolist() == [2.0, 4.0, 0.0, 0.0]
     assert found.returns.tolist() == [2.0, 4.0, 0.0, 0.0]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import ppo.experience
+import ppo.rollouts
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.rollout_engine import Episode, Step
 from lmgym.errors import InputError
@@ -19,11 +19,12 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.models.parameters import round_weights
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.actor_critic import adapted
+from ppo.algorithms.ppo import ppo_advantages, ppo_loss
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Batch, Experience, LogprobMismatch, reward_and_advance
+from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
-from ppo.preflight import check_rollouts
-from ppo.rollouts import Rollouts, gather
+from ppo.rollouts import Rollouts, RowBatch, gather
+from ppo.safeguards import check_rollouts
 from ppo.setup import TrainingComponents, make_engine
 from ppo.state import LoopState
 from ppo.weight_sync import SamplingPolicy, measure_rounding
@@ -63,8 +64,19 @@ class Run:
         if rounded:
             engine.precision = "fp32"  # type: ignore[attr-defined]  # no autocast: the weights are what rounds
         experience = Experience(self.config, engine, reference, CPU)
-        learner = Learner(self.config, engine, lambda _: RATE, CPU, lambda *said: pytest.fail(str(said)))
-        self.parts = TrainingComponents(None, tokenizer, engine, sampler, experience, learner, self.config.sampling, 1)  # type: ignore[arg-type]
+        learner = Learner(
+            self.config, engine, ppo_loss(self.config.method), lambda _: RATE, CPU, lambda *said: pytest.fail(str(said))
+        )
+        self.parts = TrainingComponents(
+            None,
+            tokenizer,
+            engine,
+            sampler,
+            experience,
+            ppo_advantages(self.config.method),
+            learner,
+            self.config.sampling,  # type: ignore[arg-type]
+        )
         self.state = LoopState.fresh(self.config.method)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]
         self.prompts = tokenize_texts(tokenizer, render_all(tokenizer, chats))
@@ -92,7 +104,7 @@ class Run:
 
     def learn(self, rollouts: Rollouts) -> None:
         """One update."""
-        reward_and_advance(rollouts, self.config, 0.0)
+        ppo_advantages(self.config.method)(rollouts, 0.0)
         self.parts.learner.learn(rollouts, 0, 0)
         self.state.iteration += 1
 
@@ -101,20 +113,20 @@ def shift_replies(monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     """In the trainer's forward what is read stands so many positions further on; rotary angles are relative, so that to
     shift whole rows would change nothing.
     """
-    pack = ppo.experience.pack_rows
+    pack = ppo.rollouts.pack_rows
 
     def shifted(*given, **named):
         rows = pack(*given, **named)
         return replace(rows, positions=rows.positions.index_add(0, rows.places, torch.full_like(rows.places, by)))
 
-    monkeypatch.setattr(ppo.experience, "pack_rows", shifted)
+    monkeypatch.setattr(ppo.rollouts, "pack_rows", shifted)
 
 
 def read_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer reads each token's log-probability one place too early."""
-    pack = ppo.experience.pack_rows
+    pack = ppo.rollouts.pack_rows
     one_early = lambda *given: replace(rows := pack(*given), places=rows.places - 1)  # noqa: E731
-    monkeypatch.setattr(ppo.experience, "pack_rows", one_early)
+    monkeypatch.setattr(ppo.rollouts, "pack_rows", one_early)
 
 
 def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeypatch, scale: float = 1.0) -> None:
@@ -166,8 +178,8 @@ def test_a_policy_and_its_updates_pass_whatever_its_own_rounding_is(family: str,
     for iteration in range(3):
         run.sync()
         run.learn(run.check(seed=iteration))
-    assert run.state.rounding_gap is not None
-    assert 0 < run.state.rounding_gap < 0.1
+    assert run.state.rounding is not None
+    assert 0 < run.state.rounding < 0.1
 
 
 @ROUNDED
@@ -190,7 +202,7 @@ def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_a
     run = Run(small_models[family], rounded, SCALE)
     run.sync()
     _, rollouts, _ = run.rolls()
-    batch = Batch.of(rollouts, np.arange(5), CPU)
+    batch = RowBatch.of(rollouts, np.arange(5), CPU)
     before = [(p, p.data_ptr(), p.dtype, p.detach().clone()) for p in run.actor.parameters()]
     found = logprobs_in_fp32(run.actor.decoder, batch.rows, batch.targets, 0.7)
     for parameter, place, dtype, value in before:
@@ -198,11 +210,11 @@ def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_a
         assert torch.equal(parameter, value)
     copy = run.actor.causal.float()  # in place: the last thing that is done with it
     with torch.no_grad():
-        counted = zip(batch.ids, rollouts.counts[:5].tolist(), strict=True)
+        counted = zip(rollouts.rows[:5], rollouts.reply_lengths[:5].tolist(), strict=True)
         logits = [copy(torch.tensor([ids[:-1]])).logits[0, -n:] for ids, n in counted]
     expected = (torch.cat(logits) / 0.7).log_softmax(-1).gather(1, batch.targets[:, None])[:, 0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    assert (found - rollouts.logprobs[batch.places]).abs().mean() > 1e-2, "at another temperature"
+    assert (found - rollouts.old_logprobs[batch.tokens]).abs().mean() > 1e-2, "at another temperature"
 
 
 def test_the_bound_is_kept_and_measured_again_where_it_is_not_enough(small_models, monkeypatch) -> None:
@@ -212,17 +224,17 @@ def test_the_bound_is_kept_and_measured_again_where_it_is_not_enough(small_model
         measured.append(measure_rounding(*given))
         return measured[-1]
 
-    monkeypatch.setattr("ppo.preflight.measure_rounding", counting)
+    monkeypatch.setattr("ppo.safeguards.measure_rounding", counting)
     run.sync()
     for _ in range(2):
         run.check()
     assert len(measured) == 1
-    assert run.state.rounding_gap == measured[0].trainer
-    run.state.rounding_gap, run.state.iteration = 1e-9, 1  # as if the policy had been far more even at first
+    assert run.state.rounding == measured[0].trainer
+    run.state.rounding, run.state.iteration = 1e-9, 1  # as if the policy had been far more even at first
     monkeypatch.setattr("ppo.weight_sync.LEAST", 1e-9)
     run.check()
     assert len(measured) == 2
-    assert run.state.rounding_gap == measured[1].trainer
+    assert run.state.rounding == measured[1].trainer
 
 
 @pytest.mark.real
@@ -234,8 +246,8 @@ def test_a_real_model_in_bf16_passes_update_after_update(rounded: bool, real_mod
     for iteration in range(3):
         run.sync()
         run.learn(run.check(seed=iteration))
-    assert run.state.rounding_gap is not None
-    assert 0.02 < run.state.rounding_gap < 0.06, "more than the .02 that once were allowed"
+    assert run.state.rounding is not None
+    assert 0.02 < run.state.rounding < 0.06, "more than the .02 that once were allowed"
 
 
 @pytest.mark.real

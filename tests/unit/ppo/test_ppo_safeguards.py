@@ -19,30 +19,30 @@ from lmgym.runs.flags import override
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
-from ppo.bounds import refuse_impossible
+from ppo.algorithms.ppo import ppo_advantages
+from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.experience import Experience, reward_and_advance
-from ppo.metrics import of_rollouts
-from ppo.preflight import biases, check_finite, check_first_rollouts, check_gap, check_prompts, check_ratio, coarse
+from ppo.experience import Experience
+from ppo.metrics import rollout_sums
 from ppo.rollouts import Rollouts, gather
-from ppo.setup import count_iterations, make_engine
-from ppo.state import LoopState
-from ppo.stopping import Alarm, collapse
+from ppo.safeguards import check_finite, check_first_rollouts, check_ratio, check_sampler, collapse, rounding_notes
+from ppo.setup import make_engine
+from ppo.state import Alarm, LoopState
 from ppo.task_setups import TaskSetup, read_weights
 from ppo.train import train
 from ppo.weight_sync import Rounding, SamplingPolicy
 
 EOS = 1
-HEALTHY = {"policy/kl": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
+HEALTHY = {"kl/reference": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3}
 
 
 @pytest.mark.parametrize(
     ("found", "method", "why"),
     [
         ({}, {}, ""),
-        ({"policy/kl": 101.0}, {}, "101.0 nats a reply from its reference, more than max_kl=100"),
-        ({"policy/kl": 101.0}, {"max_kl": 0.0}, ""),
-        ({"policy/kl": math.nan}, {"max_kl": 0.0}, "nan nats"),
+        ({"kl/reference": 101.0}, {}, "101.0 nats a reply from its reference, more than max_kl=100"),
+        ({"kl/reference": 101.0}, {"max_kl": 0.0}, ""),
+        ({"kl/reference": math.nan}, {"max_kl": 0.0}, "nan nats"),
         ({"rollout/reply_tokens": 1.9}, {}, "1.9 tokens on average, 20.0 at first"),
         ({"rollout/reply_tokens": 1.9}, {"min_length": 0.0}, ""),
         ({"reward/mean": -2.0}, {}, ""),
@@ -76,7 +76,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
     state.alarm.hear(1, 0.1, 0.2, 0.1)
     state.alarm.hear(2, 0.2, -0.2, 0.1)
-    state.before, state.rounding_gap = {"eval/gold": 0.2}, 1 / 30
+    state.before, state.rounding = {"eval/eval_scorer": 0.2}, 1 / 30
     found, fresh = LoopState.fresh(method), LoopState.fresh(method)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
@@ -99,8 +99,8 @@ def episode(ids: tuple[int, ...], reward=1.0, reason: str = "eos") -> Episode:
 
 
 def checked(rollouts: Rollouts, folder: Path, episodes: list[Episode], eos: int = EOS) -> None:
-    if not len(rollouts.logprobs):
-        rollouts.logprobs = rollouts.reference_logprobs = rollouts.sampler_logprobs
+    if not len(rollouts.old_logprobs):
+        rollouts.old_logprobs = rollouts.reference_logprobs = rollouts.sampler_logprobs
     check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [eos], episodes, rollouts)
 
 
@@ -132,50 +132,50 @@ def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path
         checked(gather(episodes), folder, episodes, eos=pad)
     # one of several ids that end a reply, as Qwen's: the replies end all the same
     several = gather(episodes)
-    several.logprobs = several.reference_logprobs = several.sampler_logprobs
+    several.old_logprobs = several.reference_logprobs = several.sampler_logprobs
     check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [EOS, pad], episodes, several)
     other = gather(episodes)
-    other.logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
+    other.old_logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
     with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):
         checked(other, folder, episodes)
 
 
 def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[str, Path]) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
-    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
+    rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     with pytest.raises(
         InputError, match=r"differ by 0.01 nats .*fp32 allows 0.0001.* token 0 of reply 1, .* \(id 22\)"
     ):
-        check_gap(config, tokenizer, rollouts)
+        check_sampler(config, tokenizer, rollouts)
 
 
 def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_half_more(small_models) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
-    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
+    rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision="bf16"))
-    check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
+    check_sampler(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
     with pytest.raises(InputError) as caught:
-        check_gap(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
+        check_sampler(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
     assert str(caught.value).startswith(
         "sampler and trainer differ: log-probabilities of 400 sampled tokens, as the sampler gives them in bf16, are "
         "0.2 nats a token from the trainer's forward in fp32; the trainer's own in bf16 are 0.03 from it, which allows "
         "0.05, most at token 0 of reply 1"
     )
     with pytest.raises(InputError, match=r"are 0\.05 nats a token from"):
-        check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
-    check_gap(config, tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
-    check_gap(config, tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
+        check_sampler(config, tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
+    check_sampler(config, tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
+    check_sampler(config, tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
 
 
 def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[str, Path]) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))])
-    rollouts.logprobs = rollouts.sampler_logprobs
+    rollouts.old_logprobs = rollouts.sampler_logprobs
     config = replace(configured(folder), policy=ModelConfig(str(folder), precision="bf16"))
-    check_gap(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
-    assert coarse(config, Rounding(0.1, 0.3, 1000)) == []
-    [said] = coarse(config, Rounding(0.3, 0.3, 1000))
+    check_sampler(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
+    assert rounding_notes(config, Rounding(0.1, 0.3, 1000)) == []
+    [said] = rounding_notes(config, Rounding(0.3, 0.3, 1000))
     assert said.startswith("warning: bf16 is coarse for this policy: its log-probabilities differ by 0.3 nats a token")
     assert said.endswith("clips ratios at 0.2; --precision fp32 learns from more than rounding")
 
@@ -183,7 +183,7 @@ def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[st
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, small_models: dict[str, Path]) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
-    rollouts.logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
+    rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision=precision))
     with pytest.raises(InputError, match=r"token 1 of reply 0, .* \(id 21\) the log-probability nan: its weights hold"):
@@ -192,7 +192,7 @@ def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, 
 
 def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
-    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
     config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
     check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
     check_ratio(config, tokenizer, rollouts, places[:0], torch.zeros(0))
@@ -206,7 +206,7 @@ def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Pat
 
 def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dict[str, Path]) -> None:
     folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
-    rollouts.logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision="bf16"))
     places, off = torch.tensor([3, 4]), torch.tensor([-4.0, -5.1])  # 0.05 on average, of two tokens
@@ -231,8 +231,8 @@ def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[st
 
 
 def test_a_biased_sampler_is_warned_of() -> None:
-    assert biases(PPOConfig("x")) == []
-    [said] = biases(PPOConfig("x", rollout=RolloutConfig(top_k=5, top_p=0.9)))
+    assert bias_notes(PPOConfig("x")) == []
+    [said] = bias_notes(PPOConfig("x", rollout=RolloutConfig(top_k=5, top_p=0.9)))
     assert said.startswith("warning: top_k=5, top_p=0.9 in rollouts")
 
 
@@ -252,8 +252,8 @@ def test_a_biased_sampler_is_warned_of() -> None:
 def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer, said: str) -> None:
     config = PPOConfig("x", rollout=RolloutConfig(**rollout), method=MethodConfig(**method))
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
-        refuse_impossible(replace(config, optimizer=replace(config.optimizer, **optimizer)), 2)
-    refuse_impossible(PPOConfig("x"), 2)
+        check_settings(replace(config, optimizer=replace(config.optimizer, **optimizer)), 2)
+    check_settings(PPOConfig("x"), 2)
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("rollout", {"eval_size": 2.5}, "eval_size=2.5; needed: a share below 1, or a whole number"),
         ("rollout", {"eval_size": math.inf}, "eval_size=inf; needed: a share below 1, or a whole number"),
         ("rollout", {"max_prompt": -1}, "max_prompt=-1; needed: 1 or more, or 0"),
-        ("rollout", {"batch_rows": 0}, "batch_rows=0; needed: 1 or more"),
-        ("rollout", {"cache_gb": -1.0}, "cache_gb=-1.0; needed: 0"),
+        ("rollout", {"generation_batch_size": 0}, "generation_batch_size=0; needed: 1 or more"),
+        ("rollout", {"frozen_cache_gb": -1.0}, "frozen_cache_gb=-1.0; needed: 0"),
         ("reward", {"missing_eos_penalty": math.nan}, "missing_eos_penalty=nan; needed: 0 or more"),
         ("reward", {"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0; needed: 0 or more"),
         ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 or more"),
@@ -318,24 +318,26 @@ def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(InputError, match=r"fp16 without --deepspeed.*use bf16 or fp32, or add --deepspeed"):
         train(PPOConfig("x", policy=policy), pytest.fail)
-    refuse_impossible(PPOConfig("x", policy=policy, run=RunConfig(deepspeed="configs/zero2.json")), 2)
+    check_settings(PPOConfig("x", policy=policy, run=RunConfig(deepspeed="configs/zero2.json")), 2)
 
 
 def test_numbers_that_mean_something_are_not_refused() -> None:
     method = MethodConfig(vf_coef=0.0, cliprange_value=math.inf, cliprange=math.inf, horizon=26.0, target=6.0)
     config = PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf))
-    refuse_impossible(config, 2)
+    check_settings(config, 2)
     # each is at its edge: a hair further it is refused
     for name, value in {"vf_coef": -1e-9, "cliprange_value": math.nan, "cliprange": math.nan, "horizon": 25.6}.items():
         with pytest.raises(InputError, match=f"^{name}="):
-            refuse_impossible(replace(config, method=replace(method, **{name: value})), 2)
+            check_settings(replace(config, method=replace(method, **{name: value})), 2)
     with pytest.raises(InputError, match=r"^cliprange_reward=nan"):
-        refuse_impossible(replace(config, reward=RewardConfig(cliprange_reward=math.nan)), 2)
+        check_settings(replace(config, reward=RewardConfig(cliprange_reward=math.nan)), 2)
 
 
 def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says_so(capsys) -> None:
     config = PPOConfig("x", optimizer=OptimizerConfig(global_batch=128, max_updates=6))
-    assert config.updates_an_iteration * count_iterations(config, TaskSetup([{}] * 1000, [], ScoredChat, None, "")) == 8
+    assert (
+        config.updates_per_iteration * count_iterations(config, TaskSetup([{}] * 1000, [], ScoredChat, None, "")) == 8
+    )
     with pytest.raises(SystemExit):
         override(config, ["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -363,9 +365,9 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
     rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")])
     experience = Experience(config, engine, reference, torch.device("cpu"))
     experience.measure(rollouts)
-    assert torch.equal(rollouts.logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
-    sums = of_rollouts(rollouts, reward_and_advance(rollouts, config, 0.1), 0.1)
-    assert sums["policy/kl"][0] == sums["policy/kl_k3"][0] == 0
+    assert torch.equal(rollouts.old_logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
+    sums = rollout_sums(rollouts, ppo_advantages(config.method)(rollouts, 0.1), 0.1)
+    assert sums["kl/reference"][0] == sums["kl/reference_k3"][0] == 0
     with torch.no_grad():
         for name, parameter in actor.policy.named_parameters():
             if parameter.requires_grad:
@@ -374,7 +376,7 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
     sampler.sync()
     experience.measure(rollouts)
     assert torch.allclose(rollouts.reference_logprobs, before, atol=1e-6), "the reference has not moved"
-    assert (rollouts.logprobs - before).abs().max() > 1e-3, "the policy has"
+    assert (rollouts.old_logprobs - before).abs().max() > 1e-3, "the policy has"
     if isinstance(reference, Reference):
         shared = {id(p) for p in actor.parameters()} & {id(p) for p in reference.model.parameters()}
         frozen = frozen_modules(actor.causal, 1) if changes else []

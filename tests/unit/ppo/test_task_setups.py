@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from acting import TOKENIZER, FakeReward, Scripted
+from ppo.evaluation import show_replies
 from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
@@ -29,10 +30,9 @@ from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.evaluation import evaluate, gains, play, replies_to_show
-from ppo.metrics import of_rollouts
-from ppo.report import show_samples
-from ppo.rollouts import gather, tasks_of_iteration
+from ppo.evaluation import evaluate, gains, replies_to_show
+from ppo.metrics import rollout_sums
+from ppo.rollouts import gather, play, tasks_of_iteration
 from ppo.task_setups import (
     FIRST_USER,
     USERS,
@@ -157,16 +157,16 @@ def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, mes
 
 
 def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_folders: dict[str, Path]) -> None:
-    own = f"a={scorer_folders['llama']},gold={scorer_folders['gpt2']}"
-    settings = RewardConfig(own, "a=2", "world:0", watched=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0)
+    own = f"a={scorer_folders['llama']},eval_scorer={scorer_folders['gpt2']}"
+    settings = RewardConfig(own, "a=2", "world:0", monitor_scorers=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0)
     reward_function, watched = load_scorer_reward(settings)
     assert isinstance(reward_function, ScorerReward)
     assert (set(reward_function.scorers), reward_function.weights, reward_function.clip) == (
-        {"a", "gold"},
-        {"a": 2.0, "gold": 1.0},
+        {"a", "eval_scorer"},
+        {"a": 2.0, "eval_scorer": 1.0},
         3.0,
     )
-    assert set(watched) == {"gold", "b"}  # a name may be a scorer's that rewards too
+    assert set(watched) == {"eval_scorer", "b"}  # a name may be a scorer's that rewards too
     assert load_scorer_reward(RewardConfig(f"a={scorer_folders['llama']}"))[1] == {}
 
 
@@ -176,14 +176,14 @@ def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_fo
         ({}, "scorers is empty: nobody rewards; needed: --scorers name=PATH"),
         ({"scorers": "a"}, "needed name=PATH"),
         ({"scorers": "a=EMPTY"}, "EMPTY"),
-        ({"scorers": "a=world:0", "gold": "EMPTY"}, "EMPTY"),
-        ({"scorers": "a=world:0", "gold": "world:me"}, "'world:me' names no world; needed: world:SEED"),
+        ({"scorers": "a=world:0", "eval_scorer": "EMPTY"}, "EMPTY"),
+        ({"scorers": "a=world:0", "eval_scorer": "world:me"}, "'world:me' names no world; needed: world:SEED"),
         (
-            {"scorers": "a=world:0", "gold": "world:0", "watched": "gold=world:1"},
-            "--watched gold=.* both name gold",
+            {"scorers": "a=world:0", "eval_scorer": "world:0", "monitor_scorers": "eval_scorer=world:1"},
+            "--monitor_scorers eval_scorer=.* both name eval_scorer",
         ),
-        ({"scorers": "a=world:0", "watched": "b"}, "--watched 'b': needed name=PATH"),
-        ({"scorers": "a=world:0", "watched": "b=X,b=Y"}, "--watched names b twice"),
+        ({"scorers": "a=world:0", "monitor_scorers": "b"}, "--monitor_scorers 'b': needed name=PATH"),
+        ({"scorers": "a=world:0", "monitor_scorers": "b=X,b=Y"}, "--monitor_scorers names b twice"),
         ({"scorers": "a=world:0", "weights": "a=0"}, "not all 0"),
     ],
 )
@@ -218,10 +218,10 @@ def rewarded(samples, prompts, outputs, tokenizer) -> list[float]:
 
 def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
-    config = PPOConfig("x", rollout=rollout, reward=RewardConfig(gold="world:0", watched="b=world:1"))
+    config = PPOConfig("x", rollout=rollout, reward=RewardConfig(eval_scorer="world:0", monitor_scorers="b=world:1"))
     setup = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
     metrics = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
-    assert {"eval/gold", "eval/gold_error", "eval/watched/b"} <= metrics.keys()
+    assert {"eval/eval_scorer", "eval/eval_scorer_error", "eval/monitor/b"} <= metrics.keys()
     assert metrics["eval/reward/mean"] == 1.0
 
 
@@ -230,15 +230,19 @@ def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
     [
         (
             text_with_function(rewarded),
-            {"gold": "world:0"},
+            {"eval_scorer": "world:0"},
             "a prompt is the text .*; needed: conversations.*as_text=False",
         ),
-        (text_with_function(rewarded), {"watched": "b=X"}, "name b=X, and a prompt is the text"),
-        (text_with_function(rewarded), {"scorers": "a=X"}, "--scorers a=X would not be heeded: a Python function"),
-        (text_with_function(rewarded), {"weights": "a=1"}, "--weights a=1 would not be heeded"),
-        (app_conversations, {"scorers": "a=X", "gold": "Y"}, "--scorers a=X --gold Y would not .*; leave them out"),
-        (app_conversations, {"watched": "a=X"}, "the app's users reward by going on"),
-        (random_walks, {"gold": "X"}, "walks are rewarded for their shortness"),
+        (text_with_function(rewarded), {"monitor_scorers": "b=X"}, "name b=X, and a prompt is the text"),
+        (text_with_function(rewarded), {"scorers": "a=X"}, "--scorers a=X would not be used: a Python function"),
+        (text_with_function(rewarded), {"weights": "a=1"}, "--weights a=1 would not be used"),
+        (
+            app_conversations,
+            {"scorers": "a=X", "eval_scorer": "Y"},
+            "--scorers a=X --eval_scorer Y would not .*; leave them out",
+        ),
+        (app_conversations, {"monitor_scorers": "a=X"}, "the app's users reward by going on"),
+        (random_walks, {"eval_scorer": "X"}, "walks are rewarded for their shortness"),
     ],
 )
 def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
@@ -254,16 +258,32 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
     [
         ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
         (
-            {"gold": "X"},
+            {"eval_scorer": "X"},
             {},
-            r"--gold X would not be heeded: the task setup does not monitor.*load_watched.*leave it out",
+            r"--eval_scorer X would not be used: the task setup does not monitor.*load_monitors.*leave it out",
         ),
-        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling()}}, "^--watched b=Y would not"),
-        ({"gold": "X", "watched": "b=Y"}, {"watched": {"b": Stalling()}}, "^--gold X would not"),
-        ({"scorers": "a=X"}, {"uses_settings": frozenset({"weights", "gold", "watched"})}, "--scorers a=X would not"),
+        (
+            {"eval_scorer": "X", "monitor_scorers": "b=Y"},
+            {"monitors": {"eval_scorer": Stalling()}},
+            "^--monitor_scorers b=Y would not",
+        ),
+        (
+            {"eval_scorer": "X", "monitor_scorers": "b=Y"},
+            {"monitors": {"b": Stalling()}},
+            "^--eval_scorer X would not",
+        ),
+        (
+            {"scorers": "a=X"},
+            {"uses_settings": frozenset({"weights", "eval_scorer", "monitor_scorers"})},
+            "--scorers a=X would not",
+        ),
         ({"scorers": "a=X", "weights": "a=1"}, {"uses_settings": frozenset({"scorers", "weights"})}, ""),
-        ({"gold": "X", "watched": "b=Y"}, {"watched": {"gold": Stalling(), "b": Stalling()}}, ""),
-        ({"gold": "X"}, {"uses_settings": frozenset({"gold"})}, ""),
+        (
+            {"eval_scorer": "X", "monitor_scorers": "b=Y"},
+            {"monitors": {"eval_scorer": Stalling(), "b": Stalling()}},
+            "",
+        ),
+        ({"eval_scorer": "X"}, {"uses_settings": frozenset({"eval_scorer"})}, ""),
     ],
 )
 def test_a_custom_task_setup_without_scorers_refuses_scorer_settings(reward, setup, message: str) -> None:
@@ -285,7 +305,7 @@ def test_a_world_is_a_scorer_by_its_seed() -> None:
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
     setup = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
-    assert setup.counts == {
+    assert setup.reply_lengths == {
         "train_tasks": 2,
         "eval_tasks": 1,
         "rejected_rows": 0,
@@ -339,16 +359,24 @@ def test_long_prompts_are_cut_and_counted_or_refused() -> None:
 
 def test_watched_scorers_have_mean_error_and_gain_each() -> None:
     setup = TaskSetup(
-        [], [{"prompt": HELLO}, {"prompt": ASKED}], ScoredChat, FakeReward(), "", watched={"gold": WORDS, "b": LENGTH}
+        [],
+        [{"prompt": HELLO}, {"prompt": ASKED}],
+        ScoredChat,
+        FakeReward(),
+        "",
+        monitors={"eval_scorer": WORDS, "b": LENGTH},
     )
     found = evaluate(PPOConfig("x"), setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
     metrics = found.metrics
-    assert (metrics["eval/gold"], metrics["eval/gold_std"]) == (2.0, 1.0)  # of 1 turn and 3
-    assert metrics["eval/gold_error"] == pytest.approx(1 / 2**0.5)
-    assert (metrics["eval/watched/b"], metrics["eval/watched/b_std"]) == (4.0, 0.0)
-    assert [row["watched"] for row in found.rows] == [{"gold": 1.0, "b": 4.0}, {"gold": 3.0, "b": 4.0}]
-    before = {"eval/gold": 1.5, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 0.0}
-    assert gains(metrics, before, setup.watched) == {"eval/gold_gain": 0.25}  # without a spread there is no unit
+    assert (metrics["eval/eval_scorer"], metrics["eval/eval_scorer_std"]) == (2.0, 1.0)  # of 1 turn and 3
+    assert metrics["eval/eval_scorer_error"] == pytest.approx(1 / 2**0.5)
+    assert (metrics["eval/monitor/b"], metrics["eval/monitor/b_std"]) == (4.0, 0.0)
+    assert [row["monitors"] for row in found.rows] == [
+        {"eval_scorer": 1.0, "b": 4.0},
+        {"eval_scorer": 3.0, "b": 4.0},
+    ]
+    before = {"eval/eval_scorer": 1.5, "eval/eval_scorer_std": 2.0, "eval/monitor/b": 3.0, "eval/monitor/b_std": 0.0}
+    assert gains(metrics, before, setup.monitors) == {"eval/eval_scorer_gain": 0.25}  # without a spread there is no unit
 
 
 class Told(Scripted):
@@ -363,13 +391,13 @@ class Told(Scripted):
 
 def test_people_are_shown_replies_drawn_as_the_models_users_will_draw_them() -> None:
     tasks = [{"prompt": HELLO} for _ in range(6)]
-    setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", watched={"b": LENGTH})
+    setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", monitors={"b": LENGTH})
     config, rollouts = PPOConfig("x"), Sampling(8, temperature=1.0)
     told = Told(do_sample=True, temperature=0.6, top_p=0.95)
     rows, drawn = replies_to_show(config, setup, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
     assert drawn == "temperature 0.6, top_p 0.95 (generation_config.json)"
     assert [row["reply"] for row in rows] == ["temperature 0.6, top_p 0.95"] * 4
-    assert all(row["reward"] is not None and "b" in row["watched"] for row in rows)
+    assert all(row["reward"] is not None and "b" in row["monitors"] for row in rows)
     silent, measured = Told(), [{"reply": "as measured"}]
     assert replies_to_show(config, setup, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
         measured, "temperature 1, as in rollouts",
@@ -394,14 +422,14 @@ class Fails:
 
 def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so(capsys) -> None:
     tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
-    watched = {"gold": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
+    watched = {"eval_scorer": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
     setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", Fails(1), watched)
     found = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
-    assert (found.metrics["eval/gold"], found.metrics["eval/watched/c"]) == (2.0, 2.0)
+    assert (found.metrics["eval/eval_scorer"], found.metrics["eval/monitor/c"]) == (2.0, 2.0)
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
-    assert not [name for name in found.metrics if name.startswith("eval/watched/b")]
-    assert [row["watched"] for row in found.rows] == [{"gold": 2.0, "c": 2.0}, {"gold": 2.0}]
-    show_samples(found.rows, 1280, "temperature 0.7, as in rollouts")
+    assert not [name for name in found.metrics if name.startswith("eval/monitor/b")]
+    assert [row["monitors"] for row in found.rows] == [{"eval_scorer": 2.0, "c": 2.0}, {"eval_scorer": 2.0}]
+    show_replies(found.rows, 1280, "temperature 0.7, as in rollouts")
     title = "replies to held-out prompts after 1,280 updates: temperature 0.7, as in rollouts"
     assert title in " ".join(capsys.readouterr().out.split())
     why = "raised OSError: the server [/b] is away (test_task_setups.py:"
@@ -409,12 +437,12 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
         ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
         ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
     ]
-    before = {"eval/gold": 1.0, "eval/gold_std": 2.0, "eval/watched/b": 3.0, "eval/watched/b_std": 1.0}
-    assert gains(found.metrics, before, watched) == {"eval/gold_gain": 0.5}
+    before = {"eval/eval_scorer": 1.0, "eval/eval_scorer_std": 2.0, "eval/monitor/b": 3.0, "eval/monitor/b_std": 1.0}
+    assert gains(found.metrics, before, watched) == {"eval/eval_scorer_gain": 0.5}
     reward_function, metric = FakeReward(lambda sample: SampleReward(None, error="no answer")), Fails(INF)
     found = evaluate(
         config,
-        replace(setup, watched={}, reward_function=reward_function, metric=metric),
+        replace(setup, monitors={}, reward_function=reward_function, metric=metric),
         Scripted(),
         TOKENIZER,
         Sampling(8),
@@ -439,8 +467,8 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
     rollouts = gather(episodes, missing_eos_penalty=0.5, clip=4.0, scale=0.1)
     torch.testing.assert_close(rollouts.scores, torch.tensor([0, 0.4, 0, 0, 0.05, -0.2]))
     zeros = torch.zeros(6)
-    rollouts.logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
+    rollouts.old_logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
     rollouts.values = rollouts.returns = zeros
-    sums = of_rollouts(rollouts, rewards=zeros, kl_coef=0.1)
-    assert sums["policy/kl"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
-    assert sums["rewards/kl_part"] == pytest.approx((0.15, 2.0))
+    sums = rollout_sums(rollouts, rewards=zeros, kl_coef=0.1)
+    assert sums["kl/reference"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
+    assert sums["reward/kl_penalty"] == pytest.approx((0.15, 2.0))

@@ -64,7 +64,7 @@ def test_a_reply_of_several_lines_is_tokenised_alike_by_every_stage(scorer: HFSc
     sample = Sample(ScoreRequest("policy", PROMPT, said, {}), "", completion)
     ScorerReward({"a": scorer}, {"a": 1.0}).rewards([sample])
     episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
-    watch(SimpleNamespace(watched={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
+    watch(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())
     ask({"a": scorer}, PROMPT, [REPLY])
     assert seen == [trained] * 5

@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
+import ppo.report
 import pytest
 from attacks import ATTACKS, drives
 
-import ppo.report
 import reward_models.report
 import sft.report
 from lmgym.training.reporting import show_notes

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from lmgym.models.forward.logprobs import token_logprobs
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.models.forward import logprobs as logprobs_module
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.forward.scoring_model import ScoringModel

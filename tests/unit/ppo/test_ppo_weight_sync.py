@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from lmgym.models.forward.logprobs import token_logprobs
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.generation.protocol import Sampling
 from lmgym.models.copies import copied, with_rounded_linear_layers
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference

@@ -4,19 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from transformers import LlamaConfig
 
 from lmgym.config import ModelConfig, OptimizerConfig
-from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
-from ppo import memory
+from ppo import check as checks
 from ppo.actor_critic import Reference, build
+from ppo.check import estimate_run, longest_prompt, prompt_lengths
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.memory import estimate_run, longest_prompt
-from ppo.preflight import prompt_lengths
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
 # queries and output, keys and values of one head of two, the gated layer, two norms
@@ -63,7 +62,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
     found = estimate_run(config, None, 10, 1)
     states = 8 * 16 * 8 * 4  # fp32, of all rollouts
     assert found == MemoryEstimate(4 * (POLICY + TOP), 4 * TOP, 8 * TOP, TOKENS * 8 * 2 * 34 + LOGITS + states)
-    without = estimate_run(change(config, rollout={"cache_gb": 0.0}), None, 10, 1)
+    without = estimate_run(change(config, rollout={"frozen_cache_gb": 0.0}), None, 10, 1)
     assert without.activations == found.activations - states
     every = estimate_run(change(config, method={"num_layers_unfrozen": 2}), None, 10, 1)
     assert every.gradients == 4 * (POLICY - EMBEDDINGS)
@@ -74,7 +73,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
 def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
     config = PPOConfig("x", ModelConfig(str(small_models[family])))
     config = change(config, method={"num_layers_unfrozen": unfrozen})
-    whole, trained = memory._count(config, load_config(config.policy.model))
+    whole, trained = checks._count(config, load_config(config.policy.model))
     actor, reference = build(config, load_tokenizer(config.policy.model))
     assert isinstance(reference, Reference)
     assert count_parameters(actor.policy) == (trained, whole)
@@ -108,7 +107,9 @@ def test_adapters_need_no_reference(config: PPOConfig) -> None:
 
 
 def test_the_cache_of_sampling_counts_where_it_is_larger(config: PPOConfig) -> None:
-    config = change(config, rollout={"num_rollouts": 400, "batch_rows": 300}, optimizer={"global_batch": 400})
+    config = change(
+        config, rollout={"num_rollouts": 400, "generation_batch_size": 300}, optimizer={"global_batch": 400}
+    )
     assert estimate_run(config, None, 10, 1).activations == 300 * 16 * NUMBERS * 4
     assert estimate_run(config, None, 10, 2).activations == 200 * 16 * NUMBERS * 4
 
@@ -129,7 +130,7 @@ def test_the_longest_prompt_is_among_those_of_most_characters(small_models, monk
     tasks = [{"prompt": "short"}, {"prompt": chat}, {"prompt": "longer than short"}, {"user": 3}]
     every = prompt_lengths(tokenizer, tasks)
     assert len(every) == 3
-    monkeypatch.setattr(memory, "MEASURED", 1)
+    monkeypatch.setattr(checks, "MEASURED", 1)
     assert longest_prompt(tokenizer, tasks) == max(every) > 30
     assert longest_prompt(tokenizer, [{"user": 3}]) == longest_prompt(tokenizer, []) == 0
 

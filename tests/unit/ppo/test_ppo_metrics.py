@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-import ppo.phases
+import ppo.metrics
 import pytest
 import torch
 
@@ -16,7 +16,7 @@ from ppo.actor_critic import build
 from ppo.config import PPOConfig
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
-from ppo.metrics import Clock, finished, of_episodes, of_rollouts, of_texts, reduce_means, total_reward
+from ppo.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums, total_reward
 from ppo.rollouts import gather
 from ppo.weight_sync import SamplingPolicy
 
@@ -39,7 +39,7 @@ EPISODES = [
 
 def test_what_is_said_of_episodes_by_hand() -> None:
     assert [total_reward(one) for one in EPISODES] == [3.0, 1.0, None]
-    found = reduce_means(of_episodes(EPISODES))
+    found = reduce_means(episode_sums(EPISODES))
     assert found["reward/mean"] == 2.0
     assert found["reward/squares"] == 5.0
     assert found["rollout/reply_tokens"] == 2.5
@@ -52,32 +52,31 @@ def test_what_is_said_of_episodes_by_hand() -> None:
 def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     rollouts = gather(EPISODES)
     tokens = len(rollouts.scores)
-    rollouts.logprobs = torch.full((tokens,), -1.0)
+    rollouts.old_logprobs = torch.full((tokens,), -1.0)
     rollouts.reference_logprobs = torch.full((tokens,), -1.5)
     rollouts.reference_logprobs[-1] = -1e9  # of the failed one
     rollouts.values = torch.tensor([1.0, 1, 1, 1, 1, 1, 0, 0, 0, 1e9])
     rollouts.returns = torch.tensor([2.0, 2, 2, 2, 2, 2, 0, 0, 0, 0])
-    sums = of_rollouts(rollouts, rollouts.scores, 0.1)
-    means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clipfrac": 0.1, "ratio": 1.0}
+    sums = rollout_sums(rollouts, rollouts.scores, 0.1)
+    means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clip_fraction": 0.1, "ratio": 1.0}
     learned = Learned(means, [], stopped_early=True, rate=1e-5, skipped=2)
-    line = finished(
-        {**reduce_means(of_episodes(EPISODES)), **reduce_means(sums)},
+    line = iteration_metrics(
+        {**reduce_means(episode_sums(EPISODES)), **reduce_means(sums)},
         learned,
         LogprobMismatch(1e-6, 2e-6, 5),
-        (0, 1),
         0.5,
     )
-    assert line["policy/kl"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
-    assert line["policy/sqrt_kl"] == pytest.approx(math.sqrt(1.5))
-    assert line["policy/kl_per_token"] == pytest.approx(0.5)
-    assert line["policy/kl_k3"] == pytest.approx(math.exp(-0.5) - 1 + 0.5)
+    assert line["kl/reference"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
+    assert line["kl/sqrt_reference"] == pytest.approx(math.sqrt(1.5))
+    assert line["kl/reference_per_token"] == pytest.approx(0.5)
+    assert line["kl/reference_k3"] == pytest.approx(math.exp(-0.5) - 1 + 0.5)
     assert line["policy/entropy"] == pytest.approx(0.5)
     # residuals: six of 1, three of 0; returns: six of 2, three of 0
     assert line["values/explained_variance"] == pytest.approx(1 - (2 / 9) / (8 / 9))
     assert line["values/mean"] == pytest.approx(2 / 3)
     assert line["returns/std"] == pytest.approx(math.sqrt(8 / 9))
-    assert line["rollout_scores/std"] == pytest.approx(1.0)
-    assert line["losses/total_loss"] == 0.5 + 0.5 * 2.0
+    assert line["reward/std"] == pytest.approx(1.0)
+    assert line["loss/total"] == 0.5 + 0.5 * 2.0
     assert line["policy/stopped_early"] == 1.0
     assert line["policy/skipped_updates"] == 2.0
     assert line["rollout/trained_tokens"] == 9
@@ -96,15 +95,15 @@ class Watch:
 
 def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monkeypatch) -> None:
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
-    monkeypatch.setattr(ppo.phases.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(ppo.metrics.time, "perf_counter", lambda: next(now))
     supervisor = Watch()
     clock = Clock(supervisor)  # type: ignore[arg-type]
-    for name in ("rollout_generate", "rollout_score", "rollout_generate", "evaluate"):
+    for name in ("generate", "score", "generate", "evaluate"):
         clock.phase(name)
     found = clock.seconds(120.0)
-    assert found["time/rollout_generate"] == 2.0 + 4.0
-    assert found["time/rollout_score"] == 3.0
-    assert found["time/rollout_time"] == 9.0
+    assert found["time/generate"] == 2.0 + 4.0
+    assert found["time/score"] == 3.0
+    assert found["time/rollout"] == 9.0
     assert found["time/evaluate"] == 5.0
     assert found["time/iteration"] == 9.0
     assert found["rollout/tokens_per_second"] == pytest.approx(120 / 9)
@@ -136,4 +135,4 @@ def test_the_weights_that_sample_follow_those_that_learn(precision: str, small_m
 
 def test_the_texts_that_scorers_saw_cut_are_shares_of_an_iteration() -> None:
     before, now = {"a": TextCounts(10, 4, 1)}, {"a": TextCounts(18, 6, 2)}
-    assert of_texts(before, now) == {"scores/a/truncated": (2, 8), "scores/a/shortened": (1, 8)}
+    assert text_sums(before, now) == {"scores/a/truncated": (2, 8), "scores/a/shortened": (1, 8)}

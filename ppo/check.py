@@ -1,0 +1,302 @@
+"""The check of a PPO run: all that can be refused before weights are loaded, and the plan that follows from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from lmgym.training.plan import start_ranks
+from transformers import AutoModelForCausalLM
+
+from lmgym.config import check_eval_size, check_shared_settings
+from lmgym.console import CONSOLE, say
+from lmgym.data.truncation import left_out
+from lmgym.distributed.deepspeed_config import takes_parts, zero_stage
+from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
+from lmgym.environments.protocol import Task
+from lmgym.errors import InputError
+from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
+from lmgym.models.config_fields import layer_count, vocabulary_size, width
+from lmgym.models.forward.logprobs import CHUNK_LOGITS
+from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
+from lmgym.models.freezing import freeze_below
+from lmgym.models.loading import context_length, load_config, load_tokenizer
+from lmgym.models.memory import (
+    GIB,
+    MemoryEstimate,
+    bytes_in_bits,
+    cached_numbers,
+    check_memory,
+    count_weights,
+    device_memory_gb,
+    of_states,
+    of_weights,
+)
+from lmgym.models.quantized import bits_of
+from lmgym.random_state import seed_all
+from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
+from lmgym.training.reporting import show_notes, show_rejections
+from ppo.actor_critic import count_layers, is_on_trunk, refuse_unfit_critic
+from ppo.algorithms.advantages import MOST_CHANGE
+from ppo.config import PPOConfig
+from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
+
+MEASURED = 256  # prompts that are tokenised to find the longest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is resolved before weights are loaded."""
+
+    config: PPOConfig
+    deepspeed: dict | None
+    tokenizer: Any
+    setup: TaskSetup
+    prompt_room: int
+    """maximum tokens of a prompt"""
+    iterations: int
+    notes: list[str]
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Optimizer updates between two rollout phases: each trained agent of a game has an episode of its own."""
+        return self.config.updates_per_iteration * self.setup.trained_agents
+
+    def show(self) -> None:
+        """Print data, rejected rows, engine and notes; on rank 0."""
+        if rank() != 0:
+            return
+        config, setup = self.config, self.setup
+        say(
+            f"{len(setup.tasks):,} tasks to train on, {len(setup.eval_tasks):,} to evaluate on; {self.iterations} "
+            f"iterations of {config.rollout.num_rollouts} episodes and {self.updates_per_iteration} updates of "
+            f"{config.optimizer.global_batch}"
+        )
+        if setup.rows:
+            show_rejections(setup.tally)
+        engine = engine_name(self.deepspeed)
+        say(f"{engine}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
+        show_notes(self.notes)
+
+    def show_tasks(self) -> None:
+        """Print the first prompts of three tasks as the policy sees them; on rank 0."""
+        for task in self.setup.tasks[:3] if rank() == 0 else []:
+            for agent, seen in self.setup.environment().reset(task, 0).items():
+                [prompt] = fit_prompts(self.tokenizer, [seen.prompt], self.prompt_room)
+                lost = left_out(prompt.dropped_turns, prompt.shortened)
+                CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
+                CONSOLE.print(prompt.text, soft_wrap=True)
+
+
+def check(config: PPOConfig, prepare: Prepare) -> Plan:
+    """The plan of a run. Raises InputError for settings, data and models that PPO cannot use. Collective."""
+    check_settings(config, world_size())
+    deepspeed = start_ranks(config, config.policy, config.accumulation_steps(world_size()))
+    tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
+    context = check_models(config, tokenizer)
+    seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
+    setup = prepare(config, tokenizer)
+    check_unused_settings(config.reward, setup)
+    tasks = [*setup.tasks, *setup.eval_tasks]
+    cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
+    check_run_memory(config, deepspeed, tokenizer, tasks)
+    iterations = count_iterations(config, setup)
+    notes = [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
+    return Plan(config, deepspeed, tokenizer, setup, prompt_room(config, context), iterations, notes)
+
+
+def check_settings(config: PPOConfig, ranks: int) -> None:
+    """Raises InputError for settings out of range, or that do not go together."""
+    check_shared_settings(config, config.policy)
+    check_eval_size(config.rollout.eval_size, "prompts")
+    config.sampling  # noqa: B018 - checks its own ranges
+    method, rollouts, batch = config.method, config.rollout.num_rollouts, config.optimizer.global_batch
+    unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
+    rules = {
+        f"learning_rate={config.optimizer.learning_rate}; needed: above 0": config.optimizer.learning_rate == 0,
+        f"global_batch={batch} cannot be shared by {ranks} ranks; use {_near(batch, ranks)}": batch % ranks > 0,
+        f"num_rollouts={rollouts} is not a multiple of global_batch={batch}; use {_near(rollouts, batch)}: every "
+        "update of an iteration sees as many rollouts": rollouts % batch > 0,
+        f"num_layers_unfrozen={unfrozen} and lora_rank={lora}: each is a way to train a part of the policy; choose one "
+        "(--num_layers_unfrozen -1 or --lora_rank 0)": unfrozen > 0 and lora > 0,
+        "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0": method.target is not None
+        and method.init_kl_coef == 0,
+        f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above {horizon:g}, or one "
+        "iteration can take all of the KL coefficient; 10000 is usual": method.target is not None
+        and method.horizon <= horizon,
+        "--precision fp16 without --deepspeed; needed: DeepSpeed, which alone scales the loss of PPO so that small "
+        "gradients are not lost: use bf16 or fp32, or add --deepspeed configs/zero2.json": (
+            config.policy.precision == "fp16" and config.run.deepspeed is None and torch.cuda.is_available()
+        ),
+    }
+    for message, broken in rules.items():
+        if broken:
+            raise InputError(message)
+
+
+def _near(number: int, factor: int) -> str:
+    low, high = number // factor * factor, -(-number // factor) * factor
+    return f"{low} or {high}" if low else str(high)
+
+
+def check_models(config: PPOConfig, tokenizer) -> int:
+    """The policy's context, in tokens. Raises InputError for a policy or critic that PPO cannot train, adapters on
+    layers that do not exist, and replies that leave no room for a prompt.
+    """
+    settings, method = config.policy, config.method
+    found = load_config(settings.model, settings.trust_remote_code)
+    refuse_unfit_policy(settings.model, found)
+    refuse_no_eos(settings.model, tokenizer)
+    count_layers(config, found)
+    if settings.lora_rank:
+        count_weights(found, settings, causal=True)
+    if not is_on_trunk(method.critic):
+        refuse_unfit_critic(method.critic, tokenizer)
+    context = context_length(found)
+    prompt_room(config, context)
+    return context
+
+
+def prompt_room(config: PPOConfig, context: int) -> int:
+    """Maximum tokens of a prompt. Raises InputError if a reply leaves no room for any."""
+    return room_for_prompts(context, config.sampling, config.rollout.max_prompt or None)
+
+
+def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Task]) -> list[str]:
+    """A note if prompts are too long and lose their oldest turns. Raises InputError if they are to be refused, or if
+    nothing of one would be left.
+    """
+    room, prompts = prompt_room(config, context), _distinct_prompts(tasks)
+    lengths = prompt_lengths(tokenizer, prompts)
+    long = [prompt for prompt, length in zip(prompts, lengths, strict=True) if length > room]
+    if not long:
+        return []
+    found = f"{len(long)} of {len(prompts)} prompts have more than {room} tokens, the longest {max(lengths)}"
+    if config.rollout.long_prompts == "refuse":
+        raise InputError(
+            f"{found}; needed: shorter ones, fewer max_new_tokens (now {config.rollout.max_new_tokens} of a context of "
+            f"{context}), or long_prompts=cut"
+        )
+    shortened = sum(prompt.shortened > 0 for prompt in fit_prompts(tokenizer, long, room))
+    ends = f"; of {shortened} only the end of the last turn is left (--long_prompts refuse stops)" if shortened else ""
+    return [f"{found}: they lose their oldest turns{ends}"]
+
+
+def _distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
+    """Each prompt once; none of tasks whose environment makes the prompts."""
+    prompts = (task.get("prompt") for task in tasks)
+    return list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str | Conversation)))
+
+
+def prompt_lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
+    """Tokens of each prompt."""
+    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
+    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
+    return [len(ids) for ids in tokenize_texts(tokenizer, texts)]
+
+
+def bias_notes(config: PPOConfig) -> list[str]:
+    """A warning if rollouts are sampled from another distribution than the policy's."""
+    r = config.rollout
+    defaults = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+    found = [f"{name}={getattr(r, name)}" for name, default in defaults.items() if getattr(r, name) != default]
+    warning = (
+        f"warning: {', '.join(found)} in rollouts: replies are drawn from another distribution than the policy's, so "
+        "the gradient is biased; PPO's own is temperature alone"
+    )
+    return [warning] if found else []
+
+
+def warmup_notes(config: PPOConfig, iterations: int) -> list[str]:
+    """A warning if the critic's warm-up is as long as the run."""
+    warmup = config.method.critic_warmup
+    if warmup < iterations:
+        return []
+    return [f"warning: critic_warmup={warmup} of {iterations} iterations: the policy will not learn, only its critic"]
+
+
+def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:
+    """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
+    if config.optimizer.max_updates > 0:
+        return -(-config.optimizer.max_updates // (config.updates_per_iteration * setup.trained_agents))
+    return max(1, round(config.optimizer.epochs * len(setup.tasks) / config.rollout.num_rollouts))
+
+
+def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
+    """Raises InputError if the estimate exceeds `--memory_gb` or, without it, the device's memory."""
+    memory = config.run.memory_gb or device_memory_gb()
+    if memory is None:
+        return
+    estimate = estimate_run(config, deepspeed, longest_prompt(tokenizer, tasks), world_size())
+    allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0  # scorers are loaded by now
+    more = ("a smaller --max_prompt, --generation_batch_size or --num_layers_unfrozen",)
+    estimate = replace(estimate, weights=estimate.weights + allocated)
+    check_memory(estimate, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
+
+
+def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
+    """Tokens of the longest prompt, among the MEASURED with most characters; 0 if environments make the prompts."""
+
+    def characters(prompt: str | Conversation) -> int:
+        return (
+            len(prompt) if isinstance(prompt, str) else sum(map(len, (prompt.persona, *(t.text for t in prompt.turns))))
+        )
+
+    prompts = sorted(_distinct_prompts(tasks), key=characters)[-MEASURED:]
+    return max(prompt_lengths(tokenizer, prompts), default=0)
+
+
+def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> MemoryEstimate:
+    """Bytes per device, for prompts of at most `longest` tokens: policy, critic, reference, sampling weights, the
+    larger of an update's activations and the sampler's cache, and the frozen layers' states.
+
+    Rows are as long as the longest prompt and a reply, not as the context: with Qwen3's of 40,960 tokens a run of short
+    chats would be refused on any GPU. An update holds at most CHUNK_LOGITS logits at a time; with their softmax and
+    gradient they take 12 bytes each.
+    """
+    settings, rollout, method = config.policy, config.rollout, config.method
+    model, precision, checkpointing = _model_config(config), settings.precision, settings.gradient_checkpointing
+    prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
+    row = min(context_length(model), prompt + rollout.max_new_tokens)
+    size, rows = 4 if precision == "fp32" else 2, config.optimizer.micro_batch
+    whole, trained = _count(config, model)
+    layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
+
+    states = of_states(model, rows * row, precision, checkpointing, layers)
+    states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
+    estimate, bits = of_weights(whole, trained, precision, deepspeed, ranks), bits_of(settings)
+    if bits:
+        estimate = replace(estimate, weights=bytes_in_bits((whole, trained), model, bits))
+    if not is_on_trunk(method.critic):
+        critic = load_config(method.critic)
+        estimate += of_weights(*count_weights(critic), precision, deepspeed, ranks)
+        of_critic = of_states(critic, rows * row, precision, checkpointing)
+        # one after the other if the engine allows it (ppo/learner.py)
+        states = max(states, of_critic) if takes_parts(deepspeed) else states + of_critic
+    reference = 0 if settings.lora_rank else trained if layers else whole
+    rounds = precision != "fp32" and deepspeed is None and not bits
+    sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py
+    rollouts = -(-rollout.num_rollouts // ranks)
+    cache = min(rollout.generation_batch_size, rollouts) * row * cached_numbers(model) * size
+    frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
+    weights = estimate.weights + size * (reference + sampling)
+    return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
+
+
+def _model_config(config: PPOConfig):
+    return load_config(config.policy.model, config.policy.trust_remote_code)
+
+
+def _count(config: PPOConfig, model_config) -> tuple[int, int]:
+    """(all, trainable) weights of the policy, counted without allocating any."""
+    unfrozen = config.method.num_layers_unfrozen
+    if config.policy.lora_rank or unfrozen <= 0:
+        return count_weights(model_config, config.policy, causal=True)
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(model_config)
+    model.tie_weights()  # as count_weights does
+    freeze_below(model, max(0, layer_count(model_config) - unfrozen))
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)

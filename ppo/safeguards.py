@@ -1,0 +1,231 @@
+"""Safeguards: sampler, trainer and reference must agree before an update; a collapsed policy ends the run.
+
+The reward alone looks healthy while a policy exploits its scorer (Gao et al. 2022). The KL, the length of replies and a
+scorer that is not optimised show it.
+"""
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+
+from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks
+from lmgym.environments.rollout_engine import Episode
+from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
+from lmgym.runs.resuming import FOLDER
+from lmgym.runs.run import Run
+from ppo.config import MethodConfig, PPOConfig
+from ppo.experience import LogprobMismatch
+from ppo.learner import Inspect
+from ppo.rollouts import Rollouts
+from ppo.setup import TrainingComponents
+from ppo.state import LoopState
+from ppo.weight_sync import Rounding, allowed_difference, measure_rounding
+
+EXACT_DIFFERENCE = 1e-4
+"""nats that two computations of a log-probability in fp32 may differ by; for 16 bits see ppo/weight_sync.py"""
+COARSE_ROUNDING = 0.1
+"""nats per token between a model's log-probabilities in 16 bits and in fp32 above which users are warned: half of PPO's
+clip range"""
+RATIO = "the first update's ratio would not be 1; a defect of ours, or an untested family"
+
+
+def check_rollouts(
+    config: PPOConfig, c: TrainingComponents, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts,
+    mismatch: LogprobMismatch,
+) -> list[str]:  # fmt: skip
+    """Raises InputError, on all ranks, if sampler, trainer and reference disagree. Collective.
+
+    In 16 bits the allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
+    """
+    notes: list[str] = []
+    raise_on_all_ranks(partial(check_finite, config, c.tokenizer, rollouts))
+    raise_on_all_ranks(partial(c.sampler.refuse_stale, c.engine.version))
+    known = state.rounding
+    if config.policy.precision == "fp32":
+        raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts))
+    elif known is None or mismatch.mean > allowed_difference(known, mismatch.tokens):
+        rounding = measure_rounding(c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device)
+        raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
+        notes = [] if known is not None else rounding_notes(config, rounding)
+        state.rounding = rounding.trainer
+    if state.iteration == 0:
+        given = (c.tokenizer, c.sampler.generator.eos, episodes, rollouts, state.rounding)
+        raise_on_all_ranks(lambda: check_first_rollouts(config, *given))
+    return notes
+
+
+def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
+    """Raises InputError, naming the token, for a log-probability that is not finite."""
+    wrong = ~torch.isfinite(rollouts.old_logprobs)
+    if wrong.any():
+        index = int(wrong.long().argmax())
+        raise InputError(
+            f"the policy gives {_token(tokenizer, rollouts, index)} the log-probability "
+            f"{rollouts.old_logprobs[index]:g}: its weights hold numbers that are not finite, or too large for "
+            f"{config.policy.precision}; needed: a model with finite log-probabilities"
+        )
+
+
+def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding | None = None) -> None:
+    """Raises InputError if sampler and trainer compute different functions, as with other positions or temperature.
+
+    In fp32 the largest difference counts, in 16 bits the mean, measured as `rounding`.
+    """
+    if rounding is None:
+        if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.sampler_logprobs):
+            raise InputError(f"sampler and trainer differ by {found}: {RATIO}")
+    elif rounding.sampler > rounding.allowed:
+        worst = int((rollouts.old_logprobs - rollouts.sampler_logprobs).abs().argmax()) if len(rollouts.rows) else None
+        where = "" if worst is None else f", most at {_token(tokenizer, rollouts, worst)}"
+        precision = config.policy.precision
+        raise InputError(
+            f"sampler and trainer differ: log-probabilities of {rounding.tokens} sampled tokens, as the sampler gives "
+            f"them in {precision}, are {rounding.sampler:.2g} nats a token from the trainer's forward in fp32; the "
+            f"trainer's own in {precision} are {rounding.trainer:.2g} from it, which allows "
+            f"{rounding.allowed:.2g}{where}: {RATIO}"
+        )
+
+
+def rounding_notes(config: PPOConfig, rounding: Rounding) -> list[str]:
+    """A warning if the precision is too coarse for this policy's ratios to mean much."""
+    if rounding.trainer <= COARSE_ROUNDING:
+        return []
+    precision = config.policy.precision
+    return [
+        f"warning: {precision} is coarse for this policy: its log-probabilities differ by {rounding.trainer:.2g} nats "
+        f"a token between {precision} and fp32 ({rounding.tokens} tokens), where PPO clips ratios at "
+        f"{config.method.cliprange:g}; --precision fp32 learns from more than rounding"
+    ]
+
+
+def check_first_rollouts(
+    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts,
+    rounding: float | None = None,
+) -> None:  # fmt: skip
+    """Raises InputError, naming the token, if the reference is another model, or eos or scores are misplaced.
+
+    In 16 bits `rounding` is the policy's distance from fp32, nats per token.
+    """
+    if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding):
+        raise InputError(f"policy and reference have the same weights and differ by {found}")
+    if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
+        raise InputError(
+            f"pad and eos are one token ({tokenizer.pad_token!r}): needed: a pad token of its own in the tokenizer's "
+            "folder, or the end of a reply would have no loss"
+        )
+    steps, last = (
+        [step for episode in episodes for step in episode.steps],
+        torch.from_numpy(rollouts.row_starts[1:] - 1),
+    )
+    elsewhere = rollouts.scores.clone()
+    elsewhere[last] = 0
+    if elsewhere.any() and not any(isinstance(step.reward, tuple) for step in steps):
+        token = _token(tokenizer, rollouts, int(elsewhere.abs().argmax()))
+        raise InputError(f"a score is on {token}, which is not a reply's last token")
+    for number, step in enumerate(steps):
+        reason = step.completion.finish_reason
+        if reason != "stop" and (reason == "eos") != (rollouts.rows[number][-1] in eos):
+            token = _token(tokenizer, rollouts, int(last[number]))
+            raise InputError(f"reply {number} ended by {reason} with {token}: eos must be sampled, kept and rewarded")
+
+
+def first_ratio_check(config: PPOConfig, c: TrainingComponents, state: LoopState, rollouts: Rollouts) -> Inspect | None:
+    """In the first iteration: the check of the first training forward. Collective."""
+    if state.iteration > 0:
+        return None
+    check = partial(check_ratio, config, c.tokenizer, rollouts)
+    return lambda tokens, logprobs: raise_on_all_ranks(lambda: check(tokens, logprobs, state.rounding))
+
+
+def check_ratio(
+    config: PPOConfig, tokenizer, rollouts: Rollouts, tokens: torch.Tensor, logprobs: torch.Tensor,
+    rounding: float | None = None,
+) -> None:  # fmt: skip
+    """Raises InputError if the first training forward gives other log-probabilities than those recorded.
+
+    `tokens` are their indices among the M; `rounding` as in `check_first_rollouts`.
+    """
+    if found := _difference(config, tokenizer, rollouts, logprobs, rollouts.old_logprobs[tokens], rounding, tokens):
+        raise InputError(
+            f"before any update the new log-probabilities and the old ones differ by {found}: PPO's ratio must begin "
+            "at 1; a defect of ours, or a model whose forward is not the same twice"
+        )
+
+
+def _difference(
+    config: PPOConfig, tokenizer, rollouts: Rollouts, logprobs: torch.Tensor, others: torch.Tensor,
+    rounding: float | None = None, tokens: torch.Tensor | None = None,
+) -> str:  # fmt: skip
+    """A description of the difference, with the worst token, if it is more than allowed; NaN is infinitely far.
+
+    In fp32 the largest difference counts, in 16 bits the mean.
+    """
+    if not len(logprobs):
+        return ""
+    difference, precision = (logprobs - others).abs().nan_to_num(torch.inf), config.policy.precision
+    if precision == "fp32":
+        found, most, why = float(difference.max()), EXACT_DIFFERENCE, f"fp32 allows {EXACT_DIFFERENCE:g}"
+    else:
+        assert rounding is not None
+        found, most = float(difference.mean()), allowed_difference(rounding, len(logprobs))
+        why = f"the policy's own {precision} is {rounding:.2g} from fp32, which allows {most:.2g}"
+    if found <= most:
+        return ""
+    worst = int(difference.argmax())
+    token = _token(tokenizer, rollouts, worst if tokens is None else int(tokens[worst]))
+    return f"{found:.2g} nats a token ({why}), most at {token}"
+
+
+def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
+    """A description of one of the M tokens."""
+    row = int(torch.searchsorted(torch.from_numpy(rollouts.row_starts), index, right=True)) - 1
+    within = index - int(rollouts.row_starts[row])
+    id_ = rollouts.rows[row][len(rollouts.rows[row]) - int(rollouts.reply_lengths[row]) + within]
+    return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
+
+
+def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) -> None:
+    """Raises RunStopped if more than the share `most` of rewards failed. Counts are over all ranks."""
+    if failed > most * total:
+        why = f"{failed} of {total} rewards failed, more than max_failed_rewards={most:g} allows"
+        raise RunStopped(f"{why}; one of them: {error}", "rewards_failed", REWARDS_FAILED)
+
+
+def collapse(metrics: Mapping[str, float], method: MethodConfig, first_length: float) -> str:
+    """The reason to stop now, or an empty string."""
+    kl, length, reward = metrics["kl/reference"], metrics["rollout/reply_tokens"], metrics["reward/mean"]
+    if not math.isfinite(kl) or 0 < method.max_kl < kl:
+        return f"the policy is {kl:.1f} nats per reply from its reference, more than max_kl={method.max_kl:g}"
+    if method.min_reward is not None and reward < method.min_reward:
+        return f"the mean reward is {reward:.3f}, less than min_reward={method.min_reward:g}"
+    if length < method.min_length * first_length:
+        return (
+            f"replies have {length:.1f} tokens on average, {first_length:.1f} at first: less than the share "
+            f"min_length={method.min_length:g}"
+        )
+    return ""
+
+
+def stop_collapsed(why: str, run: Run, sampled_after: int) -> RunStopped:
+    """The end of a collapsed run, at its last good checkpoint: one that was followed by replies within bounds.
+
+    The weights that sampled are those after `sampled_after` updates: a checkpoint of them is renamed, or a relaunch
+    would start from a collapsed policy. Collective.
+    """
+    folder, kept = run.folder / FOLDER, ""
+    bad = folder / f"step-{sampled_after:08d}"
+    if run.is_main and bad.is_dir():
+        renamed = folder / f"collapsed-{bad.name}"
+        shutil.rmtree(renamed, ignore_errors=True)
+        bad.rename(renamed)
+        kept = f"{bad.name} holds this policy and was renamed to {renamed}; "
+    good = sorted(folder.glob("step-*"))
+    kept += f"the last good checkpoint is {good[-1]}" if good else "there is no earlier checkpoint"
+    advice = "raise init_kl_coef, lower learning_rate, or look at the samples of the last iterations"
+    error = RunStopped(f"collapsed: {why}; {kept}; {advice}", "collapsed", COLLAPSED)
+    run.finish(error.outcome, error.exit_code, error)
+    all_gather_objects(None)  # a launcher kills the others once one has left
+    return error
