@@ -32,7 +32,7 @@ def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
     assert sft.data.dataset == str(tmp_path / "world/sft.parquet")
     assert scorer.scorer.model == str(tmp_path / "small_llama")
     assert (ppo.policy.model, ppo.reward.scorers) == (f"{tmp_path}/policy/model", f"joint={tmp_path}/scorer/model")
-    assert (ppo.reward.gold, ppo.optimizer.seed, ppo.optimizer.max_updates) == ("world:3", 3, 11)
+    assert (ppo.reward.eval_scorer, ppo.optimizer.seed, ppo.optimizer.max_updates) == ("world:3", 3, 11)
     for name, config in (("policy", sft), ("scorer", scorer), ("ppo", ppo)):
         assert found[name].done == Path(config.output) / "model/config.json"
         assert config.run.deepspeed.endswith("configs/zero2.json")
