@@ -104,8 +104,8 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         step(
             "ppo", ppo / "model/config.json",
             *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
-            *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed, "--output", ppo),
-            *("--max_updates", updates, "--tracking", "none"),
+            *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
+            *("--output", ppo, "--max_updates", updates, "--tracking", "none"),
         ),
         step(
             "app", folder / "ab/ab.json",
