@@ -1,64 +1,68 @@
-"""Talk to a model and see what every reward model thinks of its replies.
+"""Chat with a model and see the scores of its replies by every reward model.
 
     python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name NAME --select_model NAME
     python3 -m IPython -i -- eval_rewards_api.py convo_evolution --experiment_name NAME
 
-Without IPython the same session runs in the terminal, or from a pipe. Experiments are files of
-reward_models/evaluation/experiments, or yours by path; what flags they have of their own, they take here.
+Without IPython the session runs in the terminal, or from a pipe. An experiment is a file of
+reward_models/evaluation/experiments, or the path of your own; the fields of its CONFIG are flags too.
 """
 
 import sys
 
 import click
 
-from lmgym.cli.mistakes import OneLineMistakes
+from lmgym.cli.usage_errors import OneLineErrors
 from lmgym.runs.launch import launch
 
-OTHER_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}  # an experiment's own; a mistyped one is named
+OTHER_FLAGS = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+}  # load_experiment checks them
+EXPERIMENT = click.option("--experiment_name", help="name of an experiment, or path/to/file.py")
 
 
-@click.group(cls=OneLineMistakes)
+@click.group(cls=OneLineErrors)
 def main() -> None:
-    """Talk to models and see what reward models think of it."""
+    """Chat with models and compare reward models."""
 
 
 @main.command("talk_to_models", context_settings=OTHER_FLAGS)
-@click.option("--experiment_name", help="of those that there are, or path/to/file.py")
-@click.option("--select_model", help="the reward model that chooses the reply")
-@click.option("--best_of", default=6, show_default=True, help="replies a turn")
-@click.option("--ranked", is_flag=True, help="show ranks rather than scores")
-@click.option("--prompt", help="who the bot is; asked for at a terminal")
-@click.option("--first_message", help="what the bot says first; asked for at a terminal")
-@click.option("--sessions", default="outputs/sessions", show_default=True, help="folder of the session's file")
-@click.option("--json", "as_json", is_flag=True, help="one object a line and turn; turns are lines of standard input")
+@EXPERIMENT
+@click.option("--select_model", help="reward model that selects the reply")
+@click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
+@click.option("--ranked", is_flag=True, help="show ranks instead of scores")
+@click.option("--prompt", help="persona of the bot; a terminal asks for it")
+@click.option("--first_message", help="first message of the bot; a terminal asks for it")
+@click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the session's file")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin")
 @click.pass_context
-def talk_to_models(context: click.Context, as_json: bool, **settings) -> None:
-    """Chat with the best of N replies, by every reward model's scores."""
+def talk_to_models(context: click.Context, as_json: bool, **options) -> None:
+    """Chat with the best of N replies, with the scores of every reward model."""
 
-    def talk() -> None:
-        from lmgym.chat.talking import run
+    def run() -> None:
+        from lmgym.chat.startup import ChatOptions, run_chat
 
-        run(as_json, flags=context.args, known=[*settings, "json"], **settings)
+        run_chat(ChatOptions(**options), context.args, as_json)
 
-    launch(talk)
+    launch(run)
 
 
 @main.command("convo_evolution", context_settings=OTHER_FLAGS)
-@click.option("--experiment_name", help="of those that there are, or path/to/file.py")
-@click.option("--dataset", help="conversations: a file, a folder or a hub id; by default the experiment's own")
-@click.option("--conversations", "most", default=3, show_default=True, help="how many to walk through")
+@EXPERIMENT
+@click.option("--dataset", help="conversations: a file, a folder or a hub id  [default: the experiment's own]")
+@click.option("--conversations", "most", default=3, show_default=True, help="number of conversations to show")
 @click.pass_context
 def convo_evolution(context: click.Context, experiment_name: str | None, dataset: str | None, most: int) -> None:
-    """Walk through conversations: each reward model's score of the next user turn, against the one without it."""
+    """Show how each message of the user changes every reward model's score of a conversation."""
 
-    def walk() -> None:
+    def run() -> None:
         from lmgym.chat.evolution import show_evolution
         from lmgym.chat.loading import load_experiment
 
         known = ("experiment_name", "dataset", "conversations")
         show_evolution(load_experiment(experiment_name, context.args, known), dataset, most, sys.stdout)
 
-    launch(walk)
+    launch(run)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ from machine import describe_machine
 from scipy.stats import binomtest
 from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
 
-from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.commands import respond
 from lmgym.chat.session import ChatSession
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
-from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.judging import Judge
 from lmgym.text import Conversation, Turn, messages, to_transcript
 from lmgym.world.world import World
 
@@ -147,22 +147,24 @@ def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Pat
     return output / "model"
 
 
-def load_judges(**folders: Path) -> dict[str, Scorer]:
+def load_judges(**folders: Path) -> dict[str, Judge]:
     """Scorers by name, as `--scorers name=PATH,...` of the experiment `hh` loads them."""
     from lmgym.scoring.named_scorers import load_scorers
 
     return load_scorers(",".join(f"{name}={path}" for name, path in folders.items()))
 
 
-def open_session(world: World, judges: dict[str, Scorer], select: str, best_of: int, folder: Path, seed: int) -> Talk:
+def open_session(
+    world: World, judges: dict[str, Judge], select: str, best_of: int, folder: Path, seed: int
+) -> ChatView:
     """A session with the world's bot; replies differ with the seed."""
     bot = ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
-    return Talk(ChatSession(bot, judges, select, best_of, Sampling(seed=seed), folder=folder / "sessions"))
+    return ChatView(ChatSession(bot, judges, select, best_of, Sampling(seed=seed), folder=folder / "sessions"))
 
 
-def enter(talk: Talk, line: str) -> Shown:
+def enter(chat: ChatView, line: str) -> Response:
     """Types a line. Raises RuntimeError where the session answers with an error."""
-    shown = respond(talk, line)
+    shown = respond(chat, line)
     if not shown.ok:
         raise RuntimeError(f"{line!r}: {shown.text}")
     return shown
@@ -171,43 +173,43 @@ def enter(talk: Talk, line: str) -> Shown:
 def pick_and_train(world: World, old: Path, choose: Choose, folder: Path) -> tuple[Path, set[Conversation], int]:
     """PICKS picks in a session with the old scorer, exported and trained on; (new scorer, prompts, preferences)."""
     folder.mkdir()
-    talk = open_session(world, load_judges(old=old), "old", BEST_OF, folder, seed=0)
+    chat = open_session(world, load_judges(old=old), "old", BEST_OF, folder, seed=0)
     words = random.Random(f"lines {world.seed}")
     for _ in range(PICKS // TURNS_A_CHAT):
         for line in lines_of_a_chat(world, words, TURNS_A_CHAT):
-            exchange = enter(talk, line).exchange
+            exchange = enter(chat, line).exchange
             assert exchange is not None
             place = choose(exchange.prompt, [candidate.text for candidate in exchange.candidates])
-            enter(talk, f"%pick {place + 1}")
-        enter(talk, "%back 0")
-    enter(talk, f"%export prefs {folder / 'prefs.jsonl'}")
-    prompts = {exchange.prompt for exchange in talk.session.exchanges.values()}
+            enter(chat, f"%pick {place + 1}")
+        enter(chat, "%back 0")
+    enter(chat, f"%export prefs {folder / 'prefs.jsonl'}")
+    prompts = {exchange.prompt for exchange in chat.session.exchanges.values()}
     preferences = len((folder / "prefs.jsonl").read_text().splitlines())
     return train(old, folder / "prefs.jsonl", folder / "new", NEW_FLAGS), prompts, preferences
 
 
-def agreement_on_unseen(talk: Talk, person: Person, seen: set[Conversation]) -> tuple[dict[str, list[bool]], float]:
+def agreement_on_unseen(chat: ChatView, person: Person, seen: set[Conversation]) -> tuple[dict[str, list[bool]], float]:
     """By scorer, whether it agrees with the person on each of UNSEEN pairs; and the ceiling of agreement.
 
     The person picks in a session of best of 2, among different replies to lines that are not among those `seen`.
     """
     words, world = random.Random(f"unseen {person.seed}"), person.world
-    right: dict[str, list[bool]] = {name: [] for name in talk.session.judges}
+    right: dict[str, list[bool]] = {name: [] for name in chat.session.judges}
     ceiling: list[float] = []
     while len(ceiling) < UNSEEN:
         for line in lines_of_a_chat(world, words, TURNS_A_CHAT):
-            exchange = enter(talk, line).exchange
+            exchange = enter(chat, line).exchange
             assert exchange is not None
             replies = [candidate.text for candidate in exchange.candidates]
             if replies[0] == replies[1] or exchange.prompt in seen or len(ceiling) == UNSEEN:
                 continue
             place = person.choose(exchange.prompt, replies)
-            enter(talk, f"%pick {place + 1}")
+            enter(chat, f"%pick {place + 1}")
             worth = person.worth(exchange.prompt, replies)
             ceiling.append(float(worth[place] > worth[1 - place]) + 0.5 * float(worth[0] == worth[1]))
             for name, column in exchange.columns.items():
                 right[name].append(column[place] > column[1 - place])  # type: ignore[operator]
-        enter(talk, "%back 0")
+        enter(chat, "%back 0")
     return right, mean(ceiling)
 
 
@@ -226,8 +228,8 @@ def run_seed(seed: int, folder: Path, lots: int = LOTS) -> Outcome:
         )
         folders[f"lot_{number}"] = scorer
         seen |= also_seen
-    talk = open_session(world, load_judges(**folders), "new", 2, folder, seed=1_000_000)
-    right, ceiling = agreement_on_unseen(talk, person, seen)
+    chat = open_session(world, load_judges(**folders), "new", 2, folder, seed=1_000_000)
+    right, ceiling = agreement_on_unseen(chat, person, seen)
     by_lot = tuple(compare(right["old"], right[f"lot_{number}"]) for number in range(1, lots + 1))
     picks, seconds = compare(right["old"], right["new"]), time.process_time() - began
     return Outcome(seed, person.loves, person.hates, preferences, picks, by_lot, ceiling, seconds)

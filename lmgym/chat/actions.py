@@ -1,323 +1,251 @@
-"""What the commands of a session do: a function each, of the talk, the words behind the command and a progress."""
+"""The commands of a session: functions of the chat and of the command's arguments as text."""
 
-import difflib
 import json
 import os
-import shlex
-from ast import literal_eval
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from lmgym.chat.exchanges import Exchange, explain
+from lmgym.chat.arguments import parse_assignments, parse_float, parse_int, parse_path, parse_sampling
+from lmgym.chat.exchanges import Exchange, check_count, explain, readable
 from lmgym.chat.records import export_preferences
 from lmgym.chat.records import load as read_session
-from lmgym.chat.session import ChatSession, checked_count, readable
-from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
+from lmgym.chat.session import ChatSession
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import Progress
-from lmgym.scoring.ranking import agreement, describe_weights, ranks
+from lmgym.scoring.judging import agreement, described, ranks
 
 VIEWS = ("scores", "ranks", "z")
-LONGEST_SETTINGS = 10_000  # characters behind %set and %blend
-ECHOED = 500  # characters of a turn that a command repeats
+ECHOED = 500  # characters of a message that a command repeats
 
 
 @dataclass
-class Talk:
-    """A session and how it is looked at."""
+class ChatView:
+    """A session and how a front end shows it."""
 
     session: ChatSession
     view: str = "scores"
-    samples: str = ""
-    """how replies are drawn at first and where that is said, for people"""
-    template: str = ""
-    """how chats are written, where the model's folder does not say"""
+    sampling_note: str = ""
+    """the initial sampling and its source; empty where no model generates"""
+    template_note: str = ""
+    """the format of chats, where the model's folder has no chat template"""
+    progress: Progress | None = None
+    """called while replies are generated"""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The answer to a line: an exchange with its table, words, or both; `ok` is false for what went wrong."""
+class Response:
+    """The answer to a line: an exchange to show, text, or both; `ok` is false for an error."""
 
     text: str = ""
     exchange: Exchange | None = None
     ok: bool = True
     is_turn: bool = False
-    """whether replies were made, or come to light"""
+    """True if the exchange has new candidates, or reveals those of a blind turn"""
 
 
-def best_of(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if words:
-        talk.session.best_of = checked_count(whole(words, "%best_of 8"))
-    return Shown(f"{talk.session.best_of} replies a turn")
+def best_of(chat: ChatView, text: str) -> Response:
+    if text:
+        chat.session.best_of = check_count(parse_int(text, "%best_of 8"))
+    return Response(f"{chat.session.best_of} replies per turn")
 
 
-def set_sampling(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    known = {field.name for field in fields(talk.session.sampling)}
-    changed = {}
-    for name, value in assignments(words, "%set temperature=0.9 top_p=.7"):
-        if name not in known:
-            raise InputError(f"there is no setting {one_line(name)}; did you mean {near(name[:80], known)}?")
-        changed[name] = _as_setting(name, value, getattr(talk.session.sampling, name))
-    talk.session.sampling = replace(talk.session.sampling, **changed)
-    return Shown(_sampling_words(talk.session))
+def set_sampling(chat: ChatView, text: str) -> Response:
+    chat.session.sampling = parse_sampling(text, chat.session.sampling)
+    return Response(_sampling_settings(chat.session))
 
 
-def _as_setting(name: str, word: str, now: Any) -> Any:
-    """The word as the type that the setting has."""
-    if isinstance(now, tuple):
-        return tuple(_unescaped(part, f"{name}={word}") for part in word.split(",") if part)
-    try:
-        value = literal_eval(word.capitalize() if isinstance(now, bool) else word)
-    except (ValueError, SyntaxError):
-        value = None
-    if isinstance(now, bool) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
-        return type(now)(value)
-    if isinstance(value, float) and isinstance(now, float):
-        return value
-    raise InputError(f"{name}={one_line(word)}: needed {type(now).__name__}")
-
-
-def _unescaped(text: str, found: str) -> str:
-    """With `\\n` and the like as what they stand for; other letters of any script as they are."""
-    try:
-        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError:
-        raise InputError(f"{one_line(found)}: needed escapes such as \\n, or \\\\ for a backslash") from None
-
-
-def _sampling_words(session: ChatSession) -> str:
+def _sampling_settings(session: ChatSession) -> str:
     return " ".join(f"{field.name}={getattr(session.sampling, field.name)!r}" for field in fields(session.sampling))
 
 
-def select(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if words:
-        talk.session.select(words.strip())
-    others = ", ".join(talk.session.judges)
-    return Shown(f"{talk.session.selects} selects from the next turn on; there are {others}")
+def select(chat: ChatView, text: str) -> Response:
+    if text:
+        chat.session.select(text)
+    return Response(f"{chat.session.selects} selects from the next turn on; scorers: {', '.join(chat.session.judges)}")
 
 
-def blend(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    weights = {name: number(value, f"{name}=1") for name, value in assignments(words, "%blend rm_a=1 rm_b=.5")}
-    talk.session.blend(weights)
-    return Shown(f"{describe_weights(weights)}, of scores standardised within a turn, selects from the next turn on")
+def blend(chat: ChatView, text: str) -> Response:
+    assignments = parse_assignments(text, "%blend rm_a=1 rm_b=.5")
+    weights = {name: parse_float(value, f"{name}=1") for name, value in assignments}
+    chat.session.blend(weights)
+    return Response(f"{described(weights)} selects from the next turn on: the weighted sum of standardised scores")
 
 
-def retry(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    return Shown(exchange=talk.session.retry(progress), is_turn=True)
+def retry(chat: ChatView, text: str) -> Response:
+    return Response(exchange=chat.session.retry(chat.progress), is_turn=True)
 
 
-def more(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    n = whole(words, "%more 4") if words else talk.session.best_of
-    return Shown(exchange=talk.session.more(n, progress), is_turn=True)
+def more(chat: ChatView, text: str) -> Response:
+    n = parse_int(text, "%more 4") if text else chat.session.best_of
+    return Response(exchange=chat.session.more(n, chat.progress), is_turn=True)
 
 
-def undo(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    talk.session.undo()
-    return Shown(f"one turn back; {where(talk.session)}")
+def undo(chat: ChatView, text: str) -> Response:
+    chat.session.undo()
+    return Response(f"one turn back; {_position(chat.session)}")
 
 
-def edit(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    first, _, rest = words.partition(" ")
-    turn = int(first) if first.isdecimal() and (rest or int(first) in talk.session.exchanges) else None
-    text = rest if turn is not None else words
-    if not text:
-        old = talk.session.last if turn is None else talk.session.turn(turn)
+def edit(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    first, _, rest = text.partition(" ")
+    turn = int(first) if first.isdecimal() and (rest or int(first) in session.exchanges) else None
+    message = text if turn is None else rest
+    if not message:
+        old = session.last if turn is None else session.turn(turn)
         raise InputError(f"%edit {old.id} NEW TEXT; turn {old.id} is: {one_line(old.user, ECHOED)}")
-    return Shown(exchange=talk.session.edit(text, turn, progress), is_turn=True)
+    return Response(exchange=session.edit(message, turn, chat.progress), is_turn=True)
 
 
-def back(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    talk.session.back(whole(words, "%back 3, a turn's number, or 0 for the beginning"))
-    return Shown(where(talk.session))
+def back(chat: ChatView, text: str) -> Response:
+    chat.session.back(parse_int(text, "%back 3, a turn's number, or 0 for the beginning"))
+    return Response(_position(chat.session))
 
 
-def where(session: ChatSession) -> str:
-    """The path of turns, and what was said last."""
+def _position(session: ChatSession) -> str:
+    """The path of turns and the last messages."""
     path = " > ".join(str(exchange.id) for exchange in session.history) or "the beginning"
     if session.head is None:
-        said = [f"{turn.speaker}: {one_line(turn.text, ECHOED)}" for turn in session.opening]
+        messages = [f"{turn.speaker}: {one_line(turn.text, ECHOED)}" for turn in session.opening]
     else:
         reply = "(not decided)" if session.last.is_open else one_line(session.last.reply or "", ECHOED)
-        said = [f"you: {one_line(session.last.user, ECHOED)}", f"bot: {reply}"]
-    return "\n".join([f"turns {path}", *said])
+        messages = [f"you: {one_line(session.last.user, ECHOED)}", f"bot: {reply}"]
+    return "\n".join([f"turns {path}", *messages])
 
 
-def pick(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    return _decided(talk, "picked", lambda: talk.session.pick(whole(words, "%pick 3, a reply's number")))
+def _decided(chat: ChatView, text: str, decide: Callable[[], Exchange]) -> Response:
+    """A decision, which reveals the scores of an open turn."""
+    was_open = chat.session.last.is_open
+    return Response(text, decide(), is_turn=was_open)
 
 
-def _decided(talk: Talk, words: str, decide: Callable[[], Exchange]) -> Shown:
-    """A decision; where the turn was open, its replies come to light only now."""
-    reveals = talk.session.last.is_open
-    return Shown(words, decide(), is_turn=reveals)
+def pick(chat: ChatView, text: str) -> Response:
+    return _decided(chat, "picked", lambda: chat.session.pick(parse_int(text, "%pick 3, a reply's number")))
 
 
-def write(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    return _decided(talk, "written", lambda: talk.session.write(words))
+def write(chat: ChatView, text: str) -> Response:
+    return _decided(chat, "written", lambda: chat.session.write(text))
 
 
-def reject(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    return _decided(talk, "all rejected; %retry for others, %write TEXT for your own", talk.session.reject)
+def reject(chat: ChatView, text: str) -> Response:
+    hint = "all rejected; %retry generates other replies, %write TEXT gives your own"
+    return _decided(chat, hint, chat.session.reject)
 
 
-def tie(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    numbers = [whole(word, "%tie 1 3, or %tie for all") for word in words.split()]
-    return _decided(talk, "tied", lambda: talk.session.tie(*numbers))
+def tie(chat: ChatView, text: str) -> Response:
+    numbers = [parse_int(word, "%tie 1 3, or %tie for all") for word in text.split()]
+    return _decided(chat, "tied", lambda: chat.session.tie(*numbers))
 
 
-def blind(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if words not in ("on", "off", ""):
-        raise InputError(f"%blind {one_line(words)}: needed on or off")
-    was_open = talk.session.head is not None and talk.session.last.is_open
-    if words:
-        talk.session.set_blind(words == "on")
-    state = "scores are hidden and replies shuffled until you decide" if talk.session.blind else "scores are shown"
-    revealed = talk.session.last if was_open and words == "off" else None
-    return Shown(f"blind {'on' if talk.session.blind else 'off'}: {state}", revealed, is_turn=revealed is not None)
+def blind(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    if text not in ("on", "off", ""):
+        raise InputError(f"%blind {one_line(text)}: needed on or off")
+    reveals = text == "off" and session.head is not None and session.last.is_open
+    if text:
+        session.set_blind(text == "on")
+    state = "on: scores are hidden and replies shuffled until you decide" if session.blind else "off: scores are shown"
+    return Response(f"blind {state}", session.last if reveals else None, is_turn=reveals)
 
 
-def why(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    talk.session.refuse_open()
-    exchange = talk.session.last
-    if not words and exchange.chosen is None:
-        raise InputError("%why N: which reply?")
-    place = talk.session.place(whole(words, "%why 2, a reply's number")) if words else exchange.chosen
-    assert place is not None
+def why(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    session.refuse_open()
+    exchange = session.last
+    place = session.place(parse_int(text, "%why 2, a reply's number")) if text else exchange.chosen
+    if place is None:
+        raise InputError("%why N: give the number of a reply, since yours has no scores")
     candidate = exchange.candidates[place]
     lines = [f"reply {place + 1}: {candidate.tokens} tokens, ended by {candidate.finish_reason}"]
-    for row in explain(talk.session.judges, exchange, place):
+    for row in explain(session.judges, exchange, place):
         if row.change is None:
             lines.append(f"{row.name}: failed: {row.failed}")
             continue
         lines.append(f"{row.name}: {row.score:.4f}, an empty reply {row.empty:.4f}, change {row.change:+.4f}")
         if row.seen is None:
-            lines.append("  does not tell what it saw")
+            lines.append("  input text not available")
         else:
-            cut = f"{row.seen.cut} left out" if row.seen.cut else "nothing left out"
-            lines += [f"  saw {row.seen.tokens} tokens, {cut}:", *(f"  | {x}" for x in row.seen.text.splitlines())]
-    return Shown("\n".join(lines))
+            cut = f"{row.seen.cut} truncated" if row.seen.cut else "not truncated"
+            lines += [f"  input of {row.seen.tokens} tokens, {cut}:", *(f"  | {x}" for x in row.seen.text.splitlines())]
+    return Response("\n".join(lines))
 
 
-def table(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if words and words not in VIEWS:
-        raise InputError(f"%table {one_line(words)}: needed {', '.join(VIEWS)}")
-    talk.view = words or talk.view
-    return Shown(exchange=talk.session.last if talk.session.head is not None else None, text=f"view: {talk.view}")
+def table(chat: ChatView, text: str) -> Response:
+    if text and text not in VIEWS:
+        raise InputError(f"%table {one_line(text)}: needed {', '.join(VIEWS)}")
+    chat.view = text or chat.view
+    return Response(f"view: {chat.view}", chat.session.last if chat.session.head is not None else None)
 
 
-def agree(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    talk.session.refuse_open()
-    turns = [exchange.columns for exchange in talk.session.history if not exchange.is_open]
-    found = agreement(turns)
-    lines = [f"{a} and {b}: order {share:.0%} of {n} pairs of replies alike" for (a, b), (share, n) in found.items()]
-    people = [(e, e.human_pick) for e in talk.session.exchanges.values() if isinstance(e.human_pick, int)]
-    for name in talk.session.judges:
-        places = [place for e, pick in people if (place := ranks(e.column(name))[pick]) is not None]
+def agree(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    session.refuse_open()
+    shares = agreement([exchange.columns for exchange in session.history if not exchange.is_open])
+    lines = [f"{a} and {b}: same order in {share:.0%} of {n} pairs of replies" for (a, b), (share, n) in shares.items()]
+    picks = [(e, e.human_pick) for e in session.exchanges.values() if isinstance(e.human_pick, int)]
+    for name in session.judges:
+        places = [place for e, pick in picks if (place := ranks(e.column(name))[pick]) is not None]
         if places:
-            best = places.count(1)
-            lines.append(f"{name} and you: the reply that you picked was its best in {best} of {len(places)} turns")
-    return Shown("\n".join(lines) or "nothing to compare yet: it takes two scorers that answered, and a turn")
+            lines.append(f"{name} and you: your pick had its best score in {places.count(1)} of {len(places)} turns")
+    return Response("\n".join(lines) or "nothing to compare yet: needed a turn with scores of two scorers")
 
 
-def persona(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if words:
-        talk.session.persona = "" if words in ('""', "''") else readable(words)
-    return Shown(f"persona: {one_line(talk.session.persona, ECHOED) or '(none)'}")
+def persona(chat: ChatView, text: str) -> Response:
+    if text:
+        chat.session.persona = "" if text in ('""', "''") else readable(text)
+    return Response(f"persona: {one_line(chat.session.persona, ECHOED) or '(none)'}")
 
 
-def save(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    path = Path(one_path(words) or talk.session.path)
-    if os.path.isfile(path) and not _holds(path, talk.session.conversation_id):
+def save(chat: ChatView, text: str) -> Response:
+    path = Path(parse_path(text) or chat.session.path)
+    if os.path.isfile(path) and not _holds(path, chat.session.conversation_id):
         raise InputError(
-            f"{shown_path(path)} is there and holds something else: nothing is overwritten; give another name"
+            f"{shown_path(path)} exists and is no file of this session, so nothing is overwritten; give another name"
         )
     try:
-        talk.session.save(path)
+        chat.session.save(path)
     except OSError as error:
         raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
-    return Shown(f"saved: {path}")
+    return Response(f"saved: {path}")
 
 
-def _holds(path: Path, conversation: str) -> bool:
-    """Whether a file is of this conversation."""
+def _holds(path: Path, conversation_id: str) -> bool:
+    """True if the file is a session of that conversation."""
     try:
-        return read_session(path).conversation == conversation
+        return read_session(path).conversation_id == conversation_id
     except InputError:
         return False
 
 
-def load(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    if not words:
+def load(chat: ChatView, text: str) -> Response:
+    if not text:
         raise InputError("%load PATH, a file of outputs/sessions/")
-    lost = talk.session.restore(one_path(words))
-    return Shown("\n".join([f"{len(talk.session.exchanges)} turns; {where(talk.session)}", *lost]))
+    problems = chat.session.restore(parse_path(text))
+    return Response("\n".join([f"{len(chat.session.exchanges)} turns; {_position(chat.session)}", *problems]))
 
 
-def export(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    kind, _, path = words.partition(" ")
+def export(chat: ChatView, text: str) -> Response:
+    kind, _, path = text.partition(" ")
     if kind != "prefs" or not path.strip():
         raise InputError("%export prefs PATH")
-    session, path = talk.session, one_path(path)
+    session, path = chat.session, parse_path(path)
     counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    return Shown(
+    return Response(
         f"{path}: {counts.pairs} preferences from {counts.decisions} decisions ({counts.ties} ties and "
-        f"{counts.rejections} rejections give none); --dataset {path} of hh_pairwise trains on them"
+        f"{counts.rejections} rejections give none); to train on them: hh_pairwise.py --dataset {path}"
     )
 
 
-def status(talk: Talk, words: str, progress: Progress | None) -> Shown:
-    session = talk.session
+def status(chat: ChatView, text: str) -> Response:
+    session = chat.session
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
     lines = [
-        where(session),
-        f"{len(session.exchanges)} turns in all, {decided} decided by you; kept in {session.path}",
+        _position(session),
+        f"turns: {len(session.exchanges)}, decided by you: {decided}; session file: {session.path}",
         f"{session.selects} selects the best of {session.best_of}; scorers: {', '.join(session.judges)}",
-        f"blind {'on' if session.blind else 'off'}; view {talk.view}",
-        f"persona: {one_line(session.persona, ECHOED) or '(none)'}",
-        _sampling_words(session),
+        f"blind {'on' if session.blind else 'off'}; view {chat.view}",
+        persona(chat, "").text,
+        _sampling_settings(session),
     ]
     lines += [f"{name}: {json.dumps(value)}" for name, value in session.about.get("models", {}).items()]
-    return Shown("\n".join(lines))
-
-
-def whole(word: str, example: str) -> int:
-    """A whole number. Raises InputError with the example for anything else."""
-    try:
-        return int(word)
-    except ValueError:
-        raise InputError(f"found {shown(word)}; needed a whole number: {example}") from None
-
-
-def number(word: str, example: str) -> float:
-    """A finite number of a size that makes sense. Raises InputError with the example for anything else."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) <= MOST_SCORE:
-        raise InputError(f"found {shown(word)}; needed a number, at most {MOST_SCORE:,.0f} in size: {example}")
-    return value
-
-
-def assignments(words: str, example: str) -> list[tuple[str, str]]:
-    """name=value pairs. Raises InputError with the example for anything else."""
-    try:  # shlex takes a minute for a megabyte
-        pairs = [word.partition("=") for word in shlex.split(words)] if len(words) < LONGEST_SETTINGS else []
-    except ValueError:
-        pairs = []
-    if not pairs or not all(name and equals for name, equals, _ in pairs):
-        raise InputError(f"found {shown(words)}; needed name=value: {example}")
-    return [(name, value) for name, _, value in pairs]
-
-
-def near(name: str, known: Sequence[str] | set[str]) -> str:
-    """The name that was most likely meant."""
-    return max(sorted(known), key=lambda other: difflib.SequenceMatcher(None, name, other).ratio())
-
-
-def one_path(words: str) -> str:
-    """A path, with quotes or without."""
-    return str(Path(words.strip().strip("'\"")).expanduser()) if words.strip() else ""
+    return Response("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The simulated world as somebody to talk to: its own bots, the demo's scorer, and the utility that it hides."""
+"""Chat with the simulated world: its bots as the generator, and the demo's scorer and the hidden utility as scorers."""
 
 import random
 import shlex
@@ -22,46 +22,39 @@ DEMO = Path("outputs/demo")
 
 
 def persona_of(world: World, text: str) -> Persona:
-    """The persona that a text tells of, as far as the world has words for it; else the world's first."""
-    names = {persona.text: persona for persona in world.grammar.vocabulary.personas}
-    if text in names:
-        return names[text]
-    first = world.grammar.vocabulary.personas[0]
-    things = [word for word in text.lower().replace(".", " ").replace(",", " ").split() if word in _topics(world)]
+    """The world's persona with that text, or with its first two things that the world knows; else the world's first."""
+    personas = world.grammar.vocabulary.personas
+    for persona in personas:
+        if persona.text == text:
+            return persona
+    first, topic_of = personas[0], world.grammar.topic_of
+    things = [word for word in text.lower().replace(".", " ").replace(",", " ").split() if word in topic_of]
     return Persona(first.name, *things[:2]) if len(things) >= 2 else first
 
 
 def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator) -> str:
-    """A reply by one of the world's bots, drawn anew: so the candidates of a turn differ in quality."""
+    """A reply by a random bot of the world, so that the candidates of a turn differ in quality."""
     draw = random.Random(int(rng.integers(1 << 60)))
-    named = world.grammar.named_things(conversation)
-    topics = [_topics(world)[thing] for thing in named] or world.topics
+    named = world.grammar.named(conversation)
+    topics = [world.grammar.topic_of[thing] for thing in named] or world.topics
     persona = persona_of(world, conversation.persona)
-    said = world.grammar.bot_sentences(conversation)
+    said = world.grammar.said(conversation)
     return speak(world.grammar, draw, draw.choice(BOTS), persona, draw.choice(topics), named, said)
 
 
-def _topics(world: World) -> dict[str, str]:
-    return world.grammar.topic_of
-
-
-class LastExchange:
-    """A scorer that is shown the persona, the last exchange and the line: what this world logs, and it learned from."""
+class LastExchangeScorer:
+    """A scorer that sees the persona, the last exchange and the message: the input in this world's logs."""
 
     def __init__(self, judge: Any) -> None:
         self.judge = judge
-
-    @property
-    def model(self) -> Any:
-        """Of the scorer, for the record of what judged."""
-        return getattr(self.judge, "model", None)
+        self.model = getattr(judge, "model", None)  # for the session's file
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> Any:
         """The scorer's scores."""
         return self.judge.score([_logged(c) for c in conversations], replies)
 
     def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> Any:
-        """What the scorer saw."""
+        """The scorer's input."""
         return self.judge.seen(_logged(conversation), reply, beside)
 
 
@@ -69,8 +62,8 @@ def _logged(conversation: Conversation) -> Conversation:
     return replace(conversation, turns=conversation.turns[-3:])
 
 
-class HiddenUtility:
-    """What a reply is worth in this world, for average tastes: the truth that a scorer is to find."""
+class HiddenUtilityScorer:
+    """The hidden utility of a reply for average tastes: the ground truth of this world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -81,13 +74,13 @@ class HiddenUtility:
 
 
 def demo_scorer():
-    """The scorer of `make demo`, which is made now where there is none: that takes minutes, and says so."""
+    """The scorer of `make demo`. Runs the demo, after a message, if there is none. Raises InputError if it fails."""
     folder = DEMO / "scorer" / "model"
     if not (folder / "config.json").is_file():
         command = [str(Path(sys.executable).parent / "lmgym"), "demo", "--output", str(DEMO)]
         say(
-            f"There is no scorer in {folder} yet. Making it now, once, with `{shlex.join(command)}`: about 4 minutes "
-            "on 2 cores. (random_baseline starts at once.)",
+            f"There is no scorer in {folder} yet. Training it now with `{shlex.join(command)}`, which takes about "
+            "4 minutes on 2 cores. (The experiment random_baseline needs no training.)",
             error=True,
         )
         try:
@@ -95,14 +88,14 @@ def demo_scorer():
         except (OSError, KeyboardInterrupt) as error:
             raise InputError(f"the demo did not run: {type(error).__name__} {error}; try `make demo`") from None
         if code:
-            raise InputError(f"the demo ended with {code}: its messages are above; try `make demo`")
+            raise InputError(f"the demo failed with exit code {code}; see its messages above, and try `make demo`")
     from lmgym.scoring.scorers import HFScorer
 
-    return LastExchange(HFScorer.load(folder))
+    return LastExchangeScorer(HFScorer.load(folder))
 
 
 def sample_conversations(world: World, most: int = 20) -> list[Conversation]:
-    """Whole chats of the world's users with its bots."""
+    """Complete chats of the world's users with its bots."""
     from lmgym.world.world import simulate
 
     chats = simulate(world, 40, seed=1).chats

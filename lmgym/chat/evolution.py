@@ -1,21 +1,31 @@
-"""convo_evolution: real conversations turn by turn, and what each next line of the user is to every scorer.
+"""convo_evolution: how each message of the user changes every scorer's score of a real conversation.
 
-A line's score is that of the conversation up to and with it, an empty reply behind; the baseline is the same without
-the line.
+The score of a conversation is that of an empty reply to it; the baseline is the score without the user's message.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import IO
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import IO, Any
 
 from lmgym.chat.loading import Experiment
-from lmgym.console import replace_unencodable, say
-from lmgym.errors import MOST_STEPS, count_bound, refuse_out_of_bounds
-from lmgym.scoring.protocol import Scorer
-from lmgym.scoring.ranking import score_replies
-from lmgym.text import Conversation, from_transcript
+from lmgym.console import bear_any_text, say
+from lmgym.data.json_rows import parse_json, refuse_unusable_value
+from lmgym.data.records import Record, read_records
+from lmgym.data.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError, tally
+from lmgym.data.rows import read_conversation, read_rows
+from lmgym.errors import MOST_STEPS, InputError, count_bound, listed, one_line, refuse_out_of_bounds, shown
+from lmgym.scoring.judging import Judge, ask
+from lmgym.text import Conversation, Turn, from_transcript
 
+WHOLE = ("messages", "conversation", "text", "transcript")
+REPLIES = ("chosen", "completion")
+UNANSWERED = "without a user who answers a bot"
+NEEDED = (
+    "messages, text, chosen or completion (with prompt if that is separate), or input_text and output_text, with a "
+    "user who answers a bot"
+)
 SAMPLES = (
     "User: i found an old violin in the attic.\nBot: how lovely! does it still have its strings?\n"
     "User: two of the four. can it be repaired?\nBot: surely. a luthier can look at the bridge and the pegs too.\n"
@@ -26,72 +36,106 @@ SAMPLES = (
 )
 
 
-@dataclass(frozen=True)
-class Step:
-    """A user's line in its conversation: scores with it and without it, by scorer."""
-
-    conversation: int
-    turn: int
-    reply: str
-    line: str
-    scores: dict[str, float | None]
-    baselines: dict[str, float | None]
-    failed: dict[str, str]
-    """why a scorer has none"""
-
-
-def walk(judges: Mapping[str, Scorer], conversations: Sequence[Conversation]) -> Iterator[Step]:
-    """A step for each line of a user that answers a bot."""
-    for number, conversation in enumerate(conversations, 1):
-        turns = conversation.turns
-        for end in range(1, len(turns)):
-            if turns[end].speaker != "user" or turns[end - 1].speaker != "bot":
-                continue
-            after = score_replies(judges, replace(conversation, turns=turns[: end + 1]), [""])
-            before = score_replies(judges, replace(conversation, turns=turns[:end]), [""])
-            yield Step(
-                number, end + 1, turns[end - 1].text, turns[end].text,
-                {name: column[0] for name, column in after.scores.items()},
-                {name: column[0] for name, column in before.scores.items()},
-                before.failed | after.failed,
-            )  # fmt: skip
-
-
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
-    """Prints every step of the first conversations. Raises InputError where there is none to walk."""
+    """Prints the first `most` conversations of a dataset, or else of the experiment, with the changes of all scores.
+
+    Raises InputError if the dataset has no conversation.
+    """
     refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
-    replace_unencodable(out, sys.stderr)
+    bear_any_text(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
     judges = experiment.judges()
-    last = 0
-    for step in walk(judges, conversations[:most]):
-        if step.conversation != last:
-            last = step.conversation
-            say(file=out)
-            say(f"conversation {last}", file=out)
-            first = conversations[last - 1].turns[0]
-            if step.turn > 2:
-                say(f"  {first.speaker:4} {first.text}", file=out)
-        say(f"  bot  {step.reply}", file=out)
-        say(f"  user {step.line}", file=out)
-        for name in step.scores:
-            say(f"       {name}: {_change(step, name)}", file=out)
+    for number, conversation in enumerate(conversations[:most], 1):
+        turns = conversation.turns
+        ends = [end for end in range(1, len(turns)) if _answers_bot(turns[end - 1], turns[end])]
+        if not ends:
+            continue
+        say(file=out)
+        say(f"conversation {number}", file=out)
+        if ends[0] > 1:
+            say(f"  {turns[0].speaker:4} {turns[0].text}", file=out)
+        for end in ends:
+            for turn in turns[end - 1 : end + 1]:
+                say(f"  {turn.speaker:4} {turn.text}", file=out)
+            for change in _changes(judges, conversation, end):
+                say(f"       {change}", file=out)
+
+
+def _changes(judges: Mapping[str, Judge], conversation: Conversation, end: int) -> Iterator[str]:
+    """Each scorer's score with the message at `end` and without it."""
+    after = ask(judges, replace(conversation, turns=conversation.turns[: end + 1]), [""])
+    before = ask(judges, replace(conversation, turns=conversation.turns[:end]), [""])
+    failed = before.failed | after.failed
+    for name in judges:
+        [score], [baseline] = after.scores[name], before.scores[name]
+        if score is None or baseline is None:
+            yield f"{name}: failed: {failed[name]}"
+        else:
+            yield f"{name}: {score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"
 
 
 def _read(dataset: str) -> list[Conversation]:
-    from lmgym.chat.chats import read_chats
-    from lmgym.data.rejections import tally
-
     conversations, rejections = read_chats(dataset)
     if rejections:
-        found = tally(rejections, len(conversations) + len(rejections))
-        say(f"note: {found.line}; the first: {found.first}", error=True)
+        counts = tally(rejections, len(conversations) + len(rejections))
+        say(f"note: {counts.line}; the first: {counts.first}", error=True)
     return conversations
 
 
-def _change(step: Step, name: str) -> str:
-    score, baseline = step.scores[name], step.baselines[name]
-    if score is None or baseline is None:
-        return f"failed: {step.failed.get(name, '')}"
-    return f"{score:.4f}, without this line {baseline:.4f}, change {score - baseline:+.4f}"
+def read_chats(dataset: str) -> tuple[list[Conversation], list[Rejection]]:
+    """(conversations in which a user answers a bot, rejected rows) of a file, a folder or a hub id.
+
+    Raises InputError if no row has such a conversation.
+    """
+    conversations, rejections = read_rows(read_records(dataset), _chat)
+    if not conversations:
+        why = f"; {rejections[0]}" if rejections else ""
+        raise InputError(f"{one_line(dataset)} has no conversation in {len(rejections)} rows; needed: {NEEDED}{why}")
+    return conversations, rejections
+
+
+def _chat(record: Record) -> Conversation:
+    name, chat = _find_chat(record.fields)
+    if not any(_answers_bot(first, second) for first, second in pairwise(chat.turns)):
+        raise RowError(name, "no user answers a bot in it", UNANSWERED)
+    return chat
+
+
+def _find_chat(fields: dict[str, Any]) -> tuple[str, Conversation]:
+    """(the field, its conversation). Raises RowError if the row has none."""
+    for name in (*WHOLE, *REPLIES):
+        if fields.get(name):
+            chat = _decoded(fields[name], name)
+            return name, _after_prompt(fields, name, chat) if name in REPLIES and fields.get("prompt") else chat
+    if fields.get("input_text"):
+        for name in ("input_text", "output_text"):
+            if not isinstance(fields.get(name), str | None):
+                raise RowError(name, f"{shown(fields[name])}; needed: text", WRONG_TYPE)
+        prompt = from_transcript(fields["input_text"])
+        return "input_text", _with_reply(prompt, fields.get("output_text") or "")
+    raise RowError("(row)", f"fields {listed(fields)}", NO_VALUE)
+
+
+def _decoded(value: Any, name: str) -> Conversation:
+    if isinstance(value, str) and value.lstrip().startswith("[{"):  # messages in a CSV file
+        value = parse_json(value, name)
+        refuse_unusable_value(value, name)
+    return read_conversation(value, name)
+
+
+def _after_prompt(fields: dict[str, Any], name: str, reply: Conversation) -> Conversation:
+    """The prompt with the reply, which may repeat the prompt."""
+    prompt = _decoded(fields["prompt"], "prompt")
+    if isinstance(fields[name], str) and len(reply.turns) == 1:
+        return _with_reply(prompt, fields[name])
+    rest = reply.turns[len(prompt.turns) :] if reply.turns[: len(prompt.turns)] == prompt.turns else reply.turns
+    return replace(prompt, turns=(*prompt.turns, *rest), persona=prompt.persona or reply.persona)
+
+
+def _with_reply(prompt: Conversation, reply: str) -> Conversation:
+    return replace(prompt, turns=(*prompt.turns, Turn("bot", reply.strip()))) if reply.strip() else prompt
+
+
+def _answers_bot(first: Turn, second: Turn) -> bool:
+    return (first.speaker, second.speaker) == ("bot", "user")

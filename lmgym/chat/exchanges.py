@@ -1,37 +1,37 @@
-"""One line of a person, the candidates that answer it, and what was decided: the unit of a session and of its file.
-
-`explain` compares each scorer's score of a candidate with that of an empty reply.
-"""
+"""An exchange: the user's message, the candidate replies and the decision; the unit of a session and of its file."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import NoneType
 from typing import Any
 
-from lmgym.scoring.protocol import Scorer
-from lmgym.scoring.ranking import ranks, score_replies
+from lmgym.errors import InputError, shown
+from lmgym.generation.context_fitting import reply_within
+from lmgym.generation.protocol import Generator, Progress, Sampling
+from lmgym.scoring.judging import Judge, ask, ranks
 from lmgym.text import Conversation, Turn, from_messages, messages
 
-HUMAN_WORDS = ("written", "tie", "rejected")
+MOST_REPLIES = 1024
+HUMAN_DECISIONS = ("written", "tie", "rejected")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One reply with every scorer's opinion, None of a scorer that failed."""
+    """One reply with its score by each scorer, None for a scorer that failed."""
 
     text: str
     tokens: int
     finish_reason: str
     seed: int
-    scores: dict[str, float | None] = field(default_factory=dict, repr=False)  # a blind person may look at a list
+    scores: dict[str, float | None] = field(default_factory=dict, repr=False)  # hidden in blind mode
 
 
 @dataclass
 class Exchange:
-    """A turn of a session. `prompt` ends with the person's line; indices count candidates from 0."""
+    """A turn of a session. `prompt` ends with the user's message; candidates are numbered from 0."""
 
     id: int
     parent: int | None
@@ -40,38 +40,38 @@ class Exchange:
     seed: int
     sampling: dict[str, Any]
     selected: int | None = None
-    """by the scorers; None while a blind person has not decided"""
+    """by the scorers; None while a blind choice is open"""
     selected_by: str = ""
     human_pick: int | str | None = None
-    """a candidate, or one of HUMAN_WORDS"""
+    """a candidate, or one of HUMAN_DECISIONS"""
     edited_text: str | None = None
     tied: list[int] = field(default_factory=list)
     scores_visible: bool = True
-    """whether scores were on the screen when the person decided"""
+    """False if the user decided without seeing the scores"""
     dropped_turns: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def user(self) -> str:
-        """The person's line."""
+        """The user's message."""
         return self.prompt.turns[-1].text
 
     @property
     def is_open(self) -> bool:
-        """Whether a blind person has yet to decide: until then nothing may show scores or the scorers' choice."""
+        """True until a blind choice is made; while it is open, nothing may show scores or the scorers' choice."""
         return self.selected is None
 
     @property
     def chosen(self) -> int | None:
-        """The candidate that was said; None while open, or where the person wrote another."""
+        """The candidate that is the bot's reply; None while open, or if the user wrote the reply."""
         if self.is_open or self.edited_text is not None:
             return None
         return self.human_pick if isinstance(self.human_pick, int) else self.selected
 
     @property
     def reply(self) -> str | None:
-        """What the bot said in the end; None while open."""
+        """The bot's reply; None while open."""
         if self.edited_text is not None:
             return self.edited_text
         return None if self.chosen is None else self.candidates[self.chosen].text
@@ -84,23 +84,23 @@ class Exchange:
 
     @property
     def names(self) -> list[str]:
-        """Of the scorers that were asked."""
+        """Names of the scorers."""
         return list(self.candidates[0].scores) if self.candidates else []
 
     def column(self, name: str) -> list[float | None]:
-        """A scorer's scores, a candidate each."""
+        """A scorer's scores, one per candidate."""
         return [candidate.scores.get(name) for candidate in self.candidates]
 
     @property
     def columns(self) -> dict[str, list[float | None]]:
-        """All scorers' scores."""
+        """Each scorer's scores, by name."""
         return {name: self.column(name) for name in self.names}
 
     @property
     def df(self):
-        """A pandas DataFrame, a row a candidate, numbered as on the screen. While open it has no scores.
+        """A pandas DataFrame with a row per candidate, numbered from 1. It has no scores while the exchange is open.
 
-        Texts are cleaned for the terminal that shows it; `candidates` has them as they are.
+        Control characters in texts are replaced, so that a terminal can show it; `candidates` has the original texts.
         """
         import pandas as pd
 
@@ -116,17 +116,26 @@ class Exchange:
         return pd.DataFrame(rows, index=pd.RangeIndex(1, len(self.candidates) + 1, name="reply"))
 
     def __repr__(self) -> str:
-        """Short, and blind while the person is."""
-        said = "open" if self.is_open else repr(self.reply)
-        return f"<turn {self.id}: {self.user!r} -> {said}; {len(self.candidates)} candidates, see .df>"
+        """A short form, without the reply while the exchange is open."""
+        reply = "open" if self.is_open else repr(self.reply)
+        return f"<turn {self.id}: {self.user!r} -> {reply}; {len(self.candidates)} candidates, see .df>"
+
+
+FIELDS: dict[str, tuple[type, ...]] = {
+    "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
+    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "seed": (int,), "sampling": (dict,),
+    "dropped_turns": (int,), "failed": (dict,),
+}  # fmt: skip
+CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
+    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
+}  # fmt: skip
 
 
 def to_record(exchange: Exchange, before: Conversation) -> dict[str, Any]:
-    """As a line of a session's file says it. While open it has no scores there either: a file can be read beside.
+    """The exchange as a row of a session's file. An open one has no scores, since users can read the file.
 
-    `before` is what the tree of turns says was said before it: of the prompt the line has only what is new, the user's
-    line and, where it is another than before, the persona, with a digest of the rest, since lines may break; all of it
-    where the tree does not say it.
+    `before` is the conversation up to the parent's reply. The row has the user's message, a digest of `before` (its own
+    line may be corrupt) and a changed persona; the whole prompt only if that does not continue `before`.
     """
     hidden: dict[str, Any] = {"scores": {}} if exchange.is_open else {}
     prompt: dict[str, Any] = {}
@@ -142,83 +151,62 @@ def to_record(exchange: Exchange, before: Conversation) -> dict[str, Any]:
         "user": exchange.user,
         "reply": exchange.reply,
         "candidates": [{**vars(candidate), **hidden} for candidate in exchange.candidates],
-        "selected": exchange.selected,
-        "selected_by": exchange.selected_by,
-        "human_pick": exchange.human_pick,
-        "edited_text": exchange.edited_text,
-        "tied": exchange.tied,
-        "scores_visible": exchange.scores_visible,
-        "seed": exchange.seed,
-        "sampling": exchange.sampling,
-        "dropped_turns": exchange.dropped_turns,
-        "failed": exchange.failed,
+        **{name: getattr(exchange, name) for name in FIELDS},
     }
 
 
-FIELDS: dict[str, tuple[type, ...]] = {
-    "turn": (int,), "parent": (int, NoneType), "candidates": (list,), "seed": (int,),
-    "sampling": (dict,), "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
-    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "dropped_turns": (int,),
-    "failed": (dict,),
-}  # fmt: skip
-CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
-    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
-}  # fmt: skip
-
-
 def from_record(row: dict[str, Any], before: Conversation) -> Exchange:
-    """What `to_record` wrote, now or in former versions, which wrote the whole prompt each time; `before` as there.
+    """The exchange of a row by `to_record`, or by an earlier version, which always wrote the whole prompt.
 
-    Raises KeyError, TypeError or ValueError for anything else.
+    Raises KeyError, TypeError or ValueError for an invalid row.
     """
-    fields = _typed(row, FIELDS)
-    candidates = [Candidate(**_typed(candidate, CANDIDATE_FIELDS)) for candidate in fields["candidates"]]
-    fields |= {"id": fields.pop("turn"), "prompt": _prompt(row, before), "candidates": candidates}
-    exchange = Exchange(**fields)
-    _refuse_nonsense(exchange)
+    tree = _typed(row, {"turn": (int,), "parent": (int, NoneType), "candidates": (list,)})
+    candidates = [Candidate(**_typed(candidate, CANDIDATE_FIELDS)) for candidate in tree["candidates"]]
+    exchange = Exchange(tree["turn"], tree["parent"], _prompt(row, before), candidates, **_typed(row, FIELDS))
+    _validate(exchange)
     return exchange
 
 
-def digest(said: Conversation) -> str:
-    """Sixteen letters that tell whether two conversations are the same."""
-    return blake2b(json.dumps(messages(said)).encode(), digest_size=8).hexdigest()
+def digest(conversation: Conversation) -> str:
+    """A hash of 16 hexadecimal digits."""
+    return blake2b(json.dumps(messages(conversation)).encode(), digest_size=8).hexdigest()
 
 
 def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:
     if "prompt" in row:
         return from_messages(_typed(row, {"prompt": (list,)})["prompt"])
-    said = _typed({"persona": before.persona, **row}, {"user": (str,), "persona": (str,)})
-    return Conversation((*before.turns, Turn("user", said["user"])), said["persona"])
+    texts = _typed({"persona": before.persona, **row}, {"user": (str,), "persona": (str,)})
+    return Conversation((*before.turns, Turn("user", texts["user"])), texts["persona"])
 
 
 def _typed(row: dict[str, Any], types: dict[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Those fields, each of one of its types exactly: true is no 1."""
+    """The fields named in `types`. Raises TypeError unless each has exactly one of its types: true is not 1."""
     for name, allowed in types.items():
         if type(row[name]) not in allowed:
             raise TypeError(f"{name} is {type(row[name]).__name__}")
     return {name: row[name] for name in types}
 
 
-def _refuse_nonsense(exchange: Exchange) -> None:
-    """Raises TypeError or ValueError for what would fail, loop or drive the screen later."""
+def _validate(exchange: Exchange) -> None:
+    """Raises TypeError or ValueError for values that would fail, loop or send control characters to the screen."""
     prompt, candidates, picked = exchange.prompt.turns, exchange.candidates, exchange.human_pick
     if not (prompt and prompt[-1].speaker == "user" and candidates):
-        raise ValueError("a turn answers a line of the user, with one candidate at least")
+        raise ValueError("a turn needs a user's message and at least one candidate")
     if not exchange.id > (exchange.parent or 0):
-        raise ValueError("a turn comes after the one that it follows")
-    if isinstance(picked, str) and picked not in HUMAN_WORDS:
-        raise ValueError(f"human_pick is none of {', '.join(HUMAN_WORDS)}")
-    places = [place for place in (exchange.selected, picked) if place is not None and place not in HUMAN_WORDS]
+        raise ValueError("the id of a turn is above its parent's")
+    if isinstance(picked, str) and picked not in HUMAN_DECISIONS:
+        raise ValueError(f"human_pick is none of {', '.join(HUMAN_DECISIONS)}")
+    places = [place for place in (exchange.selected, picked) if place is not None and place not in HUMAN_DECISIONS]
     if not all(type(place) is int and 0 <= place < len(candidates) for place in [*places, *exchange.tied]):
-        raise ValueError("it names candidates that it does not have")
+        raise ValueError("a candidate's number is out of range")
     scores = [score for candidate in candidates for score in candidate.scores.values()]
     if not all(score is None or math.isfinite(score) for score in scores):
-        raise ValueError("a score is a finite number, or null")
+        raise ValueError("a score is not finite")
 
 
 @dataclass(frozen=True)
-class Why:
-    """One scorer's view of one reply. `seen` has text, tokens and cut where the scorer tells them."""
+class ScoreExplanation:
+    """A scorer's scores of a reply and of an empty one. `seen` is the scorer's input, if it can show it."""
 
     name: str
     score: float | None
@@ -228,19 +216,46 @@ class Why:
 
     @property
     def change(self) -> float | None:
-        """What the reply adds to an empty one."""
+        """The score minus that of an empty reply."""
         return None if self.score is None or self.empty is None else self.score - self.empty
 
 
-def explain(judges: Mapping[str, Scorer], exchange: Exchange, place: int) -> list[Why]:
-    """Each scorer's score of a candidate and of an empty reply in its place."""
+def explain(judges: Mapping[str, Judge], exchange: Exchange, place: int) -> list[ScoreExplanation]:
+    """Each scorer's score of a candidate, compared with that of an empty reply."""
     reply = exchange.candidates[place].text
-    opinions = score_replies(judges, exchange.prompt, [reply, ""])
+    opinions = ask(judges, exchange.prompt, [reply, ""])
     rows = []
     for name, judge in judges.items():
         score, empty = opinions.scores[name]
-        shown = None
+        seen = None
         if hasattr(judge, "seen") and name not in opinions.failed:
-            shown = judge.seen(exchange.prompt, reply, [c.text for c in exchange.candidates])
-        rows.append(Why(name, score, empty, opinions.failed.get(name, ""), shown))
+            seen = judge.seen(exchange.prompt, reply, [c.text for c in exchange.candidates])
+        rows.append(ScoreExplanation(name, score, empty, opinions.failed.get(name, ""), seen))
     return rows
+
+
+def readable(text: str) -> str:
+    """Text without lone surrogates, which no tokenizer and no file takes, and without surrounding white space."""
+    return text.encode("utf-8", "replace").decode("utf-8").strip()
+
+
+def check_count(n: int, name: str = "best_of") -> int:
+    """The number of replies. Raises InputError if it is out of bounds."""
+    if not 1 <= n <= MOST_REPLIES:
+        raise InputError(f"{name}={shown(n)}: needed 1 to {MOST_REPLIES:,} replies")
+    return n
+
+
+def generate_candidates(
+    generator: Generator, prompt: Conversation, n: int, sampling: Sampling, seed: int, progress: Progress | None
+) -> tuple[list[Candidate], int, list[str]]:
+    """(n candidates, how many of the oldest turns were left out, notes for the user on what was left out)."""
+    completions, dropped, shortened = reply_within(generator, prompt, n, replace(sampling, seed=seed), progress)
+    if len(completions) != n:
+        raise ValueError(f"{len(completions)} replies came; asked for {n}")
+    notes = []
+    if dropped:
+        notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
+    if shortened:
+        notes.append(f"the first {shortened} tokens of your message were left out: it is too long for the model")
+    return [Candidate(readable(c.text), c.tokens, c.finish_reason, seed) for c in completions], dropped, notes

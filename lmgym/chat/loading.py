@@ -1,9 +1,9 @@
-"""Evaluation experiments: found by name or by path, their flags read, their models loaded, mistakes said in a line.
+"""Evaluation experiments: found by name or path, configured by flags, and loaded. Mistakes raise InputError.
 
-An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`. It
-may have `SAMPLING`, or `DEFAULT_SAMPLING` for models whose folder does not say how to sample, `PERSONA`,
-`FIRST_MESSAGE`, `get_conversations() -> list[Conversation]`, and a frozen dataclass `CONFIG`, which flags override and
-both functions are then given.
+An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`.
+Optional: `SAMPLING`, or `DEFAULT_SAMPLING` for models without a generation config; `PERSONA`; `FIRST_MESSAGE`;
+`get_conversations() -> list[Conversation]`; and a frozen dataclass `CONFIG`, whose fields are flags and which all
+functions then receive.
 """
 
 import hashlib
@@ -19,109 +19,104 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lmgym.chat.actions import near
+from lmgym.chat.arguments import closest
 from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.generation.protocol import Sampling, sampling_from_config
-from lmgym.scoring.protocol import Scorer
+from lmgym.generation.protocol import Sampling, own_sampling
+from lmgym.scoring.judging import Judge
 from lmgym.text import flat_template_note
 
 FOLDER = Path(__file__).parents[2] / "reward_models/evaluation/experiments"
-NAME = re.compile(r"[a-z0-9_]+")
 SCORER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-COLUMNS = ("text", "tokens", "finish_reason", "chosen")  # of a DataFrame beside the scorers'
+COLUMNS = ("text", "tokens", "finish_reason", "chosen")  # of a DataFrame, in addition to the scorers
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file that says who talks and who judges, with its config as the flags have it."""
+    """An experiment's module, and the arguments of its functions: its config, if it has one."""
 
     name: str
     module: ModuleType
     arguments: tuple[Any, ...]
 
-    def judges(self) -> dict[str, Scorer]:
-        """Its scorers by name. Raises InputError where they do not load or have names that commands cannot say."""
+    def judges(self) -> dict[str, Judge]:
+        """The scorers by name. Raises InputError if they do not load, or have names that commands cannot contain."""
         judges = self._call("get_reward_models")
         if not isinstance(judges, dict) or not judges:
             raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
         for name, judge in judges.items():
             if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
                 raise InputError(f"scorer {shown(name)} of {self.name}: needed a name of letters, digits and _ . : -")
-            self._refuse_without("score", judge, f"scorer {name}")
+            self._check_method(judge, "score", f"scorer {name}")
         return judges
 
     def generator(self) -> Any:
-        """Who talks. Raises InputError where that cannot."""
+        """The model that replies. Raises InputError if it does not load."""
         generator = self._call("get_base_model")
-        self._refuse_without("reply", generator, "get_base_model")
+        self._check_method(generator, "reply", "get_base_model")
         return generator
 
-    def _refuse_without(self, method: str, thing: Any, what: str) -> None:
-        if not callable(getattr(thing, method, None)):
-            raise InputError(f"{what} of {self.name} is {type(thing).__name__}; needed: something with {method}(...)")
+    def _check_method(self, value: Any, method: str, source: str) -> None:
+        if not callable(getattr(value, method, None)):
+            raise InputError(f"{source} of {self.name} is {type(value).__name__}; needed: something with {method}(...)")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What else the file defines."""
+        """Another name that the file may define."""
         return getattr(self.module, name, default)
 
     def conversations(self) -> list | None:
-        """Those that the file brings, None where it brings none."""
+        """The experiment's own conversations, or None."""
         return self._call("get_conversations") if hasattr(self.module, "get_conversations") else None
 
     def _call(self, name: str) -> Any:
         return _guarded(f"{name} of {self.name}", lambda: getattr(self.module, name)(*self.arguments))
 
 
-def names() -> list[str]:
-    """Of the experiments that come with lmgym."""
-    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-
-
 def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence[str] = ()) -> Experiment:
     """The experiment of a name or path. `known` are the command's own flags.
 
-    Raises InputError for a name that there is not, a file that does not import or lacks a function, and a wrong flag.
+    Raises InputError for an unknown name, a file that does not import or lacks a function, and a wrong flag.
     """
+    names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+    available = f"available: {', '.join(names)}, or a path/to/file.py"
     if not name:
-        raise InputError(f"--experiment_name is missing; there are {', '.join(names())}, or give a path to a file.py")
+        raise InputError(f"--experiment_name is missing; {available}")
     if name.endswith(".py") or "/" in name:
         path = Path(os.path.expanduser(name))
         if not os.path.isfile(path):
-            raise InputError(f"there is no experiment file {shown_path(name)}; by name there are {', '.join(names())}")
+            raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
         module = _guarded(str(path), lambda: _import_file(path))
-    elif not NAME.fullmatch(name) or name not in names():
-        raise InputError(
-            f"there is no experiment {shown(name)}; there are {', '.join(names())}, or give path/to/file.py"
-        )
-    else:
+    elif name in names:
         module = _guarded(name, lambda: importlib.import_module(f"reward_models.evaluation.experiments.{name}"))
+    else:
+        raise InputError(f"there is no experiment {shown(name)}; {available}")
     for function in ("get_base_model", "get_reward_models"):
         if not callable(getattr(module, function, None)):
             raise InputError(f"{module.__file__} defines no {function}(); an experiment needs it")
-    return Experiment(Path(name).stem, module, _configured(module, flags, known))
+    return Experiment(Path(name).stem, module, _config(module, flags, known))
 
 
 def _import_file(path: Path) -> ModuleType:
-    # under a name of its own: no file can shadow a module
+    # under a unique name, so that no file can shadow a module
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"lmgym_experiment_{digest}", path.resolve())
     if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file; needed: file.py")
+        raise InputError(f"{path} is not a Python file; needed: file.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def _configured(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> tuple[Any, ...]:
+def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> tuple[Any, ...]:
+    """(the config with the flags,), or () if the experiment has none."""
     config = getattr(module, "CONFIG", None)
     own = [field.name for field in fields(config)] if config is not None else []
     for flag in flags:
         name = flag[2:].partition("=")[0].replace("-", "_")
         if flag.startswith("--") and name not in own:
-            meant = near(name[:80], [*known, *own])
-            also = f"; {Path(str(module.__file__)).stem} takes --{', --'.join(own)} too" if own else ""
-            raise InputError(f"unknown flag --{one_line(name, 80)}; did you mean --{meant}? (--help lists them{also})")
+            suggestion = closest(name, [*known, *own])
+            also = f"; {Path(str(module.__file__)).stem} also has --{', --'.join(own)}" if own else ""
+            raise InputError(f"unknown flag --{one_line(name, 80)}; did you mean --{suggestion}? (see --help{also})")
     if config is None:
         if flags:
             raise InputError(f"unexpected argument {shown(flags[0])}; flags look like --name value, --help lists them")
@@ -132,7 +127,7 @@ def _configured(module: ModuleType, flags: Sequence[str], known: Sequence[str]) 
 
 
 def _guarded(what: str, call: Callable[[], Any]) -> Any:
-    """What `call` gives. Whatever an experiment's code raises becomes an InputError with the line where it happened."""
+    """The result of `call`. An exception of the experiment's code becomes an InputError with its file and line."""
     try:
         return call()
     except InputError:
@@ -140,71 +135,70 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        said = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {said}{place}") from error
+        message = one_line(f"{type(error).__name__}: {error}", 1000)
+        raise InputError(f"{what} failed: {message}{place}") from error
 
 
-def refuse_unknown_scorer(select: str | None, judges: dict[str, Scorer]) -> str:
-    """The name of the scorer that selects. Raises InputError, with those that there are."""
-    there_are = f"there are {', '.join(judges)}"
+def check_scorer(select: str | None, judges: dict[str, Judge]) -> str:
+    """The name of the scorer that selects. Raises InputError if it is missing or unknown."""
+    available = f"available: {', '.join(judges)}"
     if not select:
-        raise InputError(f"--select_model is missing; {there_are}")
+        raise InputError(f"--select_model is missing; {available}")
     if select not in judges:
-        raise InputError(f"there is no model {shown(select)} in this experiment; {there_are}")
+        raise InputError(f"there is no model {shown(select)} in this experiment; {available}")
     return select
 
 
 def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
-    """How replies are drawn, and a line for people: whether the experiment says so, the model's folder, or neither.
+    """The sampling of the experiment, else of the model's folder, else the default; and a note with its source.
 
-    The line is empty where no model draws them.
+    The note is empty if no model generates the replies.
     """
     sampling, source = experiment.get("SAMPLING"), f"SAMPLING of {experiment.name}"
     model = getattr(_innermost(generator), "model", None)
     if sampling is None:
         default = experiment.get("DEFAULT_SAMPLING") or Sampling()
-        sampling, source = sampling_from_config(getattr(model, "generation_config", None), default)
-    return sampling, "" if model is None else f"samples: {sampling} ({source})"
+        sampling, source = own_sampling(getattr(model, "generation_config", None), default)
+    return sampling, "" if model is None else f"sampling: {sampling} ({source})"
 
 
 def template_note(generator: Any) -> str:
-    """A line where the model that talks has no chat template of its own; empty where it has, or no model talks."""
+    """A note if the model that generates has no chat template; else empty."""
     tokenizer = getattr(_innermost(generator), "tokenizer", None)
     return "" if tokenizer is None else " ".join(flat_template_note(tokenizer))
 
 
 def _innermost(generator: Any) -> Any:
-    """What stands behind the generators that pass requests on."""
+    """The generator inside wrappers."""
     while hasattr(generator, "generator"):
         generator = generator.generator
     return generator
 
 
-def model_revisions(generator: Any, judges: dict[str, Scorer]) -> dict[str, dict[str, str]]:
-    """What is known of who talked and who judged: class, path or hub id, commit, a digest of weights in a folder."""
+def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[str, str]]:
+    """Class, path or hub id, commit, and digest of the weights, of the generator and each scorer by name."""
     return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
 
 
-def _revision(thing: Any) -> dict[str, str]:
-    found = {"kind": type(thing).__name__}
-    if url := getattr(thing, "base_url", None):
-        found["server"] = str(url)
-    model = getattr(thing, "model", None)
+def _revision(source: Any) -> dict[str, str]:
+    revision = {"kind": type(source).__name__}
+    if url := getattr(source, "base_url", None):
+        revision["server"] = str(url)
+    model = getattr(source, "model", None)
     config = getattr(model, "config", None)
-    name = model if isinstance(model, str) else getattr(config, "_name_or_path", "")
-    if name:
-        found["model"] = str(name)
+    if name := model if isinstance(model, str) else getattr(config, "_name_or_path", ""):
+        revision["model"] = str(name)
     if commit := getattr(config, "_commit_hash", None):
-        found["commit"] = str(commit)
+        revision["commit"] = str(commit)
     weights = sorted(Path(name).glob("*.safetensors")) if name and Path(name).is_dir() else []
     if weights:
         digest = hashlib.sha256()
-        for path in weights:  # the ends of each: enough to tell two trainings apart, and quick for any size
+        for path in weights:  # both ends of each file suffice to tell two trainings apart, and are fast to read
             with path.open("rb") as file:
                 size = file.seek(0, 2)
                 digest.update(f"{path.name} {size}".encode())
                 for start in (0, max(0, size - (1 << 20))):
                     file.seek(start)
                     digest.update(file.read(1 << 20))
-        found["weights"] = digest.hexdigest()[:16]
-    return found
+        revision["weights"] = digest.hexdigest()[:16]
+    return revision

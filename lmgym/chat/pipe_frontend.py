@@ -1,11 +1,11 @@
-"""A session from a pipe: a line in is a turn, or a % command; out come tables, or with --json an object a turn."""
+"""A session from a pipe: each input line is a turn or a % command; the output is tables, or with --json objects."""
 
 import json
 import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
-from lmgym.chat.actions import Talk
+from lmgym.chat.actions import ChatView
 from lmgym.chat.commands import LEAVE, respond
 from lmgym.chat.exchanges import Exchange
 from lmgym.chat.screen import make_console, progress_on, show
@@ -13,8 +13,8 @@ from lmgym.console import say
 from lmgym.scoring.ranking import ranks
 
 
-def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) -> None:
-    """Answers every line until the end or `exit`. What is no turn goes to stderr where objects are printed."""
+def answer_lines(chat: ChatView, lines: Iterable[str], out: IO[str], as_json: bool) -> None:
+    """Answers every line until the end or `exit`. With `as_json`, everything but turns goes to stderr."""
     if hasattr(lines, "reconfigure"):
         lines.reconfigure(encoding="utf-8", errors="replace")
     console = None if as_json else make_console(out)
@@ -23,29 +23,30 @@ def answer_lines(talk: Talk, lines: Iterable[str], out: IO[str], as_json: bool) 
         if line.strip() in LEAVE:
             break
         with progress_on(sys.stderr) as progress:
-            shown = respond(talk, line, progress)
-        if console and shown.ok:
-            show(console, talk, shown)
+            response = respond(chat, line, progress)
+        if console and response.ok:
+            show(console, chat, response)
             continue
-        if as_json and shown.is_turn and shown.exchange is not None:
-            print(json_line(as_object(shown.exchange)), file=out, flush=True)
-        notes = shown.exchange.notes if as_json and shown.exchange is not None else []
-        for words in [*(f"note: {note}" for note in notes), *(shown.text.split("\n") if shown.ok else [shown.text])]:
-            if words:
-                say(words, error=True)
+        if as_json and response.exchange is not None:
+            if response.is_turn:
+                print(json_line(as_object(response.exchange)), file=out, flush=True)
+            for note in response.exchange.notes:
+                say(f"note: {note}", error=True)
+        for text in filter(None, response.text.split("\n") if response.ok else [response.text]):
+            say(text, error=True)
 
 
 def as_object(exchange: Exchange) -> dict[str, Any]:
-    """A turn for programs. `selected` counts from 0; a scorer that failed has null, and says why in `failed`.
+    """A turn as a JSON object. `selected` counts from 0; a scorer that failed has null scores and an error in `failed`.
 
-    While a blind choice is open there is neither reply nor score.
+    While a blind choice is open, the object has neither reply nor scores.
     """
-    placed = {name: ranks(column) for name, column in exchange.columns.items()}
+    ranked = {name: ranks(column) for name, column in exchange.columns.items()}
     candidates = [
         {
             "text": candidate.text,
             "scores": {} if exchange.is_open else candidate.scores,
-            "ranks": {} if exchange.is_open else {name: column[i] for name, column in placed.items()},
+            "ranks": {} if exchange.is_open else {name: column[i] for name, column in ranked.items()},
             "tokens": candidate.tokens,
             "finish_reason": candidate.finish_reason,
         }
@@ -57,5 +58,5 @@ def as_object(exchange: Exchange) -> dict[str, Any]:
 
 
 def json_line(value: dict[str, Any]) -> str:
-    """JSON in ASCII without a control character: json leaves DEL as it is."""
+    """JSON in ASCII without control characters; json.dumps does not escape DEL."""
     return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")

@@ -1,50 +1,70 @@
-"""A session's file: a line a turn, appended and synced, so that a kill loses at most the open turn.
+"""The file of a session: a JSON object per line, appended and synced, so that a kill loses at most the open turn.
 
-Lines are JSON objects: {"kind": "session"} first, then {"kind": "turn"} after every change of a turn (the last of an
-id holds), {"kind": "head"} where the person went back, and {"kind": "failure"}. A turn's line has what is new in it:
-its prompt is that of its parent with the reply, and the user's line behind. Files are their owner's alone to read.
+Kinds of rows: "session" first, "turn" after every change of a turn (the last row of an id counts), "head" after going
+back, and "failure". A turn's row has the new message only: its prompt is the parent's conversation with that message.
+Files are readable by their owner only.
 """
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lmgym.chat.exchanges import Exchange, digest, from_record
 from lmgym.errors import InputError, one_line, shown_path
-from lmgym.text import Conversation, from_messages, messages
+from lmgym.text import Conversation, Turn, from_messages, messages
 
 
 @dataclass
-class Loaded:
-    """What a session's file says. `conversation` is its id, None of a file that is none; `broken` could not be read."""
+class LoadedSession:
+    """The content of a session's file."""
 
-    conversation: str | None = None
+    conversation_id: str | None = None
+    """None until the header is read"""
     opening: Conversation = field(default_factory=lambda: Conversation(()))
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     head: int | None = None
-    broken: list[int] = field(default_factory=list)
+    corrupt: list[int] = field(default_factory=list)
+    """numbers of the lines that could not be read"""
     orphans: list[int] = field(default_factory=list)
-    """turns that follow one whose line could not be read: what was said before them is not known"""
-
-    def before(self, parent: int | None) -> Conversation:
-        """What was said before a turn that follows another, or none. Raises ValueError where that one is open."""
-        if parent is None:
-            return Conversation(self.opening.turns)
-        return said_until(self.exchanges[parent])
+    """turns whose parent's line could not be read, so that the conversation before them is unknown"""
 
 
-def said_until(exchange: Exchange) -> Conversation:
-    """What a turn that follows finds said. Raises ValueError for an exchange that is open."""
-    if exchange.reply is None:
+def conversation_before(
+    parent: int | None, exchanges: Mapping[int, Exchange], opening: tuple[Turn, ...]
+) -> Conversation:
+    """The conversation that a child of `parent` continues. Raises ValueError if the parent is open."""
+    if parent is None:
+        return Conversation(opening)
+    if exchanges[parent].reply is None:
         raise ValueError("a turn follows one that is not decided")
-    return exchange.conversation
+    return exchanges[parent].conversation
+
+
+class SessionFile:
+    """Appends rows to a session's file; those that could not be written are kept for the next time."""
+
+    def __init__(self, path: Path, earlier_rows: Callable[[], list[dict[str, Any]]]) -> None:
+        self.path, self.earlier_rows = path, earlier_rows
+        self.unwritten: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> str:
+        """Writes a row, after all earlier ones if the file does not exist. Returns an error message, or ""."""
+        self.unwritten.append(row)
+        try:
+            if not self.path.exists():
+                self.unwritten = [*self.earlier_rows(), row]
+            append(self.path, *self.unwritten)
+        except OSError as error:
+            return f"NOT RECORDED: {self.path} cannot be written ({error.strerror}); %save PATH elsewhere"
+        self.unwritten = []
+        return ""
 
 
 def append(path: Path, *rows: dict[str, Any]) -> None:
-    """Writes lines to the end of the file in one call of the system, and syncs them to the disk."""
+    """Appends rows to the file in one system call, and syncs them to the disk."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     is_new = not path.exists()
@@ -52,7 +72,7 @@ def append(path: Path, *rows: dict[str, Any]) -> None:
     try:
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
-            data = b"\n" + data  # a kill cut the last line short: it stays alone in its line
+            data = b"\n" + data  # a kill cut the last line short
         while data:
             data = data[os.write(handle, data) :]
         os.fsync(handle)
@@ -63,7 +83,7 @@ def append(path: Path, *rows: dict[str, Any]) -> None:
 
 
 def write_whole(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A file of these lines and no others, whole or not at all."""
+    """Writes a file of these rows, completely or not at all."""
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
     append(partial, *rows)
@@ -79,33 +99,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def load(path: Path) -> Loaded:
-    """A session as its file tells it. Raises InputError for a file that is none."""
+def load(path: Path) -> LoadedSession:
+    """The session of a file. Raises InputError for a file that is not a session."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise InputError(f"no session loads from {shown_path(path)}: {error.strerror}{_near(path)}") from None
-    loaded = Loaded()
+        raise InputError(f"cannot load a session from {shown_path(path)}: {error.strerror}{_nearby(path)}") from None
+    loaded = LoadedSession()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            _take(loaded, json.loads(line))
+            _add(loaded, json.loads(line))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            loaded.broken.append(number)
-    if loaded.conversation is None:
+            loaded.corrupt.append(number)
+    if loaded.conversation_id is None:
         raise InputError(
-            f"{shown_path(path)} is no session: no line of it begins one; outputs/sessions/ holds those that were kept"
+            f"{shown_path(path)} is not a session file: it has no header; sessions are in outputs/sessions/"
         )
     return loaded
 
 
-def _take(loaded: Loaded, row: dict[str, Any]) -> None:
+def _add(loaded: LoadedSession, row: dict[str, Any]) -> None:
     if row["kind"] == "session":
-        loaded.conversation, loaded.opening = str(row["conversation"]), from_messages(row["opening"])
+        loaded.conversation_id, loaded.opening = str(row["conversation"]), from_messages(row["opening"])
     elif row["kind"] == "turn":
-        parent = row["parent"] if row["parent"] in loaded.exchanges else None  # its line may be broken
-        before = loaded.before(parent)
+        parent = row["parent"] if row["parent"] in loaded.exchanges else None  # its line may be corrupt
+        before = conversation_before(parent, loaded.exchanges, loaded.opening.turns)
         exchange = from_record(row, before)
         exchange.parent = parent
         changed = "prompt" not in row and row["before"] != digest(before)
@@ -115,29 +135,29 @@ def _take(loaded: Loaded, row: dict[str, Any]) -> None:
         loaded.head = exchange.id
     elif row["kind"] == "head":
         if row["turn"] is not None and row["turn"] not in loaded.exchanges:
-            raise ValueError("a turn that was not read")
+            raise ValueError("unknown turn")
         loaded.head = row["turn"]
 
 
-def _near(path: Path) -> str:
-    found = sorted(path.parent.glob("*.jsonl"))[-3:] if os.path.isdir(path.parent) else []
-    return "; there are " + one_line(", ".join(map(str, found)), 600) if found else ""
+def _nearby(path: Path) -> str:
+    names = sorted(path.parent.glob("*.jsonl"))[-3:] if os.path.isdir(path.parent) else []
+    return "; available: " + one_line(", ".join(map(str, names)), 600) if names else ""
 
 
-@dataclass
-class Exported:
-    """How many preferences were written, and what gave none."""
+@dataclass(frozen=True)
+class ExportCounts:
+    """Numbers of exported pairs, and of the decisions they come from."""
 
-    pairs: int = 0
-    ties: int = 0
-    rejections: int = 0
-    decisions: int = 0
+    pairs: int
+    ties: int
+    rejections: int
+    decisions: int
 
 
 def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any]]:
-    """A row a pair: what a person picked or wrote against every other candidate with another text.
+    """A row per pair: the reply that the user picked or wrote, and each candidate with another text.
 
-    Of two decisions on the same two replies to the same prompt, as on two branches, the later one holds.
+    Of two decisions on the same two replies to the same prompt, such as on two branches, the later one counts.
     """
     rows: dict[str, dict[str, Any]] = {}
     for exchange in exchanges:
@@ -160,15 +180,15 @@ def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any
     return list(rows.values())
 
 
-def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) -> Exported:
-    """Writes `preferences` as JSONL, which `hh_pairwise` trains on. Raises InputError where there is none to write."""
+def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) -> ExportCounts:
+    """Writes `preferences` as JSONL for `hh_pairwise`. Raises InputError if there are none."""
     rows = preferences(exchanges, group)
     decided = [exchange.human_pick for exchange in exchanges if exchange.human_pick is not None]
-    counts = Exported(len(rows), decided.count("tie"), decided.count("rejected"), len(decided))
+    counts = ExportCounts(len(rows), decided.count("tie"), decided.count("rejected"), len(decided))
     if not rows:
         raise InputError(
             f"nothing to export: {counts.decisions} decisions, of which {counts.ties} ties and {counts.rejections} "
-            "rejections; %pick or %write prefers a reply to others"
+            "rejections; prefer a reply with %pick or %write"
         )
     try:
         write_whole(path, rows)

@@ -1,26 +1,24 @@
-"""A session in a plain terminal: a loop that reads a line and shows what comes of it."""
+"""A session in a plain terminal."""
 
 import contextlib
 import sys
 
 from rich.text import Text
 
-from lmgym.chat.actions import Talk
+from lmgym.chat.actions import ChatView
 from lmgym.chat.commands import LEAVE, complete, respond
 from lmgym.chat.screen import make_console, progress_on, show
-from lmgym.console import clean, printed_line, say
+from lmgym.console import CleanConsole, clean, printed_line, say
 
-GREETING = (
-    "A line is your next turn; %help lists the commands (Tab completes); exit or quit leaves, Ctrl-C stops a reply."
-)
-NOT_HERE = "Python and the shell are there with python3 -m IPython -i -- eval_rewards_api.py ..."
+GREETING = "Type a message. %help lists commands (Tab completes them), exit or quit leaves, Ctrl-C stops a reply."
+NEEDS_IPYTHON = "Python and the shell need IPython: python3 -m IPython -i -- eval_rewards_api.py ..."
 
 
-def converse(talk: Talk) -> None:
-    """Until exit, quit or the end of input."""
+def converse(chat: ChatView) -> None:
+    """Answers lines until exit, quit or the end of input."""
     console = make_console()
-    _complete_with_tab(talk)
-    greet(console, talk)
+    _complete_with_tab(chat)
+    greet(console, chat)
     while True:
         try:
             line = input("\nYou: ")
@@ -34,44 +32,44 @@ def converse(talk: Talk) -> None:
         if line.strip() in LEAVE:
             return
         if line.startswith(("!", ">")):
-            console.print(NOT_HERE)
+            console.print(NEEDS_IPYTHON)
             continue
         with contextlib.suppress(KeyboardInterrupt):
-            answer(console, talk, "%help" if line.startswith("?") else line)
+            answer(console, chat, "%help" if line.startswith("?") else line)
 
 
-def answer(console, talk: Talk, line: str) -> None:
-    """Responds to a line with progress, and shows what came of it."""
+def answer(console: CleanConsole, chat: ChatView, line: str) -> None:
+    """Shows the progress of the response to a line, then the response."""
     with progress_on(sys.stderr) as progress:
-        shown = respond(talk, line, progress)
-    show(console, talk, shown)
+        response = respond(chat, line, progress)
+    show(console, chat, response)
 
 
-def greet(console, talk: Talk) -> None:
-    """How it works, who is there, and what the bot says first."""
-    session = talk.session
+def greet(console: CleanConsole, chat: ChatView) -> None:
+    """Shows the instructions, the scorers, the notes and the bot's first message."""
+    session = chat.session
     console.print(Text(GREETING))
     console.print(Text(f"Scorers: {', '.join(session.judges)}; {session.selects} selects."))
-    for line in facts(talk):
+    for line in start_notes(chat):
         console.print(Text(printed_line(line)))
     for turn in session.opening:
         console.print(Text(f"Bot: {clean(turn.text)}"))
 
 
-def facts(talk: Talk) -> list[str]:
-    """What is told of every session as it begins: how replies are drawn, and where it is kept."""
-    return [*filter(None, [talk.samples, talk.template]), f"the session is kept in {talk.session.path}"]
+def start_notes(chat: ChatView) -> list[str]:
+    """Notes at the start of every session: the sampling, the chat template and the session's file."""
+    return [*filter(None, [chat.sampling_note, chat.template_note]), f"session file: {chat.session.path}"]
 
 
-def _complete_with_tab(talk: Talk) -> None:
+def _complete_with_tab(chat: ChatView) -> None:
     try:
         import readline
-    except ImportError:  # some builds of Python have none
+    except ImportError:  # some builds of Python lack it
         return
 
     def candidate(word: str, index: int) -> str | None:
-        found = complete(talk, readline.get_line_buffer()[: readline.get_endidx()])
-        return found[index] if index < len(found) else None
+        options = complete(chat, readline.get_line_buffer()[: readline.get_endidx()])
+        return options[index] if index < len(options) else None
 
     readline.set_completer(candidate)
     readline.set_completer_delims(" ")

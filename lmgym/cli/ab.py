@@ -1,4 +1,4 @@
-"""What `lmgym ab` and `lmgym deploy` do: policies in the app, their figures side by side, a table and ab.json."""
+"""`lmgym ab` and `lmgym deploy`: policies in the simulated app, their figures with intervals, and ab.json."""
 
 import json
 import math
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from lmgym.cli.arms import Arm
 
 MOST_USERS, MOST_PROCESSES = 10**7, 1024
-EFFECT = 0.05  # of the first policy's figure: the difference for which the table says how many users it takes
+EFFECT = 0.05  # relative change for which the table has the number of users needed to detect it
 
 
 @dataclass(frozen=True)
 class Design:
-    """An experiment: who takes part, for how long, and how the policies sample."""
+    """The design of an experiment: users, days, seeds and sampling."""
 
     users: int = 1000
     days: int = 31
@@ -45,7 +45,7 @@ class Design:
     max_new_tokens: int = 48
 
     def groups(self, policies: int) -> list[Ints]:
-        """The numbers of the users of each policy. Raises InputError for fewer than 2 users of any."""
+        """The users of each policy, by number. Raises InputError for fewer than 2 users of any policy."""
         if not self.paired:
             return assign_users(self.users, policies, self.seed)
         if self.users < 2:
@@ -53,32 +53,32 @@ class Design:
         return [np.arange(self.users)] * policies
 
     def refuse_out_of_bounds(self, processes: int) -> None:
-        """Raises InputError for numbers that are absurdly large, NaN, or no seeds."""
+        """Raises InputError for numbers out of bounds."""
         refuse_days(self.days)
-        few = 0 <= processes <= MOST_PROCESSES
+        in_bounds = 0 <= processes <= MOST_PROCESSES
         refuse_out_of_bounds((
             Bound("users", self.users, self.users <= MOST_USERS, f"at most {MOST_USERS:,}"),
             seed_bound("seed", self.seed),
             seed_bound("world_seed", self.world_seed),
-            Bound("processes", processes, few, f"0 (as many as are worth while) or more; at most {MOST_PROCESSES:,}"),
+            Bound("processes", processes, in_bounds, f"0 (automatic) or more; at most {MOST_PROCESSES:,}"),
         ))  # fmt: skip
-        self.sampling(0)
+        self.sampling(0)  # checks temperature and max_new_tokens
 
     def sampling(self, place: int) -> Sampling:
-        """Of the policy at that place: the same words twice are the same policy with other luck."""
+        """The sampling of the policy at that place; a policy that is listed twice has two seeds."""
         return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, seed=place)
 
     def arms(self, groups: Sequence[Ints]) -> list["Arm"]:
-        """An arm for each policy and its users."""
+        """An arm per policy."""
         from lmgym.cli.arms import Arm
 
         return [Arm(i, users, self.days, self.seed, self.sampling(i)) for i, users in enumerate(groups)]
 
 
 def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, processes: int = 0) -> None:
-    """Deploys all, compares the first with each other one, prints the table and writes OUTPUT/ab.json."""
+    """Deploys all policies, compares the first with the others, prints a table and writes OUTPUT/ab.json."""
     if len(names) < 2:
-        raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and what is compared with it")
+        raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and others")
     design.refuse_out_of_bounds(processes)
     design.groups(len(names))
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
@@ -89,7 +89,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     print_table(record)
-    say(f"{path}: the same with all digits" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
+    say(f"{path}: these figures at full precision" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
 
 
 def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
@@ -101,32 +101,32 @@ def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> No
     arms = design.arms([np.arange(design.users)])
     [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
     sizes = behaviour.write(output)
-    for figure, ratio in figures(behaviour.activity).items():
+    for figure, ratio in figures(behaviour.lives).items():
         say(f"{figure:20} {ratio.value:.3f}")
     say(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
 
 def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0) -> dict[str, Any]:
-    """What users did with each policy, and how the first compares with the others, as plain values.
+    """The figures of each policy, and comparisons of the first with the others, as the content of ab.json.
 
-    The logs of each go to the folder of its place in `logs`, where there are such; `processes` 0 is as many as are
-    worth while. Raises InputError for fewer than 2 users a policy, and for policies that cannot be had.
+    Writes the logs of policy i to the folder `logs[i]`, if given; `processes` 0 is automatic. Raises InputError for
+    fewer than 2 users per policy, and for policies that do not load.
     """
     from lmgym.cli.arms import deploy_all
 
     world = World(design.world_seed)
     deployed = deploy_all(names, world, design.arms(design.groups(len(names))), processes)
-    arms, found = [], []
+    arms, ratios = [], []
     for place, (name, (behaviour, seconds)) in enumerate(zip(names, deployed, strict=True)):
         if logs:
             behaviour.write(logs[place])
-        found.append(figures(behaviour.activity))
-        arms.append(_arm(name, behaviour, found[-1], seconds))
+        ratios.append(figures(behaviour.lives))
+        arms.append(_arm(name, behaviour, ratios[-1], seconds))
         users, replies = arms[-1]["users"], arms[-1]["replies"]
         say(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", error=True)
     comparisons = [
-        {"a": names[0], "b": name, "figures": _comparison(found[0], other, design.paired)}
-        for name, other in zip(names[1:], found[1:], strict=True)
+        {"a": names[0], "b": name, "figures": _comparison(ratios[0], other, design.paired)}
+        for name, other in zip(names[1:], ratios[1:], strict=True)
     ]
     return {"world_version": VERSION, "design": asdict(design), "policies": arms, "comparisons": comparisons}
 
@@ -136,14 +136,14 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
     return {
         "policy": name,
         "users": len(behaviour),
-        "conversations": int((behaviour.activity.messages > 0).sum()),
+        "conversations": int((behaviour.lives.messages > 0).sum()),
         "replies": len(behaviour.traces.reply),
         "figures": {
             figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
             for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
         },
-        # exact sums: in whatever order users were served
-        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.utility).tolist()) / len(behaviour.traces.reply),
+        # fsum is exact: the order of users does not matter
+        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.worth).tolist()) / len(behaviour.traces.reply),
         "seconds": seconds,
     }
 
@@ -151,13 +151,13 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
 def _comparison(a: dict[str, Ratio], b: dict[str, Ratio], paired: bool) -> dict[str, dict[str, float | int | None]]:
     rows: dict[str, dict[str, float | int | None]] = {}
     for figure, ratio in a.items():
-        found = compare(ratio, b[figure], paired)
+        comparison = compare(ratio, b[figure], paired)
         effect = EFFECT * ratio.value
-        known = 0 < found.spread < math.inf and 0 < abs(effect) < math.inf  # NaN neither
+        known = 0 < comparison.spread < math.inf and 0 < abs(effect) < math.inf  # False for NaN
         rows[figure] = {
-            **{name: _number(value) for name, value in asdict(found).items()},
-            "relative": _number(found.difference / ratio.value if ratio.value else math.nan),
-            "users_to_find_5_percent": users_needed(effect, found.spread) if known else None,
+            **{name: _number(value) for name, value in asdict(comparison).items()},
+            "relative": _number(comparison.difference / ratio.value if ratio.value else math.nan),
+            "users_to_find_5_percent": users_needed(effect, comparison.spread) if known else None,
         }
     return rows
 
@@ -167,32 +167,31 @@ def _number(value: float) -> float | None:
 
 
 def print_table(record: dict[str, Any]) -> None:
-    """Each figure of each policy with its interval, and how it differs from the first policy's."""
+    """Prints each figure of each policy with its interval and its change from the first policy."""
     from rich.table import Table
 
     design, arms = record["design"], record["policies"]
-    who = "the same users" if design["paired"] else "users dealt at random"
+    who = "the same users" if design["paired"] else "users assigned at random"
     title = f"{design['users']:,} users, {design['days']} days, world {design['world_seed']}, {who}"
     table = Table(title=title, title_justify="left")
     for name in ("", "policy", "value", "95% interval", "change", "p", "users for 5%"):
         left, folds = name in ("", "policy"), name == "policy"
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not folds)
-    against = {place: pair["figures"] for place, pair in enumerate(record["comparisons"], 1)}
     for figure in arms[0]["figures"]:
         for place, arm in enumerate(arms):
-            cells = _cells(arm["figures"][figure], against[place][figure] if place else None)
-            end = place == len(arms) - 1
-            table.add_row("" if place else figure, arm["policy"], *cells, end_section=end)
+            comparison = record["comparisons"][place - 1]["figures"][figure] if place else None
+            cells = _cells(arm["figures"][figure], comparison)
+            table.add_row("" if place else figure, arm["policy"], *cells, end_section=place == len(arms) - 1)
     CleanConsole(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
-    say(f"change: from {arms[0]['policy']}; p: two-sided, each figure on its own")
-    say("users for 5%: with each policy, to find a change of 5% in 9 of 10 experiments")
+    say(f"change: from {arms[0]['policy']}; p: two-sided, not corrected for the number of figures")
+    say("users for 5%: number per policy to detect a change of 5% with power .9")
 
 
-def _cells(figure: dict[str, float | None], against: dict[str, float | int | None] | None) -> list[str]:
+def _cells(figure: dict[str, float | None], comparison: dict[str, float | int | None] | None) -> list[str]:
     cells = [_show(figure["value"]), f"{_show(figure['low'])} to {_show(figure['high'])}"]
-    if against is None:
+    if comparison is None:
         return [*cells, "", "", ""]
-    relative, p_value, users = against["relative"], against["p_value"], against["users_to_find_5_percent"]
+    relative, p_value, users = (comparison[name] for name in ("relative", "p_value", "users_to_find_5_percent"))
     return [
         *cells,
         "" if relative is None else f"{relative:+.1%}",

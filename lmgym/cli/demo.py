@@ -1,8 +1,8 @@
-"""`make demo`: from nothing to a policy that users like better, with the commands that a user would type.
+"""`make demo`: from scratch to a policy that users like better, with the commands that a user would type.
 
-A world; a policy that can talk; a scorer learned from users' traces on two ranks; the policy optimised against that
-scorer by PPO; and both policies, each alone and with the best of 4 replies by the scorer, in the simulated app. A step
-that is done is not done again; one that was killed goes on from its last checkpoint.
+The steps: a world; a policy by supervised fine-tuning; a scorer of users' behaviour, trained on two ranks; the policy
+optimised against that scorer by PPO; and an A/B test in the simulated app of both policies, alone and with the best of
+4 replies by the scorer. Completed steps are skipped; a step that was killed resumes from its last checkpoint.
 """
 
 import json
@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,8 +32,8 @@ Train on your own data (conversations; README goes on to scorers and PPO):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One command, and the file that is there once it is done."""
+class DemoStep:
+    """A command, and a file that exists once it has succeeded."""
 
     name: str
     words: list[str]
@@ -42,40 +43,40 @@ class Step:
 def run_demo(
     output: str, seed: int, rows: int = ROWS, steps: int = STEPS, updates: int = UPDATES, users: int = USERS
 ) -> int:
-    """All steps, then what came of them; the code of the step that failed."""
+    """Runs all steps and prints the results. Returns 0, or the exit code of the step that failed."""
     from lmgym.cli.ab import print_table
 
     refuse_out_of_bounds([seed_bound("seed", seed)])
     began = time.perf_counter()
     folder = Path(output)
-    done = Done(folder / "demo.json")
+    completed = CompletedSteps(folder / "demo.json")
     for step in _steps(folder, seed, rows, steps, updates, users):
-        if done.has(step):
-            say(f"{step.name}: done before")
+        if completed.has(step):
+            say(f"{step.name}: already done")
         elif code := _run(step):
             return code
         else:
-            done.add(step)
+            completed.add(step)
     _compare(folder / "world", folder / "scorer")
     _show_scores(folder / "world", folder / "scorer" / "model", seed)
     _show_gains(folder / "ppo")
     record = json.loads((folder / "ab/ab.json").read_text())
-    print_table(named(record, folder))
-    say(f"demo: {time.perf_counter() - began:.0f} s; everything is in {folder.resolve()}")
+    print_table(with_short_names(record, folder))
+    say(f"demo: {time.perf_counter() - began:.0f} s; all results are in {folder.resolve()}")
     names = {"bin": Path(sys.executable).parent, "policy": folder / "ppo/model", "scorer": folder / "scorer/model"}
     for line in NEXT.format(**names).splitlines():
         say(line)
     return 0
 
 
-def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: int) -> list[Step]:
+def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: int) -> list[DemoStep]:
     world, model, scorer, policy = (folder / name for name in ("world", "small_llama", "scorer", "policy"))
     lmgym = Path(sys.executable).parent / "lmgym"
     ppo = folder / "ppo"
     common = ("--max_length", 128, "--adam_beta2", 0.99, "--precision", "fp32", "--seed", seed, "--tracking", "none")
 
-    def step(name: str, done: Path, *words: object) -> Step:
-        return Step(name, [str(word) for word in words], done)
+    def step(name: str, done: Path, *words: object) -> DemoStep:
+        return DemoStep(name, [str(word) for word in words], done)
 
     return [
         step("world", world / "gold.parquet", lmgym, "world", "--rows", rows, "--seed", seed, "--output", world),
@@ -115,7 +116,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
 
 
 def _arms(folder: Path) -> dict[str, str]:
-    """What the policies of the table are called, by the words that name them to `lmgym ab`."""
+    """Short names of the policies, by their names for `lmgym ab`."""
     sft, ppo, scorer = (folder / name / "model" for name in ("policy", "ppo", "scorer"))
     return {
         str(sft): "SFT",
@@ -125,15 +126,15 @@ def _arms(folder: Path) -> dict[str, str]:
     }
 
 
-def named(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The record of `lmgym ab` with short names in the place of paths."""
+def with_short_names(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The record of `lmgym ab` with short names instead of paths."""
     names = _arms(folder)
     arms = [{**arm, "policy": names[arm["policy"]]} for arm in record["policies"]]
     return {**record, "policies": arms}
 
 
 def _deepspeed(stage: str, experiment: str) -> list[object]:
-    """The words that launch an experiment of a stage on two ranks under ZeRO 2."""
+    """The command that launches an experiment of a stage on two ranks with ZeRO 2."""
     package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
     launcher = Path(sys.executable).parent / "deepspeed"
     config = package.parent / "configs/zero2.json"
@@ -141,16 +142,16 @@ def _deepspeed(stage: str, experiment: str) -> list[object]:
     return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", config]
 
 
-class Done:
-    """Which steps are done, on disk; what was made before a step was done anew does not count any more."""
+class CompletedSteps:
+    """A file of completed steps. A step counts only if all steps before it are unchanged too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.before: dict[str, list[str]] = json.loads(path.read_text()) if path.is_file() else {}
         self.now: dict[str, list[str]] = {}
 
-    def has(self, step: Step) -> bool:
-        """Whether the same command has been done, and all before it as well."""
+    def has(self, step: DemoStep) -> bool:
+        """True if the same command is completed, and so are all before it."""
         same = self.before.get(step.name) == step.words and step.done.is_file()
         if same:
             self.now[step.name] = step.words
@@ -158,66 +159,67 @@ class Done:
             self.before = {}
         return same
 
-    def add(self, step: Step) -> None:
-        """It is done."""
+    def add(self, step: DemoStep) -> None:
+        """Records a completed step."""
         self.now[step.name] = step.words
         self.path.write_text(json.dumps(self.now, indent=1) + "\n")
 
 
-def _run(step: Step) -> int:
+def _run(step: DemoStep) -> int:
     from lmgym.distributed.ranks import free_port
 
     words = list(step.words)
-    if "--num_gpus" in words:  # a port is no part of what the command is
+    if "--num_gpus" in words:  # not part of the recorded command
         words[1:1] = ["--master_port", str(free_port())]
     say(f"$ {shlex.join(words)}")
     return subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
-def _compare(world: Path, scorer: Path) -> None:
-    """The scorer beside its baselines and the oracle."""
+def _show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table whose first column is text and whose others are numbers."""
     from rich.table import Table
 
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    CleanConsole(width=100).print(table)
+
+
+def _compare(world: Path, scorer: Path) -> None:
+    """Prints the scorer's correlation with the hidden utility, and that of baselines and the oracle."""
     from reward_models.metrics.baselines import baselines
 
     metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
-    found = baselines(world)
-    table = Table(title="Spearman with the hidden utility, for users whom no log shows", title_justify="left")
-    table.add_column("")
-    table.add_column("value", justify="right")
-    for name, value in (
-        ("length of the reply", found["length"]),
-        ("bag of words", found["bag_of_words"]),
-        ("the scorer", metrics["gold/gold_spearman"]),
-        ("oracle: the utility's own features, fitted to the same traces", found["oracle"]),
-    ):
-        table.add_row(name, f"{value:.3f}")
-    CleanConsole(width=100).print(table)
+    correlations = baselines(world)
+    rows = {
+        "length of the reply": correlations["length"],
+        "bag of words": correlations["bag_of_words"],
+        "the scorer": metrics["gold/gold_spearman"],
+        "oracle: the utility's own features, fitted to the same traces": correlations["oracle"],
+    }
+    title = "Spearman with the hidden utility, for held-out users"
+    _show_table(title, ("", "value"), [(name, f"{value:.3f}") for name, value in rows.items()])
 
 
 def _show_gains(ppo: Path) -> None:
-    """What PPO made of its reward, and of the hidden utility, which it never saw."""
-    from rich.table import Table
-
+    """Prints PPO's reward before and after, and the hidden utility, which PPO never saw."""
     lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
     before, after = lines[0], lines[-1]
-    table = Table(title="PPO: replies to held-out prompts", title_justify="left")
-    for name in ("", "before", "after"):
-        table.add_column(name, justify="right" if name else "left")
-    for name, key in (
-        ("reward: the scorer, in standard deviations", "eval/reward/mean"),
-        ("hidden utility, never optimised", "eval/eval_scorer"),
-        ("tokens a reply", "eval/rollout/reply_tokens"),
-    ):
-        table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
-    table.add_row("KL to the policy before, nats a reply", "0", f"{after['kl/reference']:.3f}")
-    CleanConsole(width=100).print(table)
+    metrics = {
+        "reward: the scorer, in standard deviations": "eval/reward/mean",
+        "hidden utility, never optimised": "eval/eval_scorer",
+        "tokens per reply": "eval/rollout/reply_tokens",
+    }
+    rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
+    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['kl/reference']:.3f}"))
+    _show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
 
 
 def _show_scores(world: Path, model: Path, seed: int) -> None:
-    """What the scorer says of four replies to one message, beside what they are worth."""
+    """Prints the scores and the hidden utility of four replies to one message."""
     import pyarrow.parquet as pq
-    from rich.table import Table
 
     from lmgym.scoring.scorers import HFScorer
     from lmgym.text import from_transcript
@@ -227,9 +229,6 @@ def _show_scores(world: Path, model: Path, seed: int) -> None:
     conversations = [from_transcript(group["prompt"])] * len(group["replies"])
     scores = HFScorer.load(model).score(conversations, group["replies"]).tolist()
     worth = World(seed).utility(conversations, group["replies"]).tolist()
-    table = Table(title=group["prompt"], title_justify="left")
-    for name in ("reply", "score", "hidden utility"):
-        table.add_column(name, justify="left" if name == "reply" else "right")
-    for score, value, reply in sorted(zip(scores, worth, group["replies"], strict=True), reverse=True):
-        table.add_row(reply, f"{score:.3f}", f"{value:+.2f}")
-    CleanConsole(width=100).print(table)
+    ranking = sorted(zip(scores, worth, group["replies"], strict=True), reverse=True)
+    rows = [(reply, f"{score:.3f}", f"{value:+.2f}") for score, value, reply in ranking]
+    _show_table(group["prompt"], ("reply", "score", "hidden utility"), rows)

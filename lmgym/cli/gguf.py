@@ -1,6 +1,6 @@
-"""Models in GGUF, the file format of llama.cpp, made into ordinary Hugging Face folders. Nothing is executed.
+"""Converts models from GGUF, the file format of llama.cpp, to Hugging Face folders. Nothing is executed.
 
-Of its quantised types Q4_1 and Q8_0 are read, of its architectures Llama with a byte-level BPE.
+Supports the types F32, Q4_1 and Q8_0, and the architecture Llama with a byte-level BPE.
 """
 
 import math
@@ -36,7 +36,7 @@ LAYER_WEIGHTS = {
 
 @dataclass
 class _Reader:
-    """The values of a file's header, one after the other."""
+    """Reads the values of a file's header in order."""
 
     data: bytes
     at: int = 0
@@ -62,18 +62,18 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Gguf:
-    """A file of weights: its fields by name, and its tensors, which `tensor` reads."""
+    """A GGUF file: its fields and tensors by name; `tensor` reads a tensor."""
 
     data: bytes = field(repr=False)
     fields: Mapping[str, Any] = field(repr=False)
     tensors: Mapping[str, tuple[tuple[int, ...], int, int]]
-    """shape, type and first byte of each, by name"""
+    """shape, type and position of each tensor"""
 
     @classmethod
     def parse(cls, data: bytes) -> "Gguf":
-        """The file's header. Raises ValueError for a file of another format or version."""
+        """Parses the header. Raises ValueError for another format or version."""
         if data[:4] != b"GGUF":
-            raise ValueError(f"no GGUF file: it begins with {data[:4]!r}")
+            raise ValueError(f"not a GGUF file: it begins with {data[:4]!r}")
         reader = _Reader(data, 4)
         if (version := reader.scalar("I")) != 3:
             raise ValueError(f"GGUF version {version}; needed: 3")
@@ -91,7 +91,7 @@ class Gguf:
     def tensor(self, name: str) -> np.ndarray:
         """A tensor in fp32, dequantised: scale * q + minimum (Q4_1) or scale * q (Q8_0), for blocks of 32 weights.
 
-        Raises ValueError for a type that is not read here.
+        Raises ValueError for an unsupported type.
         """
         shape, kind, first = self.tensors[name]
         count = math.prod(shape)
@@ -110,15 +110,15 @@ class Gguf:
 
 
 def _halves(raw: np.ndarray) -> np.ndarray:
-    """One fp16 number a row of two bytes, in fp32."""
+    """Rows of two bytes, each an fp16 number, in fp32."""
     return raw.copy().view(np.float16).astype(np.float32)
 
 
 def write_llama(gguf: Gguf, folder: Path, dtype: torch.dtype) -> None:
     """Writes config, weights and tokenizer to an existing folder. Raises ValueError for any model but a Llama."""
-    found = gguf.fields.get("general.architecture"), gguf.fields.get("tokenizer.ggml.pre")
-    if found != ("llama", "smollm"):
-        raise ValueError(f"architecture and tokenizer {found}; needed: ('llama', 'smollm')")
+    kind = gguf.fields.get("general.architecture"), gguf.fields.get("tokenizer.ggml.pre")
+    if kind != ("llama", "smollm"):
+        raise ValueError(f"architecture and tokenizer {kind}; needed: ('llama', 'smollm')")
     config = _config(gguf.fields, dtype)
     save_file(_llama_weights(gguf, config, dtype), folder / "model.safetensors", {"format": "pt"})
     config.save_pretrained(folder)
@@ -134,7 +134,7 @@ def _config(fields: Mapping[str, Any], dtype: torch.dtype) -> LlamaConfig:
         num_attention_heads=fields["llama.attention.head_count"],
         num_key_value_heads=fields["llama.attention.head_count_kv"],
         max_position_embeddings=fields["llama.context_length"],
-        rms_norm_eps=float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),  # written as a 32-bit number
+        rms_norm_eps=float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),  # stored in 32 bits
         rope_parameters={"rope_type": "default", "rope_theta": fields["llama.rope.freq_base"]},
         tie_word_embeddings=True,
         bos_token_id=fields["tokenizer.ggml.bos_token_id"],
@@ -146,14 +146,14 @@ def _config(fields: Mapping[str, Any], dtype: torch.dtype) -> LlamaConfig:
 
 
 def _llama_weights(gguf: Gguf, config: LlamaConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """All weights under the names of transformers. Raises ValueError for a tensor that has no place there."""
+    """The weights under the names of transformers. Raises ValueError for missing and unknown tensors."""
     names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
     for layer in range(config.num_hidden_layers):
         for short, long in LAYER_WEIGHTS.items():
             names[f"blk.{layer}.{short}.weight"] = f"model.layers.{layer}.{long}.weight"
     if names.keys() != gguf.tensors.keys():
         differing = sorted(names.keys() ^ gguf.tensors.keys())[:5]
-        raise ValueError(f"tensors missing or left over of a Llama with tied embeddings: {differing}")
+        raise ValueError(f"missing or unknown tensors for a Llama with tied embeddings: {differing}")
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     weights = {}
     for source, name in names.items():
@@ -161,13 +161,13 @@ def _llama_weights(gguf: Gguf, config: LlamaConfig, dtype: torch.dtype) -> dict[
         head_count = next((count for short, count in heads.items() if f".{short}." in source), None)
         if head_count is not None:
             weight = _rotary_halves(weight, head_count)
-        # torch takes no strides of numpy's that safetensors could write, and no memory that is the file's own
+        # contiguous for safetensors, and a writable copy for torch
         weights[name] = torch.from_numpy(np.require(weight, requirements=["C", "W"])).to(dtype)
     return weights
 
 
 def _rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of queries or keys in the order of transformers, which rotates halves: llama.cpp has pairs side by side."""
+    """Rows of queries or keys in the order of transformers, which rotates halves; llama.cpp rotates adjacent pairs."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -176,7 +176,7 @@ def _tokenizer(fields: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     bpe = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    # what llama.cpp calls "smollm": each digit is a token
+    # the pre-tokenizer that llama.cpp calls "smollm": each digit is a token
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

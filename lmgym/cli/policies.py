@@ -1,4 +1,4 @@
-"""Policies by the words that name them: a folder, the world's bots, and the best of N of either by a scorer."""
+"""Policies by name: a model's folder, the world's bots, or the best of N replies of either by a scorer."""
 
 import os
 import re
@@ -16,13 +16,13 @@ from lmgym.world.app import OneLine
 from lmgym.world.world import World
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"
-MOST_REPLIES = 1024  # that one is chosen of
-BATCH_ROWS = 256  # replies that a small model makes together: four times LocalGenerator's own, which suits a large one
+MOST_REPLIES = 1024  # N of the best of N
+BATCH_ROWS = 256  # of small models: four times LocalGenerator's default, which suits large ones
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What a policy is called, taken apart; `best_of` 0 is the policy as it is."""
+    """A parsed name of a policy; `best_of` 0 is the policy itself."""
 
     base: str
     scorer: str = ""
@@ -30,50 +30,41 @@ class PolicySpec:
 
 
 def read_policy(text: str) -> PolicySpec:
-    """POLICY or POLICY@SCORER:N. Raises InputError for words that are neither."""
+    """Parses POLICY or POLICY@SCORER:N. Raises InputError for anything else."""
     if text == BOTS or os.path.isdir(text):
         return PolicySpec(text)
+    name = shown(text)
     base, at, rest = text.rpartition("@")
     if not at:
-        raise InputError(
-            f"policy {shown(text)} is no folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N"
-        )
+        raise InputError(f"policy {name} is not a folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N")
     scorer, colon, number = rest.rpartition(":")
     if not colon or not re.fullmatch("[0-9]+", number):
-        raise InputError(
-            f"policy {shown(text)} ends in @{one_line(rest)}; needed: @SCORER:N, as {one_line(base)}@{GOLD}:4"
-        )
+        example = f"{one_line(base)}@{GOLD}:4"
+        raise InputError(f"policy {name} ends in @{one_line(rest)}; needed: @SCORER:N, such as {example}")
     if len(number) > 9 or not 1 <= int(number) <= MOST_REPLIES:
-        raise InputError(
-            f"policy {shown(text)} is the best of {one_line(number, 20)} replies; needed: 1 or more; at most "
-            f"{MOST_REPLIES:,}"
-        )
+        best_of = f"the best of {one_line(number, 20)} replies"
+        raise InputError(f"policy {name} is {best_of}; needed: 1 or more; at most {MOST_REPLIES:,}")
     if base != BOTS and not os.path.isdir(base):
-        raise InputError(
-            f"policy {shown(base)} of {shown(text)} is no folder; needed: a Hugging Face folder, or {BOTS}"
-        )
+        raise InputError(f"policy {shown(base)} of {name} is not a folder; needed: a Hugging Face folder, or {BOTS}")
     if scorer not in (GOLD, RANDOM) and not os.path.isdir(scorer):
-        raise InputError(
-            f"scorer {shown(scorer)} of {shown(text)} is no folder; needed: a scorer's folder, {GOLD} or {RANDOM}"
-        )
+        needed = f"a scorer's folder, {GOLD} or {RANDOM}"
+        raise InputError(f"scorer {shown(scorer)} of {name} is not a folder; needed: {needed}")
     return PolicySpec(base, scorer, int(number))
 
 
 def load_policies(texts: Sequence[str], world: World) -> list[Generator]:
-    """A generator for each; models are loaded once. Raises InputError for any that cannot be had, before any talks."""
-    wordings = [read_policy(text) for text in texts]
-    bases = {base: OneLine(load_base(base, world)) for base in {wording.base for wording in wordings}}
-    scorers = {name: load_scorer(name, world) for name in {wording.scorer for wording in wordings if wording.scorer}}
+    """The generators of the policies; each model is loaded once. Raises InputError for any that does not load."""
+    specs = [read_policy(text) for text in texts]
+    bases = {base: OneLine(load_base(base, world)) for base in {spec.base for spec in specs}}
+    scorers = {name: load_scorer(name, world) for name in {spec.scorer for spec in specs if spec.scorer}}
     return [
-        BestOfN(bases[wording.base], scorers[wording.scorer], wording.best_of)
-        if wording.best_of
-        else bases[wording.base]
-        for wording in wordings
+        BestOfN(bases[spec.base], scorers[spec.scorer], spec.best_of) if spec.best_of else bases[spec.base]
+        for spec in specs
     ]
 
 
 def load_base(name: str, world: World) -> Generator:
-    """The world's bots, or a causal model. Raises InputError for a folder that is none, or whose replies never end."""
+    """The world's bots, or a causal model. Raises InputError if it does not load, or has no eos token."""
     if name == BOTS:
         from lmgym.chat.embedded_world import bot_reply
 
@@ -86,13 +77,13 @@ def load_base(name: str, world: World) -> Generator:
         if not len(generator.eos):
             raise InputError(
                 f"policy {name} has no eos: its replies would never end; needed: an eos_token in its tokenizer, or "
-                "eos_token_id in generation_config.json, which it learned to write"
+                "eos_token_id in generation_config.json"
             )
     return generator
 
 
 def load_scorer(name: str, world: World) -> Scorer:
-    """The hidden utility for average tastes, chance, or a trained scorer."""
+    """The hidden utility for average tastes, a random scorer, or a trained one."""
     if name == GOLD:
         return hidden_utility(world)
     if name == RANDOM:

@@ -1,10 +1,10 @@
-"""A small model that knows a little of its language, from chats alone: where no hub is at hand to start from.
+"""Pretrains a small model on chats without labels, where no pretrained model is available.
 
-A transformer from scratch does not find out from noisy labels which words belong together: on 100,000 logged replies
-it stays at a bag of words. Two steps without any label give it what a pretrained model would bring:
-- word vectors by factoring co-occurrences, in about a second (Levy and Goldberg 2014);
-- telling a chat's own reply from that of another chat (next sentence prediction: Devlin et al. 2018), as a
-  comparison of the two, which runs the chat once.
+A transformer trained from scratch on 100,000 logged replies with noisy labels is no better than a bag of words. Two
+steps of self-supervised learning change that:
+- word vectors by factorising co-occurrences, in about a second (Levy and Goldberg 2014);
+- ranking a chat's own reply above that of another chat (next sentence prediction: Devlin et al. 2018), as pairs, so
+  that the model runs the chat once.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from lmgym.models.small_models import build_model, size_settings, train_tokenize
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
-PAIRS_A_STEP = 64
+SCORER_LENGTH, POLICY_LENGTH = 256, 512  # tokens
+BATCH_PAIRS, LEARNING_RATE = 64, 3e-3
 MOST_WORDS = 4096
 
 
@@ -28,37 +29,27 @@ def pretrain_small_model(
     folder: str | Path,
     conversations: Sequence[Conversation],
     replies: Sequence[str],
-    layers: int = 2,
     width: int = 64,
     heads: int = 4,
     vocab_size: int = 1024,
-    max_length: int = 256,
     steps: int = 1400,
-    learning_rate: float = 3e-3,
     seed: int = 0,
 ) -> float:
-    """Makes a Llama with its tokenizer out of chats, without labels, and saves it; its accuracy at telling replies.
+    """Pretrains a Llama and its tokenizer on chats, and saves them. Returns the accuracy of matching replies.
 
     Reply i answers conversation i. The accuracy is over the last tenth of the steps; chance is .5.
     """
     sample = np.random.default_rng(seed).permutation(len(replies))[:TOKENIZER_TEXTS].tolist()
-    tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, max_length)
+    tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, SCORER_LENGTH)
     prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
     sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
-    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], layers, width, heads, max_length, seed)
+    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], 2, width, heads, SCORER_LENGTH, seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
     classifier, _ = load_classifier(str(folder), tokenizer, seed=seed)
-    accuracy = match_replies(
-        ScoringModel(classifier),
-        sequences,
-        [len(p) for p in prompts],
-        tokenizer.pad_token_id,
-        steps,
-        learning_rate,
-        seed,
-    )
+    prompt_tokens = [len(prompt) for prompt in prompts]
+    accuracy = match_replies(ScoringModel(classifier), sequences, prompt_tokens, tokenizer.pad_token_id, steps, seed)
     classifier.save_pretrained(folder)
     return accuracy
 
@@ -70,24 +61,22 @@ def make_untrained_policy(
     width: int = 64,
     heads: int = 4,
     pieces: int | None = None,
-    max_length: int = 512,
     seed: int = 0,
 ) -> None:
-    """Makes a Llama that has yet to learn to talk, and a tokenizer of the texts' words; `texts` are single messages.
+    """Makes a Llama with random weights but pretrained word vectors, and a tokenizer of the words of `texts`, messages.
 
-    Its word vectors know which words occur together; all else is random. Each frequent word is one token, or, with
-    `pieces`, words are cut into as many pieces by BPE.
+    Each frequent word is one token; with `pieces`, the tokenizer is a BPE of that many tokens instead.
     """
-    # as in a chat: with a space in front
+    # in a chat, a space precedes each message
     spoken = [f" {text}" for text in texts]
     if pieces is None:
-        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, max_length)
+        tokenizer = train_word_tokenizer([*texts, *spoken], MOST_WORDS, POLICY_LENGTH)
     else:
-        tokenizer = train_tokenizer(spoken, pieces, max_length)
+        tokenizer = train_tokenizer(spoken, pieces, POLICY_LENGTH)
     sequences = tokenize_texts(tokenizer, spoken[:CO_OCCURRENCE_TEXTS])
-    model = _narrow_llama(tokenizer, sequences, layers, width, heads, max_length, seed)
+    model = _narrow_llama(tokenizer, sequences, layers, width, heads, POLICY_LENGTH, seed)
     with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(0.1)  # few of the tokens are ever said: none is likely beforehand
+        model.get_output_embeddings().weight.mul_(0.1)  # near-uniform predictions: most tokens never occur
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -95,8 +84,8 @@ def make_untrained_policy(
 def _narrow_llama(
     tokenizer, sequences: Sequence[Sequence[int]], layers: int, width: int, heads: int, max_length: int, seed: int
 ):
-    """A random causal model whose word vectors are those of `sequences`."""
-    # the usual .02 suits widths of about 1,000: a narrow model would begin with next to no interaction of its words
+    """A random causal model with the word vectors of `sequences`."""
+    # the usual .02 suits widths of about 1,000; in a narrow model attention would start with almost no signal
     settings = {**size_settings("llama", layers, width, heads, max_length), "initializer_range": width**-0.5}
     model = build_model("llama", tokenizer, "causal", seed, **settings)
     embeddings = model.get_input_embeddings().weight
@@ -107,18 +96,18 @@ def _narrow_llama(
 
 
 def word_vectors(sequences: Sequence[Sequence[int]], vocab_size: int, width: int, seed: int = 0) -> np.ndarray:
-    """Vectors[vocab_size, width] (float32) of token ids, each of mean square 1, or 0 for those that are rarely seen.
+    """Vectors[vocab_size, width] (float32) of token ids, each of mean square 1, or 0 for rare ids.
 
-    Factors the positive pointwise mutual information of two ids in one sequence by a truncated singular value
-    decomposition, with the square root of the singular values as scale (Levy and Goldberg 2014, eq. 7), and turns the
-    axes at random, so that no coordinate is larger than another.
+    Factorises the positive pointwise mutual information of two ids in one sequence by a truncated singular value
+    decomposition, scaled by the square root of the singular values (Levy and Goldberg 2014, eq. 7), and rotates the
+    axes at random, so that all coordinates have the same scale.
     """
     rows = np.repeat(np.arange(len(sequences)), [len(ids) for ids in sequences])
     seen = scipy.sparse.csr_matrix(
         (np.ones(len(rows), dtype=np.float32), (rows, np.concatenate([np.asarray(ids) for ids in sequences]))),
         shape=(len(sequences), vocab_size),
     )
-    seen.data[:] = 1  # an id twice in a sequence is in it
+    seen.data[:] = 1  # presence, not frequency
     together = np.asarray((seen.T @ seen).todense(), dtype=np.float64)
     counts = together.diagonal().copy()
     rare = counts < RAREST
@@ -131,8 +120,8 @@ def word_vectors(sequences: Sequence[Sequence[int]], vocab_size: int, width: int
     vectors = left[:, :width] * np.sqrt(scale[:width])
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 1e-6) * np.sqrt(width)
-    turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(vectors.shape[1], width)))[0]
-    return np.asarray(vectors @ turn, dtype=np.float32)
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(vectors.shape[1], width)))[0]
+    return np.asarray(vectors @ rotation, dtype=np.float32)
 
 
 def match_replies(
@@ -141,21 +130,20 @@ def match_replies(
     prompt_tokens: Sequence[int],
     pad_id: int,
     steps: int,
-    learning_rate: float,
     seed: int = 0,
 ) -> float:
-    """Trains a model of one output to score a chat's own reply above another chat's; the accuracy of the last tenth.
+    """Trains a scorer to score a chat's own reply above another chat's. Returns the accuracy of the last tenth.
 
-    `sequences` are token ids of chats with their replies, of which the first `prompt_tokens` are the chat.
+    `sequences` are token ids of chats with their replies; the first `prompt_tokens` of each are the chat.
     """
     rng = np.random.default_rng(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 - 0.9 * step / steps)
     )
-    right: list[float] = []
+    accuracies: list[float] = []
     for _ in range(steps):
-        own, other = rng.integers(len(sequences), size=(2, PAIRS_A_STEP)).tolist()
+        own, other = rng.integers(len(sequences), size=(2, BATCH_PAIRS)).tolist()
         pairs = [_pair(sequences, prompt_tokens, i, j) for i, j in zip(own, other, strict=True)]
         scores = model(**model.collate([pair for pair in pairs if pair is not None], pad_id)).view(-1, 2)
         margins = scores[:, 0] - scores[:, 1]
@@ -164,12 +152,12 @@ def match_replies(
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        right.append((margins > 0).float().mean().item())
-    return float(np.mean(right[-max(1, steps // 10) :]))
+        accuracies.append((margins > 0).float().mean().item())
+    return float(np.mean(accuracies[-max(1, steps // 10) :]))
 
 
 def _pair(sequences: Sequence[list[int]], prompt_tokens: Sequence[int], own: int, other: int) -> Replies | None:
-    """A chat with its own reply and another's; None where both say the same."""
+    """A chat with its own reply and another chat's; None if both are equal."""
     prompt = sequences[own][: prompt_tokens[own]]
     reply = sequences[other][prompt_tokens[other] :]
     if sequences[own][prompt_tokens[own] :] == reply:

@@ -1,4 +1,4 @@
-"""What the commands about worlds do."""
+"""`lmgym world`, `world-model`, `world-policy` and `baselines`."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError, count_bound, refus
 
 
 def make_world(output: str, rows: int, seed: int) -> None:
-    """Writes a world's tables and says how large each is."""
+    """Writes a world's tables and prints their sizes."""
     from lmgym.world.tables import write_world
 
     refuse_out_of_bounds((count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed)))
@@ -18,7 +18,7 @@ def make_world(output: str, rows: int, seed: int) -> None:
 
 
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
-    """Pretrains a small model on the chats of a world's logs, without their labels."""
+    """Pretrains a small model on the chats of a world's logs, without labels."""
     from lmgym.cli.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
@@ -30,13 +30,13 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     logs = pq.read_table(path, columns=["input_text", "output_text"]).slice(0, rows)
     chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
     accuracy = pretrain_small_model(output, chats, logs["output_text"].to_pylist(), steps=steps, seed=seed)
-    say(f"{output}: tells a chat's own reply from another chat's in {accuracy:.1%} of pairs (chance 50%)")
+    say(f"{output}: scores a chat's own reply above another chat's in {accuracy:.1%} of pairs (chance 50%)")
 
 
 def make_world_policy(
     world: str, output: str, layers: int = 2, width: int = 64, pieces: int | None = None, seed: int = 0
 ) -> None:
-    """Makes a tokenizer of a world's words and an untrained Llama beside it: what `sft/` starts from."""
+    """Makes an untrained Llama and a tokenizer of a world's words, for `sft/` to start from."""
     from lmgym.cli.pretraining import make_untrained_policy
 
     refuse_out_of_bounds((

@@ -1,1 +1,1 @@
-"""Where people meet scorers: best-of-N sessions, and what is kept of them."""
+"""Evaluation of scorers in chats with people."""

@@ -132,11 +132,11 @@ def chat(
 ) -> tuple[list[dict[str, Any]], str]:
     """A session from a pipe: the turn of each line, and what it said besides."""
     from lmgym.chat.pipe_frontend import answer_lines
-    from lmgym.chat.talking import begin
+    from lmgym.chat.startup import ChatOptions, open_chat
 
     flags = ("--model", str(model), "--scorers", f"judge={scorer}")
     out, notes = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(notes):
-        talk = begin("hh", "judge", best_of, sessions=str(sessions), flags=flags)
-        answer_lines(talk, ["%set max_new_tokens=12 ends_at_eos=0", *lines], out, as_json=True)
+        chat = open_chat(ChatOptions("hh", "judge", best_of, sessions=str(sessions)), flags)
+        answer_lines(chat, ["%set max_new_tokens=12 ends_at_eos=0", *lines], out, as_json=True)
     return [json.loads(line) for line in out.getvalue().splitlines()], words(notes.getvalue())

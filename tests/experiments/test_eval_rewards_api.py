@@ -1,4 +1,4 @@
-"""The command as people type it: from a pipe, in a terminal, in IPython, and what no terminal must see."""
+"""The command line from a pipe, in a terminal and in IPython, and control characters that must not reach it."""
 
 import json
 import os
@@ -32,7 +32,7 @@ HOSTILE = (
     '"""Says what would drive a terminal."""\n'
     "import time\n"
     "from lmgym.generation.protocol import ScriptedGenerator\n"
-    "from lmgym.scoring.random_scorer import RandomScorer\n"
+    "from lmgym.scoring.random_scorer import NumpyRandomScorer\n"
     "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
     "class Hostile:\n"
     "    capabilities = None\n"
@@ -51,14 +51,14 @@ HOSTILE = (
     "def get_base_model():\n"
     "    return Hostile()\n"
     "def get_reward_models():\n"
-    "    return {'lots': RandomScorer(), 'breaks': Breaks()}\n"
+    "    return {'random': NumpyRandomScorer(), 'breaks': Breaks()}\n"
 )
 ATTACKS = ("\x1b[31mred", "\x1b]0;owned", "\x9b", "\u202e", "\u2066", "\x7f")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder in which the command finds itself under its own name, and keeps its sessions."""
+    """A folder with the script, in which it saves its sessions."""
     (tmp_path / "eval_rewards_api.py").symlink_to(SCRIPT)
     return tmp_path
 
@@ -74,14 +74,14 @@ def piped(
 
 
 def drives(text: str) -> set[str]:
-    """Characters that a terminal may act upon."""
+    """Characters that control a terminal."""
     return {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\r\n\u200c\u200d"}
 
 
 # --- from a pipe
 
 
-def test_lines_from_a_pipe_are_turns_and_json_is_an_object_a_turn(home: Path) -> None:
+def test_lines_from_a_pipe_are_turns_and_json_is_an_object_per_turn(home: Path) -> None:
     lines = "hello\nwhat's new, then?\n%pick 1\n\n%best_of 3\nbye\nexit\nnever said\n"
     done = piped(home, *TALK, "--best_of", "4", "--prompt", "A cat.", "--first_message", "meow", "--json", lines=lines)
     assert done.returncode == 0, done.stderr
@@ -107,15 +107,15 @@ def test_lines_from_a_pipe_are_turns_and_json_is_an_object_a_turn(home: Path) ->
     assert [t.text for t in loaded.exchanges[1].prompt.turns] == ["meow", "hello"]
 
 
-def test_a_session_is_kept_in_the_folder_that_is_named_and_the_first_line_says_so(home: Path) -> None:
+def test_the_first_line_names_the_session_file_in_the_given_folder(home: Path) -> None:
     done = piped(home, *TALK, "--sessions", "mine/chats", lines="hello\n")
     assert done.returncode == 0, done.stderr
     [kept] = (home / "mine/chats").glob("*.jsonl")
-    assert f"the session is kept in {kept}" in done.stderr
+    assert f"session file: {kept}" in done.stderr
     assert not (home / "outputs").exists()
 
 
-def test_a_table_comes_without_json_ranks_where_asked_for_and_what_is_exported_is_taken(home: Path) -> None:
+def test_without_json_the_output_is_a_table_and_exported_preferences_are_valid_pairs(home: Path) -> None:
     done = piped(home, *TALK, "--ranked", lines="hello\n%pick 2\n%export prefs prefs.jsonl\n")
     assert done.returncode == 0, done.stderr
     assert re.search(r"│ +>?\d │ .* │ +[1-6] │ +[1-6] │ +[1-6] │", done.stdout)
@@ -125,23 +125,23 @@ def test_a_table_comes_without_json_ranks_where_asked_for_and_what_is_exported_i
     assert rejections == []
 
 
-@pytest.mark.parametrize(("ipython", "arguments", "says"), [
-    (True, (*TALK[:2], "nope", *TALK[3:]), "there are gptj_engagement, hh, random_baseline, world"),
-    (True, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
-    (False, (*TALK[:4], "nope"), "there are random_a, random_b, random_c"),
+@pytest.mark.parametrize(("ipython", "arguments", "expected"), [
+    (True, (*TALK[:2], "nope", *TALK[3:]), "available: gptj_engagement, hh, random_baseline, world"),
+    (True, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
+    (False, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
 ])  # fmt: skip
-def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
-    home: Path, ipython: bool, arguments: tuple[str, ...], says: str
+def test_an_unknown_experiment_or_scorer_is_answered_with_the_available_ones_and_exit_2(
+    home: Path, ipython: bool, arguments: tuple[str, ...], expected: str
 ) -> None:
     done = piped(home, *arguments, lines="> 1 + 1\n", ipython=ipython)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("talk_to_models",), "--experiment_name is missing; there are"),
-    (TALK[:3], "--select_model is missing; there are random_a"),
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (("talk_to_models",), "--experiment_name is missing; available"),
+    (TALK[:3], "--select_model is missing; available: random_a"),
     ((*TALK, "--best_of", "0"), "needed 1 to 1,024"),
     ((*TALK, "--best_of", "1000000"), "needed 1 to 1,024"),
     ((*TALK, "--best_off", "3"), "did you mean --best_of?"),
@@ -150,8 +150,8 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     ((*TALK[:2], "Random_Baseline", *TALK[3:]), "no experiment 'Random_Baseline'"),
     ((*TALK[:2], "os", *TALK[3:]), "no experiment 'os'"),
     ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a"), "needed name=PATH"),
-    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (--help lists them; hh takes --model, "),
-    (("convo_evolution", "--experiment_name", "nope"), "there are gptj_engagement, hh, random_baseline, world"),
+    ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (see --help; hh also has --model, "),
+    (("convo_evolution", "--experiment_name", "nope"), "available: gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
     (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0; needed: 1 or more"),
     ((*OWN, "./no_bot.py"), "no_bot is NoneType; needed: something with reply"),
@@ -159,24 +159,24 @@ def test_what_there_is_not_is_answered_with_what_there_is_and_exit_2(
     ((*OWN, "./no_name.py"), "scorer 1 of no_name: needed a name"),
 ])  # fmt: skip
 def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
-    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: str
 ) -> None:
     bot = "def get_base_model():\n    return None\ndef get_reward_models():\n    return "
     for name, scorers in (
-        ("no_bot", "{'a': RandomScorer()}"),
+        ("no_bot", "{'a': NumpyRandomScorer()}"),
         ("no_scorer", "{'a': 1.0}"),
-        ("no_name", "{1: RandomScorer()}"),
+        ("no_name", "{1: NumpyRandomScorer()}"),
     ):
-        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import RandomScorer\n{bot}{scorers}\n")
+        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import NumpyRandomScorer\n{bot}{scorers}\n")
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, arguments)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert not (home / "outputs/sessions").exists()
 
 
-def test_an_experiment_is_a_file_by_its_path_and_a_failing_scorer_has_its_column(home: Path) -> None:
+def test_an_experiment_may_be_a_path_and_a_failing_scorer_has_its_column(home: Path) -> None:
     (home / "random.py").write_text(HOSTILE)  # the name of a module of the standard library does no harm
     done = piped(home, *TALK[:2], "./random.py", "--select_model", "breaks", "--json", lines="a\nb\n")
     assert done.returncode == 0, done.stderr
@@ -187,23 +187,23 @@ def test_an_experiment_is_a_file_by_its_path_and_a_failing_scorer_has_its_column
     assert "ValueError" in turns[1]["failed"]["breaks"]
     assert "breaks failed" in done.stderr
     assert drives(done.stderr) == set()
-    done = piped(home, *TALK[:2], "./random.py", "--select_model", "lots", lines="caf\xe9\nb\n", encoding="latin-1")
+    done = piped(home, *TALK[:2], "./random.py", "--select_model", "random", lines="caf\xe9\nb\n", encoding="latin-1")
     assert done.returncode == 0, done.stderr
     assert "[31mred" in done.stdout
     assert drives(done.stdout + done.stderr) == set()
 
 
-def test_a_broken_experiment_is_told_by_its_line_and_drives_no_terminal(home: Path, monkeypatch) -> None:
+def test_the_error_of_an_experiment_names_its_line_and_has_no_control_characters(home: Path, monkeypatch) -> None:
     (home / "broken.py").write_text("x = 1\nraise ImportError('no \x1b[31mmodule')\n")
     monkeypatch.chdir(home)
-    done = CliRunner().invoke(eval_rewards_api.main, [*TALK[:2], "broken.py", "--select_model", "lots"])
+    done = CliRunner().invoke(eval_rewards_api.main, [*TALK[:2], "broken.py", "--select_model", "random"])
     assert done.exit_code == 2
     assert re.search(r"broken.py failed: ImportError: no \\x1b\[31mmodule .*broken.py, line 2", done.stderr)
 
 
-def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal(home: Path) -> None:
+def test_a_bot_that_emits_every_byte_sends_no_control_byte_to_a_terminal(home: Path) -> None:
     (home / "hostile.py").write_text(HOSTILE)
-    arguments = [SCRIPT, *TALK[:2], "hostile.py", "--select_model", "lots", "--best_of", "20"]
+    arguments = [SCRIPT, *TALK[:2], "hostile.py", "--select_model", "random", "--best_of", "20"]
     with terminal(home, arguments, {**PLAIN, "NO_COLOR": "1"}) as child:
         child.expect("Model prompt")
         child.sendline("")
@@ -213,14 +213,14 @@ def test_a_scripted_bot_that_emits_every_byte_puts_no_control_byte_on_a_terminal
         for line in ("hello", "%retry", "%table z", "%pick 3", "%why 1", "%status", "more"):
             child.sendline(line)
             child.expect("You: $")
-        said = child.seen()
-    assert "owned" in said
-    assert drives(said) == set()
+        output = child.seen()
+    assert "owned" in output
+    assert drives(output) == set()
 
 
-def test_convo_evolution_prints_each_scorers_change_at_each_line_of_the_user(home: Path) -> None:
-    said = [("user", "hi"), ("assistant", "\x1b[31mho"), ("user", "hm")]
-    rows = [{"messages": [{"role": role, "content": text} for role, text in chat]} for chat in (said, said[:1])]
+def test_convo_evolution_prints_each_scorers_change_for_each_message_of_the_user(home: Path) -> None:
+    chat = [("user", "hi"), ("assistant", "\x1b[31mho"), ("user", "hm")]
+    rows = [{"messages": [{"role": role, "content": text} for role, text in turns]} for turns in (chat, chat[:1])]
     (home / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = piped(home, "convo_evolution", *TALK[1:3], "--dataset", "chats.jsonl")
     assert done.returncode == 0, done.stderr
@@ -228,7 +228,7 @@ def test_convo_evolution_prints_each_scorers_change_at_each_line_of_the_user(hom
     found = re.findall(r"random_\w: ([\d.]+), without this line ([\d.]+), change ([+-][\d.]+)", done.stdout)
     assert all(abs(float(a) - float(b) - float(c)) < 2e-4 for a, b, c in found)
     assert "␛[31mho" in done.stdout
-    assert "conversation 2" not in done.stdout, "nobody answers a bot in it"
+    assert "conversation 2" not in done.stdout, "no user answers a bot in it"
     note = (
         "note: 1 of 2 rows rejected: 1 without a user who answers a bot (field messages); the first: chats.jsonl, "
         "line 2, messages: no user answers"
@@ -252,7 +252,7 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
     )  # fmt: skip
     assert json.loads(done.stdout)["turn"] == 1
     kept, modules = done.stderr.splitlines()
-    assert kept.startswith(f"the session is kept in {home / 'outputs/sessions'}")
+    assert kept.startswith(f"session file: {home / 'outputs/sessions'}")
     assert modules == "[]"
 
 
@@ -260,19 +260,19 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
 
 
 class Terminal(pexpect.spawn):
-    """A child at a pseudo-terminal; `seen()` is all that it has put there."""
+    """A process in a pseudo-terminal; `seen()` is its whole output."""
 
     def seen(self) -> str:
         return self.logfile_read.getvalue()
 
     def text_until(self, pattern: str) -> str:
-        """What came until the pattern, without colours."""
+        """The output up to the pattern, without colours."""
         self.expect(pattern)
         return STYLE.sub("", self.before + self.after)
 
 
-def heed_ctrl_c() -> None:
-    """A shell starts what runs in its background deaf to Ctrl-C, and children inherit that."""
+def restore_ctrl_c() -> None:
+    """Restores Ctrl-C, which processes in the background of a shell ignore, and their children too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -281,7 +281,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 
     child = Terminal(
         sys.executable, arguments, cwd=str(home), env=env, encoding="utf-8", codec_errors="surrogateescape",
-        timeout=PATIENCE, dimensions=(50, 130), preexec_fn=heed_ctrl_c,
+        timeout=PATIENCE, dimensions=(50, 130), preexec_fn=restore_ctrl_c,
     )  # fmt: skip
     child.logfile_read = io.StringIO()
     return child
@@ -289,7 +289,7 @@ def terminal(home: Path, arguments: list[str], env: dict[str, str]) -> Terminal:
 
 @pytest.fixture
 def ipython(home: Path) -> Iterator[Terminal]:
-    """The session in the real IPython, the command word for word, its questions answered."""
+    """The session in IPython with its questions answered."""
     env = {**COLOURED, "IPYTHONDIR": str(home / "ipython")}
     child = terminal(home, ["-m", "IPython", "-i", "--", "eval_rewards_api.py", *TALK], env)
     child.expect("Model prompt")
@@ -356,7 +356,7 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
 
 def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Path) -> None:
     (home / "hostile.py").write_text(HOSTILE)
-    arguments = ["-m", "IPython", "-i", "--", SCRIPT, *TALK[:2], "hostile.py", "--select_model", "lots"]
+    arguments = ["-m", "IPython", "-i", "--", SCRIPT, *TALK[:2], "hostile.py", "--select_model", "random"]
     env = {**COLOURED, "IPYTHONDIR": str(home / "ipython")}
     with terminal(home, [*arguments, "--prompt", "", "--first_message", ""], env) as child:
         child.expect(r"1.*\]: ")
@@ -369,7 +369,7 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
             child.expect(rf"turn {number}\b")
             child.expect("Bot: ")
         child.sendline("> list(session.history[-1].df)")  # pandas would leave out columns where texts are wide
-        child.expect("rank_lots")
+        child.expect("rank_random")
         child.sendline("> session.history, session.last.candidates")
         child.expect("finish_reason")
         child.sendline("%why 1")
@@ -378,15 +378,15 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
         child.expect(r"\d+ of at most 600")
         os.kill(child.pid, signal.SIGKILL)
         wait_until(lambda: not child.isalive(), seconds=60)
-        said = child.seen()
-    assert "owned" in said
-    assert not [attack for attack in ATTACKS if attack in said]
+        output = child.seen()
+    assert "owned" in output
+    assert not [attack for attack in ATTACKS if attack in output]
     loaded = kept(home)
     assert [e.user for e in loaded.exchanges.values()] == ["one", "two"]
-    assert loaded.broken == []
+    assert loaded.corrupt == []
 
 
-def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: Path) -> None:
+def test_the_plain_terminal_is_a_loop_with_help_that_ends_with_exit_only(home: Path) -> None:
     with terminal(home, [SCRIPT, *TALK, "--prompt", "", "--first_message", "hi"], PLAIN) as child:
         child.expect("You: ")
         child.sendline("please do not exit")
@@ -399,7 +399,7 @@ def test_the_plain_terminal_is_a_loop_with_help_and_leaves_by_exit_alone(home: P
         child.sendline("?pick")
         child.expect("%export prefs PATH")
         child.sendline("> 1 + 1")
-        child.expect("Python and the shell are there with")
+        child.expect("Python and the shell need IPython")
         child.sendline("%best_of 0")
         child.expect("needed 1 to 1,024")
         child.sendline("quit")

@@ -1,1 +1,1 @@
-"""Who talks and who judges, a file each."""
+"""Evaluation experiments: a generator and scorers, one file each."""

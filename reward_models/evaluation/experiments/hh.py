@@ -14,19 +14,19 @@ DEFAULT_SAMPLING = Sampling(max_new_tokens=128, temperature=0.9, top_p=0.95)
 
 @dataclass(frozen=True)
 class HHConfig:
-    """Who talks, and who judges."""
+    """The policy and the scorers."""
 
     model: str = "Qwen/Qwen3-0.6B"
     """a causal model: folder or hub id"""
     scorers: str = "hh_pairwise=outputs/hh_pairwise/model"
-    """name=PATH of each scorer, with commas between"""
+    """name=PATH of each scorer, separated by commas"""
 
 
 CONFIG = HHConfig()
 
 
 def get_base_model(config: HHConfig = CONFIG) -> Generator:
-    """The model; personas go where its chat template puts a system message."""
+    """The model; a persona becomes its chat template's system message."""
     from lmgym.generation.local_generation import load_causal
 
     return load_causal(config.model)

@@ -1,10 +1,10 @@
-"""A scripted bot and scorers that draw lots: to try the session, and as what any model must beat. Starts at once."""
+"""A scripted bot and random scorers: to try a session without models, and as a baseline."""
 
 from random import Random
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
-from lmgym.scoring.protocol import Scorer
-from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.judging import Judge
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 
 PERSONA = "A friendly bot that says little."
 FIRST_MESSAGE = "Hello! What shall we talk about?"
@@ -13,7 +13,7 @@ ENDS = ("what happened then?", "i had tea.", "how did that feel?", "it rained al
 
 
 def get_base_model() -> Generator:
-    """Two scraps of talk, whatever was said."""
+    """A bot that replies with two random phrases."""
 
     def script(conversation, rng) -> str:
         draw = Random(int(rng.integers(1 << 60)))
@@ -22,6 +22,6 @@ def get_base_model() -> Generator:
     return ScriptedGenerator(script)
 
 
-def get_reward_models() -> dict[str, Scorer]:
-    """Three that agree by accident only."""
-    return {f"random_{letter}": RandomScorer(seed) for seed, letter in enumerate("abc")}
+def get_reward_models() -> dict[str, Judge]:
+    """Three independent random scorers."""
+    return {f"random_{letter}": NumpyRandomScorer(seed) for seed, letter in enumerate("abc")}

@@ -1,19 +1,19 @@
-"""The simulated world of `make demo`: for people without models of their own. Nothing is downloaded.
+"""The simulated world of `make demo`, to chat without downloading a model.
 
 python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name world --select_model demo
 """
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
-from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.judging import Judge
 from lmgym.text import Conversation
 
-SEED = 0  # of `make demo`
+SEED = 0  # the default of `make demo`
 PERSONA = "Cleo likes ferns, not cartoons."
 FIRST_MESSAGE = ""
 
 
 def get_base_model() -> Generator:
-    """The world's own bots, each reply by one of them."""
+    """The world's bots; a random one writes each reply."""
     from lmgym.chat.embedded_world import bot_reply
     from lmgym.world.world import World
 
@@ -21,12 +21,12 @@ def get_base_model() -> Generator:
     return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
 
 
-def get_reward_models() -> dict[str, Scorer]:
-    """The demo's scorer, which learned from users' traces, beside the truth that it never saw."""
-    from lmgym.chat.embedded_world import HiddenUtility, demo_scorer
+def get_reward_models() -> dict[str, Judge]:
+    """The demo's scorer, trained on user behaviour, and the hidden utility, which it never saw."""
+    from lmgym.chat.embedded_world import HiddenUtilityScorer, demo_scorer
     from lmgym.world.world import World
 
-    return {"demo": demo_scorer(), "hidden_utility": HiddenUtility(World(SEED))}
+    return {"demo": demo_scorer(), "hidden_utility": HiddenUtilityScorer(World(SEED))}
 
 
 def get_conversations() -> list[Conversation]:

@@ -1,4 +1,4 @@
-"""The session without a screen: turns, branches, what a person decides, and whatever may go wrong."""
+"""The session without a screen: turns, branches, decisions and failures."""
 
 import json
 import math
@@ -11,9 +11,9 @@ import pytest
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError
-from lmgym.generation.context_fitting import PersonaGenerator, fit
+from lmgym.generation.context_fitting import WithPersona, fit
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 
@@ -22,7 +22,7 @@ SHORT = FunctionScorer(lambda conversations, replies: [-len(r) for r in replies]
 
 
 class InTurn:
-    """Replies one after the other out of a list, and keeps what it was asked."""
+    """Replies from a list, one after the other, and records requests."""
 
     def __init__(self, *texts: str) -> None:
         self.texts, self.asked = texts, []
@@ -35,7 +35,7 @@ class InTurn:
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Sessions with a scorer that likes length and one that does not, kept in a folder of the test's own."""
+    """Sessions with a scorer that prefers long replies and one that prefers short ones, in the test's folder."""
 
     def session(generator=None, judges=None, select="long", best_of=3, **settings) -> ChatSession:
         judges = {"long": LENGTH, "short": SHORT} if judges is None else judges
@@ -48,7 +48,7 @@ def make(tmp_path: Path):
 # --- turns
 
 
-def test_a_turn_is_generated_scored_ranked_selected_and_joins_the_history(make) -> None:
+def test_a_turn_is_generated_scored_selected_and_added_to_the_history(make) -> None:
     generator = InTurn("a", "ccc", "bb")
     session = make(generator, persona="A cat.", first_message="meow")
     exchange = session.say("hello")
@@ -58,12 +58,12 @@ def test_a_turn_is_generated_scored_ranked_selected_and_joins_the_history(make) 
     assert session.history == [exchange]
     session.say("more")
     conversation, n, _ = generator.asked[1]
-    said = [("bot", "meow"), ("user", "hello"), ("bot", "ccc"), ("user", "more")]
-    assert [(t.speaker, t.text) for t in conversation.turns] == said
+    expected = [("bot", "meow"), ("user", "hello"), ("bot", "ccc"), ("user", "more")]
+    assert [(t.speaker, t.text) for t in conversation.turns] == expected
     assert (conversation.persona, n) == ("A cat.", 3)
 
 
-def test_the_table_of_a_turn_is_a_dataframe_with_a_row_a_candidate_identical_ones_too(make) -> None:
+def test_the_dataframe_of_a_turn_has_a_row_per_candidate_also_for_identical_ones(make) -> None:
     exchange = make(InTurn("same", "same", "x")).say("hello")
     df = exchange.df
     assert list(df.index) == [1, 2, 3]
@@ -73,14 +73,14 @@ def test_the_table_of_a_turn_is_a_dataframe_with_a_row_a_candidate_identical_one
     assert df.chosen.tolist() == [True, False, False]
 
 
-def test_the_dataframe_shows_nothing_that_drives_a_terminal_and_the_candidates_have_it_as_it_is(make) -> None:
+def test_the_dataframe_replaces_control_characters_and_the_candidates_keep_them(make) -> None:
     exchange = make(InTurn("a\x1b[31mb")).say("hello")
     assert exchange.df.text[1] == "a␛[31mb"
     assert exchange.candidates[0].text == "a\x1b[31mb"
     assert "\x1b" not in repr(exchange)
 
 
-def test_settings_hold_from_the_next_turn_on(make) -> None:
+def test_settings_apply_from_the_next_turn_on(make) -> None:
     generator = InTurn("a", "ccc", "bb")
     session = make(generator)
     session.best_of, session.sampling = 2, Sampling(temperature=0.5, seed=7)
@@ -91,7 +91,7 @@ def test_settings_hold_from_the_next_turn_on(make) -> None:
     assert exchange.sampling["temperature"] == 0.5
 
 
-def test_each_request_has_a_seed_of_its_own_and_the_same_session_again_says_the_same(make) -> None:
+def test_each_request_has_its_own_seed_and_a_repeated_session_gives_the_same_replies(make) -> None:
     script = ScriptedGenerator(lambda conversation, rng: f"{rng.integers(10**9)}")
 
     def texts() -> list[str]:
@@ -107,7 +107,7 @@ def test_each_request_has_a_seed_of_its_own_and_the_same_session_again_says_the_
 # --- branches
 
 
-def test_retry_edit_undo_and_back_add_branches_and_take_nothing_away(make) -> None:
+def test_retry_edit_undo_and_back_add_branches_and_delete_nothing(make) -> None:
     session = make()
     for line in ("one", "two", "three"):
         session.say(line)
@@ -127,7 +127,7 @@ def test_retry_edit_undo_and_back_add_branches_and_take_nothing_away(make) -> No
     assert len(session.last.prompt.turns) == 1
 
 
-def test_more_widens_the_turn_and_chooses_again_unless_the_person_has(make) -> None:
+def test_more_adds_candidates_and_selects_again_unless_the_user_has_decided(make) -> None:
     generator = InTurn("a", "ccc", "bb")
     session = make(generator)
     session.say("hello")
@@ -139,7 +139,7 @@ def test_more_widens_the_turn_and_chooses_again_unless_the_person_has(make) -> N
     assert session.more(1).reply == "a"
 
 
-def test_a_decision_about_a_turn_that_others_follow_is_a_branch_beside(make) -> None:
+def test_a_decision_about_a_turn_with_successors_is_a_new_branch(make) -> None:
     session = make()
     session.say("one")
     session.say("two")
@@ -154,7 +154,7 @@ def test_a_decision_about_a_turn_that_others_follow_is_a_branch_beside(make) -> 
 # --- the person decides
 
 
-def test_a_pick_and_a_reply_of_ones_own_are_said_in_place_of_the_scorers_choice(make) -> None:
+def test_a_pick_and_a_written_reply_replace_the_scorers_choice(make) -> None:
     session = make()
     session.say("hello")
     assert session.pick(3).reply == "bb"
@@ -169,14 +169,14 @@ def test_a_pick_and_a_reply_of_ones_own_are_said_in_place_of_the_scorers_choice(
 
 
 @pytest.mark.parametrize("number", [0, 4, -1])
-def test_a_candidate_that_there_is_not_is_refused(make, number: int) -> None:
+def test_a_candidate_that_does_not_exist_is_refused(make, number: int) -> None:
     session = make()
     session.say("hello")
     with pytest.raises(InputError, match="needed: 1 to 3"):
         session.pick(number)
 
 
-def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make) -> None:
+def test_blind_mode_leaks_neither_scores_nor_order_until_the_user_decides(make) -> None:
     texts = [f"reply {i:02}" for i in range(30)]
     session = make(
         InTurn(*texts), {"secret": FunctionScorer(lambda c, r: [0.123456 + int(t[-2:]) for t in r])}, "secret"
@@ -192,7 +192,7 @@ def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make)
     assert set(exchange.df.columns) == {"text", "tokens", "finish_reason"}
     kept = json.loads(session.path.read_text().splitlines()[-1])
     assert [c["text"] for c in kept["candidates"]] == shown
-    assert "123456" not in session.path.read_text(), "who reads the file beside is blind too"
+    assert "123456" not in session.path.read_text(), "the file must not reveal scores"
     assert (kept["selected"], kept["selected_by"], kept["reply"], kept["human_pick"]) == (None, "", None, None)
     with pytest.raises(InputError, match="not decided"):
         session.say("next")
@@ -202,10 +202,10 @@ def test_blind_leaks_neither_scores_nor_order_until_the_person_has_decided(make)
     assert (picked.reply, picked.scores_visible) == ("reply 07", False)
     assert picked.candidates[picked.selected].text == "reply 29"
     assert picked.column("secret")[picked.chosen] == pytest.approx(7.123456)
-    assert session.pick(1).scores_visible, "who picks anew has seen the scores"
+    assert session.pick(1).scores_visible, "the scores are visible at the second pick"
 
 
-def test_a_blind_choice_that_was_open_in_a_file_is_judged_anew(make, tmp_path: Path) -> None:
+def test_an_open_blind_choice_from_a_file_is_scored_again(make, tmp_path: Path) -> None:
     session = make()
     session.set_blind(True)
     session.say("hello")
@@ -230,7 +230,7 @@ def test_blind_orders_do_not_repeat(make) -> None:
     assert order() != order()
 
 
-def test_more_of_what_was_seen_is_seen_and_more_of_what_is_hidden_is_hidden(make) -> None:
+def test_more_candidates_are_visible_or_hidden_like_those_before(make) -> None:
     session = make()
     session.say("hello")
     session.set_blind(True)
@@ -241,7 +241,7 @@ def test_more_of_what_was_seen_is_seen_and_more_of_what_is_hidden_is_hidden(make
     assert not session.pick(1).scores_visible
 
 
-def test_blind_off_reveals_the_open_turn_by_the_scorers_choice(make) -> None:
+def test_blind_off_reveals_the_open_turn_with_the_scorers_choice(make) -> None:
     session = make()
     session.set_blind(True)
     session.say("hello")
@@ -253,14 +253,14 @@ def test_blind_off_reveals_the_open_turn_by_the_scorers_choice(make) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "   ", "\n", "\t"])
-def test_an_empty_line_is_no_turn(make, line: str) -> None:
+def test_an_empty_line_is_refused(make, line: str) -> None:
     session = make()
     with pytest.raises(InputError, match="empty line"):
         session.say(line)
     assert session.history == []
 
 
-def test_a_line_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> None:
+def test_a_message_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> None:
     session = make()
     assert session.say("x" * 100_000).reply == "ccc"
     session.say("half \udc9b of a character\x00")
@@ -268,8 +268,8 @@ def test_a_line_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) -> No
     assert len(load(session.path).exchanges) == 2
 
 
-def test_a_reply_with_half_a_character_is_judged_like_any_other(make) -> None:
-    exchange = make(InTurn("half \udc9b of one "), {"lots": RandomScorer()}, "lots").say("hello")
+def test_a_reply_with_a_lone_surrogate_is_scored_like_any_other(make) -> None:
+    exchange = make(InTurn("half \udc9b of one "), {"random": NumpyRandomScorer()}, "random").say("hello")
     assert exchange.failed == {}
     assert exchange.reply == "half ? of one"
 
@@ -293,7 +293,7 @@ def failing(conversations, replies):
     lambda conversations, replies: [math.nan] * len(replies),
     lambda conversations, replies: [1.0],
 ])  # fmt: skip
-def test_a_scorer_that_fails_is_named_and_the_others_go_on(make, bad) -> None:
+def test_a_scorer_that_fails_is_named_and_the_others_still_score(make, bad) -> None:
     class Bad:
         def score(self, conversations, replies):
             return bad(conversations, replies)
@@ -325,7 +325,7 @@ def test_a_generator_that_raises_leaves_the_session_and_its_file_as_they_were(ma
     session.say("three")
     loaded = load(session.path)
     assert [e.user for e in loaded.exchanges.values()] == ["one", "three"]
-    assert loaded.broken == []
+    assert loaded.corrupt == []
 
 
 def test_ctrl_c_during_a_reply_adds_nothing(make) -> None:
@@ -344,10 +344,10 @@ def test_ctrl_c_during_a_reply_adds_nothing(make) -> None:
     assert session.say("two").id == 2
 
 
-def test_a_disk_that_refuses_is_said_and_the_session_goes_on(make) -> None:
+def test_a_failed_write_is_reported_and_the_session_continues(make) -> None:
     session = make()
     session.path.parent.mkdir()
-    session.path.mkdir()  # whoever is root may write anywhere else
+    session.path.mkdir()  # also stops root
     exchange = session.say("hello")
     assert exchange.reply == "ccc"
     assert any("NOT RECORDED" in note for note in exchange.notes)
@@ -364,7 +364,7 @@ def local(small_models: dict[str, Path]):
     return load_causal(str(small_models["llama"]))
 
 
-def test_in_a_conversation_that_is_too_long_the_oldest_turns_go_and_it_is_said(make, local) -> None:
+def test_the_oldest_turns_of_a_conversation_that_is_too_long_are_left_out_with_a_note(make, local) -> None:
     session = make(local, best_of=2, sampling=Sampling(max_new_tokens=8, seed=1), persona="A bot.")
     for _ in range(12):
         session.say("and i also want to talk about the soup that my brother makes on sundays.")
@@ -382,27 +382,27 @@ def test_in_a_conversation_that_is_too_long_the_oldest_turns_go_and_it_is_said(m
     assert fit(local, one_more, session.sampling)[1] == 2, "no more than needed"
 
 
-def test_a_line_that_alone_is_too_long_for_the_model_keeps_its_end_and_it_is_said(make, local) -> None:
+def test_a_message_that_is_too_long_for_the_model_keeps_its_end_with_a_note(make, local) -> None:
     session = make(local, sampling=Sampling(max_new_tokens=8))
     session.say("hello")
     session.say("soup " * 20_000 + "please")
-    assert any(re.search(r"the first [\d,]+ tokens of your line were left out", note) for note in session.last.notes)
+    assert any(re.search(r"the first [\d,]+ tokens of your message were left out", note) for note in session.last.notes)
     kept, _, shortened = fit(local, session.last.prompt, session.sampling)
     assert shortened > 1000
     assert kept.turns[-1].text.endswith("soup please")
 
 
-def test_a_persona_that_alone_is_too_long_for_the_model_is_refused_with_figures(make, local) -> None:
+def test_a_persona_that_is_too_long_for_the_model_is_refused_with_figures(make, local) -> None:
     session = make(local, sampling=Sampling(max_new_tokens=8), persona="soup " * 400)
     with pytest.raises(InputError, match=r"system message is too long: [\d,]+ tokens.*beside a reply of 8"):
         session.say("hello")
     assert session.history == []
 
 
-def test_a_persona_has_the_models_own_form_and_counts_in_it(local) -> None:
-    shaped = PersonaGenerator(local, "{persona}\n<START>" + " soup" * 100)
+def test_a_persona_is_formatted_for_the_model_and_its_format_counts(local) -> None:
+    shaped = WithPersona(local, "{persona}\n<START>" + " soup" * 100)
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
-    assert shaped.with_form(chat).persona.startswith("A {persona} of soup.\n<START>")
+    assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
     long = replace(chat, turns=(Turn("user", "soup " * 300),))
     kept, of_shaped = (fit(one, long, Sampling(max_new_tokens=8))[0].turns[0].text for one in (local, shaped))
     assert len(kept) - len(of_shaped) > 90 * len("soup "), "the form is counted"

@@ -1,4 +1,4 @@
-"""What is shown: nothing that drives a terminal, every scorer's column, and what a narrow screen leaves out."""
+"""The screen: no control characters, a column per scorer, and omitted columns on a narrow screen."""
 
 import io
 import re
@@ -11,11 +11,11 @@ from patience import wait_until
 from rich.cells import cell_len
 
 from lmgym.chat import screen
-from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
-from lmgym.chat.screen import ProgressLine, make_console, progress_on, show
-from lmgym.console import CleanConsole, replace_unencodable
+from lmgym.chat.screen import make_console, progress_on, show
+from lmgym.console import CleanConsole, bear_any_text
 from lmgym.scoring.judging import ranks
 from lmgym.text import Conversation, Turn
 
@@ -36,7 +36,7 @@ def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bo
     console = make_console(out, width)
     if colour:
         console = CleanConsole(width, out, "standard", force_terminal=True)
-    show(console, Talk(session(), view), Shown(exchange=exchange))
+    show(console, ChatView(session(), view), Response(exchange=exchange))
     return out.getvalue()
 
 
@@ -45,7 +45,7 @@ def row(text: str, number: int) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
-def test_a_column_a_scorer_and_a_mark_at_the_chosen_row() -> None:
+def test_the_table_has_a_column_per_scorer_and_marks_the_chosen_row() -> None:
     text = shown(exchange_of("first", "second", "third", selected=2))
     assert re.search(r"reply +┃ rm_a \* ┃ +rm_b ┃ tokens ┃ end", text)
     assert row(text, 1) == ["1", "first", "0.000", "3.000", "3", "eos"]
@@ -59,7 +59,7 @@ def test_ranks_and_standardised_scores() -> None:
     assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22", "+1.07"]
 
 
-def test_identical_replies_are_rows_of_their_own() -> None:
+def test_identical_replies_are_separate_rows() -> None:
     assert row(shown(exchange_of("same", "same")), 2)[1] == "same"
 
 
@@ -81,7 +81,7 @@ def test_a_scorer_that_failed_says_so_in_its_column() -> None:
     assert "rm_b failed: RuntimeError: ␛[31mboom" in text
 
 
-def test_a_narrow_screen_drops_columns_names_the_scorers_and_keeps_the_one_that_selects() -> None:
+def test_a_narrow_screen_omits_columns_names_their_scorers_and_keeps_the_selecting_one() -> None:
     names = tuple(f"rm_{letter}" for letter in "bcdefgha")
     text = shown(exchange_of("a reply of some length, which needs room", "b", names=names), width=60)
     assert max(map(len, text.splitlines())) <= 60
@@ -96,7 +96,7 @@ class Blend:
 
 @pytest.mark.parametrize("width", [14, 20, 30, 40, 80, 200])
 @pytest.mark.parametrize("deciding", [FakeSession, Blend])
-def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: int, deciding) -> None:
+def test_on_the_narrowest_screen_numbers_and_replies_remain_and_lines_fit(width: int, deciding) -> None:
     texts = (
         "a reply",
         "日本語のテスト" * 9,
@@ -114,7 +114,7 @@ def test_on_the_narrowest_screen_numbers_and_replies_stay_and_lines_fit(width: i
     assert re.search(r"│ +>1 │ a ", text)
 
 
-def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_of_many_replies_is_ranked_once_and_not_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(screen, "ranks", lambda scores: asked.append(len(scores)) or ranks(scores))
     text = shown(exchange_of(*map(str, range(200))), 100)
@@ -122,7 +122,7 @@ def test_a_turn_of_many_replies_is_ranked_once_and_not_once_a_row(monkeypatch: p
     assert len(asked) <= 2 * 2
 
 
-def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() -> None:
+def test_without_room_for_the_column_of_ends_a_note_lists_the_replies_that_were_cut_off() -> None:
     exchange = exchange_of("first", "second", "third")
     exchange.candidates[1:] = [replace(c, finish_reason="length") for c in exchange.candidates[1:]]
     assert "note: cut off at max_new_tokens: 2, 3" in shown(exchange, width=50)
@@ -130,7 +130,7 @@ def test_where_the_column_of_ends_has_no_room_replies_that_were_cut_are_named() 
     assert row(shown(exchange, width=100), 2)[-1] == "length"
 
 
-def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
+def test_token_counts_that_a_server_did_not_give_are_shown_as_unknown() -> None:
     exchange = exchange_of("first", "")
     exchange.candidates = [replace(c, tokens=0) for c in exchange.candidates]
     assert row(shown(exchange), 1)[4] == "?"
@@ -139,14 +139,14 @@ def test_tokens_that_a_server_did_not_count_are_not_none() -> None:
 
 def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
     out = io.StringIO()
-    show(make_console(out, 80), Talk(FakeSession()), Shown("error: " + "x\n" * 50_000, ok=False))
+    show(make_console(out, 80), ChatView(FakeSession()), Response("error: " + "x\n" * 50_000, ok=False))
     assert len(out.getvalue()) < 5000
     assert "(100,006 characters)" in out.getvalue()
 
 
 def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    replace_unencodable(stream, io.StringIO())
+    bear_any_text(stream, io.StringIO())
     stream.write("caf\xe9 日本")
     stream.flush()
     assert stream.buffer.getvalue() == b"caf? ??"
@@ -176,7 +176,7 @@ def test_a_hostile_reply_stays_within_its_cell(name: str) -> None:
 def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:
     text = shown(exchange_of("x" * 100_000))
     assert len(text) < 20_000
-    assert "and 98,000 characters more" in text
+    assert "and 98,000 more characters" in text
 
 
 def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
@@ -195,33 +195,23 @@ def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
     assert [(c["scores"], c["ranks"]) for c in hidden["candidates"]] == [({}, {})] * 2
 
 
-def test_progress_shows_after_half_a_second_and_is_taken_away() -> None:
-    now, out = iter([0.0, 0.1, 0.6, 0.65, 0.8]), io.StringIO()
-    line = ProgressLine(out, lambda: next(now))
-    line(1, 64)
-    assert out.getvalue() == ""
-    line(5, 64)
-    line(6, 64)
-    assert out.getvalue().count("\r") == 1
-    assert "5 of at most 64, 1 s" in out.getvalue()
-    line(8, 64)
-    line.close()
-    assert re.search(r"\r +\r$", out.getvalue())
-
-
 class TerminalFile(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_the_seconds_go_on_while_nobody_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(screen, "TICK_SECONDS", 0.01)
+def test_progress_appears_after_a_delay_counts_seconds_and_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "UPDATE_SECONDS", 0.01)
     out = TerminalFile()
-    with progress_on(out) as told:
-        wait_until(lambda: "0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
-    assert told is not None
+    with progress_on(out) as update:
+        update(5, 64)
+    assert out.getvalue() == "", "half a second is not over"
+    monkeypatch.setattr(screen, "DELAY_SECONDS", 0.0)
+    with progress_on(out) as update:
+        wait_until(lambda: "\r0 s; Ctrl-C stops it" in out.getvalue(), seconds=60)
+        update(5, 64)
+        wait_until(lambda: "5 of at most 64, 1 s" in out.getvalue(), seconds=60)
     assert re.search(r"\r +\r$", out.getvalue())
     assert not [t for t in threading.enumerate() if t.name == "progress"]
-    with progress_on(io.StringIO()) as told:
-        assert told is None
+    with progress_on(io.StringIO()) as update:
+        assert update is None

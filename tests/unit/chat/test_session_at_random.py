@@ -1,4 +1,4 @@
-"""Commands at random: whatever comes in whatever order, the session stays sound and its file says what it is."""
+"""Random commands in random order leave the session consistent and equal to its file."""
 
 import io
 import random
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.chat.actions import Shown, Talk
+from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.commands import respond
 from lmgym.chat.exchanges import Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
@@ -31,7 +31,7 @@ NEW = ("hello", "a line", " %said", "%retry", "%edit")
 
 
 class Fails:
-    """A scorer that raises now and then."""
+    """A scorer that raises at random."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw, self.works = draw, RandomScorer(9)
@@ -43,40 +43,40 @@ class Fails:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_session_stays_sound(tmp_path: Path, seed: int) -> None:
+def test_random_commands_leave_the_session_and_its_file_consistent(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     generator = ScriptedGenerator(["a", "b", "same", "same", "", "long " * 50, "\x1b[31m", "half \udc9b"])
     judges = {"high": RandomScorer(), "low": RandomScorer(1), "fails": Fails(draw)}
     opening = draw.choice(["", "hi"])
-    talk = Talk(ChatSession(generator, judges, "high", 4, folder=tmp_path / "sessions", first_message=opening))
+    chat = ChatView(ChatSession(generator, judges, "high", 4, folder=tmp_path / "sessions", first_message=opening))
     for step in range(100):
         words = {"step": step, "a": draw.randint(-1, 8), "b": draw.randint(-1, 3), "folder": tmp_path}
         line = draw.choice(LINES).format(**words)
-        shown = respond(talk, line)
-        assert "the session goes on" not in shown.text, f"{line}: a defect: {shown.text}"
-        show(make_console(io.StringIO(), draw.choice([20, 60, 100])), talk, shown)
-        is_sound(talk.session, shown, line)
-    assert len(talk.session.exchanges) > 5
+        shown = respond(chat, line)
+        assert "the session continues" not in shown.text, f"{line}: a defect: {shown.text}"
+        show(make_console(io.StringIO(), draw.choice([20, 60, 100])), chat, shown)
+        is_sound(chat.session, shown, line)
+    assert len(chat.session.exchanges) > 5
 
 
 def as_written(exchange: Exchange) -> Exchange:
-    """A file has no scores of a choice that is open."""
+    """The exchange as its file has it: without the scores of an open choice."""
     if not exchange.is_open:
         return exchange
     return replace(exchange, candidates=[replace(candidate, scores={}) for candidate in exchange.candidates])
 
 
-def is_sound(session: ChatSession, shown: Shown, line: str) -> None:
+def is_sound(session: ChatSession, shown: Response, line: str) -> None:
     if session.path.exists():
         loaded = load(session.path)
         expected = {number: as_written(exchange) for number, exchange in session.exchanges.items()}
-        assert (loaded.exchanges, loaded.head, loaded.broken) == (expected, session.head, []), line
+        assert (loaded.exchanges, loaded.head, loaded.corrupt) == (expected, session.head, []), line
     for exchange in session.exchanges.values():
         before = session.exchanges[exchange.parent].conversation.turns if exchange.parent else session.opening
         assert exchange.prompt.turns[:-1] == before, line
     if shown.exchange is not None and session.blind and line.startswith(NEW):
         assert shown.exchange.is_open, line
     if shown.exchange is not None and shown.exchange.is_open:
-        said = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
+        output = json_line(as_object(shown.exchange)) + repr(shown.exchange) + shown.exchange.df.to_string()
         scores = [score for column in shown.exchange.columns.values() for score in column if score is not None]
-        assert not [score for score in scores if f"{score:.4f}"[1:] in said], line
+        assert not [score for score in scores if f"{score:.4f}"[1:] in output], line

@@ -1,4 +1,4 @@
-"""What a session's file holds: each word once, prompts that are rebuilt on load, and nothing for others to read."""
+"""A session's file has each text once, from which prompts are rebuilt, and is readable by its owner only."""
 
 import json
 import os
@@ -8,30 +8,15 @@ from pathlib import Path
 import pytest
 
 from lmgym.chat.records import export_preferences, load
-from lmgym.chat.session import ChatSession
-from lmgym.generation.protocol import Sampling, ScriptedGenerator
-from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import messages
-
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """Sessions that keep their file in the test's folder."""
-
-    def session() -> ChatSession:
-        generator = ScriptedGenerator(lambda conversation, rng: f"reply {rng.integers(10**6)}")
-        judges = {"length": FunctionScorer(lambda c, r: [float(hash(x) % 97) for x in r])}
-        return ChatSession(generator, judges, "length", 4, Sampling(seed=3), "A bot.", "hi", tmp_path / "sessions")
-
-    return session
 
 
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_of_a_megabyte_is_written_once_however_many_turns_follow(make) -> None:
-    session = make()
+def test_a_message_of_a_megabyte_is_written_once_and_not_per_turn(make_session) -> None:
+    session = make_session()
     session.say("x" * 1_000_000)
     for line in range(20):
         session.say(str(line))
@@ -39,8 +24,8 @@ def test_a_line_of_a_megabyte_is_written_once_however_many_turns_follow(make) ->
     assert load(session.path).exchanges == session.exchanges
 
 
-def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(make, tmp_path: Path) -> None:
-    session = make()
+def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(make_session, tmp_path: Path) -> None:
+    session = make_session()
     session.say("one")
     session.write("mine")
     session.persona = "Another bot."
@@ -54,25 +39,25 @@ def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(m
     session.more(2)
     loaded = load(session.path)
     assert loaded.exchanges == session.exchanges
-    assert (loaded.broken, loaded.orphans) == ([], [])
+    assert (loaded.corrupt, loaded.orphans) == ([], [])
     assert [e.prompt.persona for e in loaded.exchanges.values()][:3] == ["A bot.", "Another bot.", "Another bot."]
     session.save(tmp_path / "kept.jsonl")
     assert load(tmp_path / "kept.jsonl").exchanges == session.exchanges
     assert not [row for row in rows_of(session.path) if "prompt" in row]
 
 
-def test_a_decision_whose_line_is_broken_is_told_by_the_turns_that_followed_it(make) -> None:
-    old, new = make(), make()
+def test_a_corrupt_line_of_a_decision_is_detected_by_the_turns_after_it(make_session) -> None:
+    old, new = make_session(), make_session()
     old.say("one")
     old.pick(1 if old.last.selected else 2)  # another than the scorers'
     old.say("two")
     lines = old.path.read_bytes().split(b"\n")
     old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: what was said before is not known"]
+    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: the conversation before is unknown"]
 
 
-def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) -> None:
-    old, new = make(), make()
+def test_files_of_earlier_versions_with_whole_prompts_still_load(make_session) -> None:
+    old, new = make_session(), make_session()
     for line in ("one", "two", "three"):
         old.say(line)
     rows = rows_of(old.path)
@@ -85,7 +70,7 @@ def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) 
     assert new.restore(former) == []
     assert new.exchanges == old.exchanges
     former.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:2], *rows[3:]]))
-    again = make()
+    again = make_session()
     assert again.restore(former) == []
     assert [t.text for t in again.last.prompt.turns[1::2]] == ["one", "two", "three"], "the prompt has them"
     again.say("four")
@@ -93,10 +78,10 @@ def test_files_of_former_versions_have_whole_prompts_and_load_as_they_did(make) 
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_what_people_write_is_theirs_alone_to_read(make, tmp_path: Path, mask: int) -> None:
+def test_session_files_are_readable_by_their_owner_only(make_session, tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        session = make()
+        session = make_session()
         session.say("one")
         session.pick(2)
         session.save(tmp_path / "saved" / "kept.jsonl")

@@ -1,4 +1,4 @@
-"""What a session says of turns, words and numbers of any size: a bounded amount, and settings stay within bounds."""
+"""Output is bounded for messages and numbers of any size, and settings stay within bounds."""
 
 import io
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from attacks import ATTACKS, drives
 
-from lmgym.chat.actions import Talk
+from lmgym.chat.actions import ChatView
 from lmgym.chat.commands import respond
 from lmgym.chat.pipe_frontend import answer_lines
 from lmgym.chat.screen import make_console, show
@@ -19,22 +19,22 @@ MANY_LINES = "y\n" * 500_000
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Talk:
+def chat(tmp_path: Path) -> ChatView:
     generator = ScriptedGenerator(["a short reply", "another"])
     judges = {"length": FunctionScorer(lambda c, r: [float(len(x)) for x in r])}
-    return Talk(ChatSession(generator, judges, "length", 2, folder=tmp_path / "sessions"))
+    return ChatView(ChatSession(generator, judges, "length", 2, folder=tmp_path / "sessions"))
 
 
 @pytest.mark.parametrize("text", [LONG, MANY_LINES, "".join(ATTACKS.values()) * 10_000])
 @pytest.mark.parametrize("command", ["%edit", "%edit 1", "%undo", "%status", "%back 1", "%persona", "%table"])
-def test_a_command_repeats_a_bounded_part_of_a_turn_of_a_megabyte(talk: Talk, text: str, command: str) -> None:
-    talk.session.persona = text
-    assert respond(talk, text).ok
-    respond(talk, "and on")
+def test_a_command_repeats_a_bounded_part_of_a_message_of_a_megabyte(chat: ChatView, text: str, command: str) -> None:
+    chat.session.persona = text
+    assert respond(chat, text).ok
+    respond(chat, "and on")
     out = io.StringIO()
     console = make_console(out, 80)
-    respond(talk, "%back 1")
-    show(console, talk, respond(talk, command))
+    respond(chat, "%back 1")
+    show(console, chat, respond(chat, command))
     assert len(out.getvalue()) < 10_000
     assert drives(out.getvalue()) == []
 
@@ -47,19 +47,19 @@ def test_a_command_repeats_a_bounded_part_of_a_turn_of_a_megabyte(talk: Talk, te
     f"%best_of {'9' * 4000}", f"%more {'9' * 4000}", f"%why {LONG}",
     *(f"%load {attack}" for attack in ATTACKS.values()), *(f"%{attack}" for attack in ATTACKS.values()),
 ])  # fmt: skip
-def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(talk: Talk, line: str, capsys) -> None:
-    respond(talk, "hello")
-    before = talk.session.sampling
-    answer_lines(talk, [line.replace("\n", " ")], io.StringIO(), as_json=False)
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    assert len(said) < 1500
-    assert drives(said) == []
-    assert talk.session.sampling == before
+def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(chat: ChatView, line: str, capsys) -> None:
+    respond(chat, "hello")
+    before = chat.session.sampling
+    answer_lines(chat, [line.replace("\n", " ")], io.StringIO(), as_json=False)
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+    assert len(output) < 1500
+    assert drives(output) == []
+    assert chat.session.sampling == before
 
 
-@pytest.mark.parametrize(("line", "says"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("%set temperature=1e400", "temperature=inf; needed: 0 (greedy) or more; at most 100"),
     ("%set temperature=101", "temperature=101.0; needed"),
     ("%set top_p=1000", "top_p=1000.0; needed: above 0, at most 1"),
@@ -68,11 +68,11 @@ def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(talk: Talk,
     ("%set repetition_penalty=1e9", "repetition_penalty=1000000000.0; needed"),
     ("%blend length=1e30", "needed a number, at most 1,000,000 in size"), ("%blend length=nan", "needed a number"),
 ])  # fmt: skip
-def test_settings_of_a_session_are_bounded(talk: Talk, line: str, says: str) -> None:
-    shown = respond(talk, line)
+def test_settings_of_a_session_are_bounded(chat: ChatView, line: str, expected: str) -> None:
+    shown = respond(chat, line)
     assert not shown.ok
-    assert says in shown.text
-    assert talk.session.sampling == Sampling()
+    assert expected in shown.text
+    assert chat.session.sampling == Sampling()
 
 
 def test_an_exception_that_quotes_a_reply_is_one_line(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_an_exception_that_quotes_a_reply_is_one_line(tmp_path: Path) -> None:
         raise RuntimeError("".join(ATTACKS.values()) * 10_000)
 
     judges = {"length": FunctionScorer(lambda c, r: [0.0] * len(r))}
-    talk = Talk(ChatSession(ScriptedGenerator(breaks), judges, "length", 2, folder=tmp_path))
-    shown = respond(talk, "hello")
+    chat = ChatView(ChatSession(ScriptedGenerator(breaks), judges, "length", 2, folder=tmp_path))
+    shown = respond(chat, "hello")
     assert not shown.ok
     assert shown.text.isprintable()
     assert len(shown.text) < 1500

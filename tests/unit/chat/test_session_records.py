@@ -1,4 +1,4 @@
-"""A session's file: appended whole, read back as it was, torn lines named, and preferences that a scorer trains on."""
+"""A session's file: appended, read back, corrupt lines reported, and preferences for training exported."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 
 FIELDS = {
@@ -19,27 +19,12 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def make(tmp_path: Path):
-    """Sessions that keep their file in the test's folder."""
-
-    def session() -> ChatSession:
-        generator = ScriptedGenerator(lambda conversation, rng: f"reply {rng.integers(10**6)}")
-        judges = {"length": FunctionScorer(lambda c, r: [float(hash(x) % 97) for x in r])}
-        about = {"experiment": "test", "models": {"generator": {"kind": "script"}}}
-        return ChatSession(
-            generator, judges, "length", 4, Sampling(seed=3), "A bot.", "hi", tmp_path / "sessions", about
-        )
-
-    return session
-
-
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_turn_is_a_line_with_all_that_decided_it(make) -> None:
-    session = make()
+def test_the_line_of_a_turn_has_all_that_influenced_it(make_session) -> None:
+    session = make_session()
     assert not session.path.exists(), "a session without a turn leaves nothing"
     session.say("hello")
     session.pick(2)
@@ -53,21 +38,21 @@ def test_a_turn_is_a_line_with_all_that_decided_it(make) -> None:
     assert first["candidates"][0].keys() == {"text", "tokens", "finish_reason", "seed", "scores"}
 
 
-def test_every_turn_is_on_the_disk_once_it_is_shown(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_turn_is_synced_to_the_disk_before_it_is_shown(make_session, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     synced = []
     monkeypatch.setattr(
         os, "fsync", lambda handle, real=os.fsync: (synced.append(os.fstat(handle).st_size), real(handle))
     )
-    session = make()
+    session = make_session()
     for line in ("one", "two"):
         session.say(line)
         assert session.path.stat().st_size in synced
 
 
-def test_what_is_loaded_is_what_was_kept(make, tmp_path: Path) -> None:
-    session = make()
+def test_a_loaded_session_equals_the_saved_one(make_session, tmp_path: Path) -> None:
+    session = make_session()
     session.say("one")
     session.say("two")
     session.pick(1)
@@ -79,11 +64,11 @@ def test_what_is_loaded_is_what_was_kept(make, tmp_path: Path) -> None:
     assert loaded.head == 1
     session.save(tmp_path / "kept.jsonl")
     kept = load(tmp_path / "kept.jsonl")
-    assert (kept.exchanges, kept.head, kept.broken) == (loaded.exchanges, 1, [])
+    assert (kept.exchanges, kept.head, kept.corrupt) == (loaded.exchanges, 1, [])
 
 
-def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
-    old, new = make(), make()
+def test_a_session_continues_from_a_file_without_changing_it(make_session) -> None:
+    old, new = make_session(), make_session()
     old.say("one")
     old.say("two")
     old.more(2)
@@ -103,8 +88,8 @@ def test_a_session_goes_on_from_a_file_and_leaves_that_file_alone(make) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 500])
-def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_are_whole(make, cut: int) -> None:
-    session = make()
+def test_a_kill_during_a_write_loses_only_that_line(make_session, cut: int) -> None:
+    session = make_session()
     session.say("one")
     session.say("two")
     session.path.write_bytes(session.path.read_bytes()[:-cut])
@@ -113,20 +98,20 @@ def test_a_kill_in_the_middle_of_a_write_loses_that_line_alone_and_later_lines_a
     session.say("three")
     after = load(session.path)
     assert after.exchanges[3].user == "three"
-    assert after.broken == ([] if cut == 1 else [3])
+    assert after.corrupt == ([] if cut == 1 else [3])
 
 
-def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_followed(make) -> None:
-    old, new = make(), make()
+def test_a_corrupt_line_loses_its_turn_and_none_of_those_after_it(make_session) -> None:
+    old, new = make_session(), make_session()
     for line in ("one", "two", "three"):
         old.say(line)
     lines = old.path.read_bytes().split(b"\n")
     old.path.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 3: what was said before is not known"]
+    assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 3: the conversation before is unknown"]
     assert [e.user for e in new.history] == ["three"]
     assert [t.text for t in new.opening] == ["hi"]
     assert new.say("four").parent == 3
-    assert load(new.path).broken == []
+    assert load(new.path).corrupt == []
 
 
 @pytest.mark.parametrize("wrong", [
@@ -137,8 +122,8 @@ def test_a_broken_line_in_the_middle_takes_its_turn_and_none_of_those_that_follo
     {"selected_by": ["a"]}, {"text": 5}, {"tokens": "\x1b[31m"}, {"finish_reason": None}, {"scores": [1.0]},
     {"scores": {"length": "high"}}, {"scores": {"length": float("nan")}},
 ])  # fmt: skip
-def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: dict) -> None:
-    session = make()
+def test_a_line_that_would_fail_loop_or_send_control_characters_is_corrupt(make_session, wrong: dict) -> None:
+    session = make_session()
     session.say("one")
     row = {**rows_of(session.path)[1], "turn": 2}
     [name] = wrong
@@ -146,15 +131,15 @@ def test_a_line_that_would_fail_loop_or_drive_the_screen_is_broken(make, wrong: 
         row["candidates"][0] |= wrong
     append(session.path, row if name in row["candidates"][0] else {**row, **wrong})
     loaded = load(session.path)
-    assert (list(loaded.exchanges), loaded.broken) == ([1], [3])
+    assert (list(loaded.exchanges), loaded.corrupt) == ([1], [3])
 
 
-def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
-    session = make()
+def test_rows_that_could_not_be_written_are_written_later(make_session) -> None:
+    session = make_session()
     session.say("one")
     aside = session.path.with_name("aside")
     session.path.rename(aside)
-    session.path.mkdir()  # whoever is root may write anywhere else
+    session.path.mkdir()  # also stops root
     assert any("NOT RECORDED" in note for note in session.say("two").notes)
     session.back(1)
     session.path.rmdir()
@@ -162,11 +147,11 @@ def test_what_a_disk_refused_is_written_once_it_takes_it(make) -> None:
     assert not session.say("three").notes
     loaded = load(session.path)
     assert [(e.user, e.parent) for e in loaded.exchanges.values()] == [("one", None), ("two", 1), ("three", 1)]
-    assert (loaded.head, loaded.broken) == (3, [])
+    assert (loaded.head, loaded.corrupt) == (3, [])
 
 
-def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
-    session = make()
+def test_a_deleted_file_is_written_again_completely(make_session) -> None:
+    session = make_session()
     session.say("one")
     session.path.unlink()
     session.say("two")
@@ -174,7 +159,7 @@ def test_a_file_that_somebody_removed_is_written_anew_whole(make) -> None:
     assert load(session.path).head == 2
 
 
-def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, monkeypatch) -> None:
+def test_a_change_of_the_working_folder_does_not_change_the_file(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     session = ChatSession(ScriptedGenerator(["x"]), {"length": FunctionScorer(lambda c, r: [0.0] * len(r))}, "length")
@@ -185,30 +170,30 @@ def test_another_working_folder_in_the_middle_is_no_other_file(tmp_path: Path, m
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_files_that_are_no_sessions_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no session loads"):
+def test_files_that_are_not_sessions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot load a session"):
         load(tmp_path / "absent.jsonl")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\nnot json\n[]\n\x00\n')
-    with pytest.raises(InputError, match="is no session"):
+    with pytest.raises(InputError, match="is not a session file"):
         load(tmp_path / "other.jsonl")
 
 
-def test_a_line_that_names_a_candidate_that_it_does_not_have_is_broken(make) -> None:
-    session = make()
+def test_a_line_with_the_number_of_a_missing_candidate_is_corrupt(make_session) -> None:
+    session = make_session()
     session.say("one")
     row = rows_of(session.path)[1]
     append(session.path, {**row, "turn": 2, "human_pick": 9}, {"kind": "head", "turn": 77})
     loaded = load(session.path)
     assert list(loaded.exchanges) == [1]
-    assert loaded.broken == [3, 4]
+    assert loaded.corrupt == [3, 4]
     assert loaded.head == 1
 
 
 # --- preferences
 
 
-def test_a_pick_beats_every_other_candidate_and_what_was_written_beats_all(make) -> None:
-    session = make()
+def test_a_pick_is_preferred_to_every_other_candidate_and_a_written_reply_to_all(make_session) -> None:
+    session = make_session()
     session.say("one")
     session.pick(2)
     session.say("two")
@@ -224,8 +209,8 @@ def test_a_pick_beats_every_other_candidate_and_what_was_written_beats_all(make)
     assert all(row["group"] == "g" for row in rows)
 
 
-def test_identical_and_empty_candidates_are_no_pair(make) -> None:
-    session = make()
+def test_identical_and_empty_candidates_give_no_pair(make_session) -> None:
+    session = make_session()
     session.generator = ScriptedGenerator(["same"])
     session.say("one")
     session.pick(1)
@@ -234,8 +219,8 @@ def test_identical_and_empty_candidates_are_no_pair(make) -> None:
         export_preferences([session.last], "g", session.path.with_name("prefs.jsonl"))
 
 
-def test_who_goes_back_and_picks_another_reply_exports_the_later_pick_and_nothing_that_contradicts_it(make) -> None:
-    session = make()
+def test_a_later_pick_of_the_same_turn_replaces_the_pairs_that_contradict_it(make_session) -> None:
+    session = make_session()
     session.say("one")
     first = [candidate.text for candidate in session.pick(2).candidates]
     session.say("two")  # from here on a new pick of turn 1 is a branch beside
@@ -247,8 +232,8 @@ def test_who_goes_back_and_picks_another_reply_exports_the_later_pick_and_nothin
     assert found == kept | {(first[2], first[i]) for i in (0, 1, 3)}
 
 
-def test_exported_preferences_are_rows_that_hh_pairwise_takes_without_a_rejection(make, tmp_path: Path) -> None:
-    session = make()
+def test_hh_pairwise_reads_exported_preferences_without_rejections(make_session, tmp_path: Path) -> None:
+    session = make_session()
     for line in ("one", "two", "three"):
         session.say(line)
         session.pick(3)

@@ -11,27 +11,29 @@ from pathlib import Path
 import pytest
 from servers import Server
 
-from lmgym.chat.actions import Talk
+from lmgym.chat.actions import ChatView
 from lmgym.chat.commands import respond
 from lmgym.chat.loading import model_revisions
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import TooLong
-from lmgym.generation import openai_server
+from lmgym.generation import openai_server as served_generation
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 
 Serve = Callable[[str], Server]
 
 
 @pytest.fixture
-def talk(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
-    """With a server that answers."""
-    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.01)
+def chat(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatView:
+    """A chat with a server that answers."""
+    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
-    return Talk(
-        ChatSession(generator, {"a": RandomScorer(), "b": RandomScorer(1)}, "a", 3, folder=tmp_path / "sessions")
+    return ChatView(
+        ChatSession(
+            generator, {"a": NumpyRandomScorer(), "b": NumpyRandomScorer(1)}, "a", 3, folder=tmp_path / "sessions"
+        )
     )
 
 
@@ -39,33 +41,33 @@ def failing(server: Server, mode: str) -> ServedGenerator:
     return ServedGenerator(server.url, "tiny", timeout=0.2 if mode == "stalls" else 60, retries=1)
 
 
-@pytest.mark.parametrize(("mode", "says"), [
+@pytest.mark.parametrize(("mode", "expected"), [
     ("dies", r"no reply: ServerError: .* in 2 tries.*nothing was added"),
     ("stalls", r"no answer within timeout=0\.2 s.*nothing was added"),
     ("not_json", r"makes no sense.*<html>gateway</html>.*nothing was added"),
     ("no_such_model", r"refused a request for 'tiny'.*no such model.*a model that it serves"),
 ])  # fmt: skip
-def test_a_turn_fails_in_words_and_the_session_and_its_transcript_stay_whole(
-    talk: Talk, serve: Serve, mode: str, says: str
+def test_a_failed_turn_is_explained_and_leaves_the_session_and_its_file_intact(
+    chat: ChatView, serve: Serve, mode: str, expected: str
 ) -> None:
-    respond(talk, "one")
-    works, talk.session.generator = talk.session.generator, failing(serve(mode), mode)
-    shown = respond(talk, "two")
+    respond(chat, "one")
+    works, chat.session.generator = chat.session.generator, failing(serve(mode), mode)
+    shown = respond(chat, "two")
     assert not shown.ok
-    assert re.search(says, shown.text), shown.text
-    assert not respond(talk, "%more 2").ok
-    assert [e.user for e in talk.session.history] == ["one"]
-    talk.session.generator = works
-    assert respond(talk, "three").exchange.reply.endswith(" to three")
-    loaded = load(talk.session.path)
+    assert re.search(expected, shown.text), shown.text
+    assert not respond(chat, "%more 2").ok
+    assert [e.user for e in chat.session.history] == ["one"]
+    chat.session.generator = works
+    assert respond(chat, "three").exchange.reply.endswith(" to three")
+    loaded = load(chat.session.path)
     assert [(e.user, len(e.candidates)) for e in loaded.exchanges.values()] == [("one", 3), ("three", 3)]
-    assert loaded.broken == []
-    assert talk.session.path.read_text().count('"kind": "failure"') == 2
+    assert loaded.corrupt == []
+    assert chat.session.path.read_text().count('"kind": "failure"') == 2
 
 
-def test_ctrl_c_stops_a_wait_for_a_server_and_not_the_session(talk: Talk, serve: Serve) -> None:
+def test_ctrl_c_stops_a_request_to_a_server_and_not_the_session(chat: ChatView, serve: Serve) -> None:
     server = serve("stalls")
-    works, talk.session.generator = talk.session.generator, ServedGenerator(server.url, "tiny", timeout=60)
+    works, chat.session.generator = chat.session.generator, ServedGenerator(server.url, "tiny", timeout=60)
 
     def press() -> None:
         while not server.requests:
@@ -75,18 +77,18 @@ def test_ctrl_c_stops_a_wait_for_a_server_and_not_the_session(talk: Talk, serve:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Thread(target=press, daemon=True).start()
-        assert "stopped; nothing was added" in respond(talk, "hello").text
+        assert "stopped; nothing was added" in respond(chat, "hello").text
     finally:
         signal.signal(signal.SIGINT, before)
-    talk.session.generator = works
-    assert respond(talk, "hello").exchange.id == 1
+    chat.session.generator = works
+    assert respond(chat, "hello").exchange.id == 1
 
 
-def test_where_a_server_refuses_the_length_the_oldest_turns_go_and_it_is_said(talk: Talk, serve: Serve) -> None:
+def test_if_a_server_refuses_the_length_the_oldest_turns_are_left_out_with_a_note(chat: ChatView, serve: Serve) -> None:
     server = serve("reads_little")
-    talk.session.generator = ServedGenerator(server.url, "tiny")
+    chat.session.generator = ServedGenerator(server.url, "tiny")
     for number in range(12):
-        shown = respond(talk, f"line {number:02}, a line of some length")
+        shown = respond(chat, f"line {number:02}, a line of some length")
         assert shown.ok, shown.text
     last = shown.exchange
     assert last.dropped_turns > 0
@@ -95,26 +97,26 @@ def test_where_a_server_refuses_the_length_the_oldest_turns_go_and_it_is_said(ta
     sent = server.requests[-1]["body"]["messages"]
     assert [row["content"] for row in sent] == [turn.text for turn in last.prompt.turns[last.dropped_turns :]]
     assert sent[0]["role"] == "user"
-    shown = respond(talk, "x" * 101)
+    shown = respond(chat, "x" * 101)
     assert not shown.ok
     assert "maximum context length" in shown.text
-    assert respond(talk, "short").ok
+    assert respond(chat, "short").ok
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("message", [
     "This model's maximum context length is 16384 tokens. However, you requested 122946 tokens",
     "You passed 1015 input tokens. However, the model's context length is only 1024 tokens",
     "the request exceeds the available context size, try increasing it",
     "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",
     "Input prompt (35247 tokens) is too long and exceeds limit of 1000",
 ])  # fmt: skip
-def test_the_words_of_servers_for_a_conversation_that_is_too_long_are_known(said: str) -> None:
+def test_servers_messages_about_a_conversation_that_is_too_long_are_recognised(message: str) -> None:
     generator = ServedGenerator("http://localhost/v1", "tiny", key_variable="")
-    assert isinstance(generator._refusal(400, said, set()), TooLong)
-    assert not isinstance(generator._refusal(404, said, set()), TooLong)
+    assert isinstance(generator._refusal(400, message, set()), TooLong)
+    assert not isinstance(generator._refusal(404, message, set()), TooLong)
     assert not isinstance(generator._refusal(400, "unknown argument: n", set()), TooLong)
 
 
-def test_the_record_names_the_server(talk: Talk) -> None:
-    found = model_revisions(talk.session.generator, {})["generator"]
-    assert found == {"kind": "ServedGenerator", "server": talk.session.generator.base_url, "model": "tiny"}
+def test_the_record_names_the_server(chat: ChatView) -> None:
+    found = model_revisions(chat.session.generator, {})["generator"]
+    assert found == {"kind": "ServedGenerator", "server": chat.session.generator.base_url, "model": "tiny"}

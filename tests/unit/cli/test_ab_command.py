@@ -1,4 +1,4 @@
-"""`lmgym ab` and `lmgym deploy` as they are typed."""
+"""`lmgym ab` and `lmgym deploy` on the command line."""
 
 import json
 import re
@@ -22,16 +22,16 @@ from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MES
 
 
 def ab(*words: object) -> Result:
-    """A command of lmgym's."""
+    """Runs a command of lmgym."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def without_times(record: dict) -> dict:
-    """An ab.json without what a clock says."""
+    """The content of an ab.json without times."""
     return {**record, "policies": [{**arm, "seconds": 0} for arm in record["policies"]]}
 
 
-def test_the_same_seed_gives_the_same_table_but_for_its_times(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_table_except_for_times(tmp_path: Path) -> None:
     words = ["ab", "bots", "bots@gold:2", "--users", 40, "--days", 8]
     first, again, other = (
         ab(*words, "--seed", seed, "--output", tmp_path / name) for seed, name in ((0, "a"), (0, "b"), (1, "c"))
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_table_but_for_its_times(tmp_path: Path) ->
     assert "seconds" not in first.stdout
 
 
-def test_pairs_are_the_same_users_and_tell_more(tmp_path: Path) -> None:
+def test_paired_users_are_the_same_and_give_smaller_intervals(tmp_path: Path) -> None:
     result = ab("ab", "bots", "bots@gold:4", "--users", 50, "--days", 5, "--paired", "--output", tmp_path, "--logs")
     assert result.exit_code == 0, result.output
     record = json.loads((tmp_path / "ab.json").read_text())
@@ -64,7 +64,7 @@ def test_pairs_are_the_same_users_and_tell_more(tmp_path: Path) -> None:
     assert users[0] == users[1] <= set(range(50))
 
 
-def test_behaviour_experiments_read_the_apps_logs_as_they_are(tmp_path: Path) -> None:
+def test_behaviour_experiments_read_the_apps_logs(tmp_path: Path) -> None:
     result = ab("deploy", "bots", "--users", 60, "--days", 6, "--output", tmp_path)
     assert result.exit_code == 0, result.output
     assert "logs " in result.stdout
@@ -84,7 +84,7 @@ def test_a_model_and_the_best_of_its_replies_by_a_scorer_are_policies(small_mode
     assert found == [str(policy), f"{policy}@{scorer}:3"]
 
 
-def test_gold_is_a_ceiling_and_chance_a_floor() -> None:
+def test_the_hidden_utility_is_a_ceiling_and_a_random_scorer_a_floor() -> None:
     world = World(0)
     bots, gold, chance = load_policies(["bots", "bots@gold:8", "bots@random:8"], world)
     assert isinstance(gold, BestOfN)
@@ -110,7 +110,7 @@ def test_gold_is_a_ceiling_and_chance_a_floor() -> None:
         (".@..:2", PolicySpec(".", "..", 2)),
     ],
 )
-def test_policies_are_read_from_their_words(text: str, found: PolicySpec) -> None:
+def test_names_of_policies_are_parsed(text: str, found: PolicySpec) -> None:
     assert read_policy(text) == found
 
 
@@ -125,10 +125,10 @@ def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
     [
         ([], "found 0; needed: at least 2 policies"),
         (["bots"], "found 1; needed: at least 2 policies, a baseline"),
-        (["bots", "nowhere"], "policy 'nowhere' is no folder; needed: a Hugging Face folder, bots, or POLICY@SCORER:N"),
-        (["bots", "nowhere@gold:2"], "policy 'nowhere' of 'nowhere@gold:2' is no folder"),
-        (["bots", "bots@nowhere:2"], "scorer 'nowhere' of 'bots@nowhere:2' is no folder"),
-        (["bots", "bots@gold"], "ends in @gold; needed: @SCORER:N, as bots@gold:4"),
+        (["bots", "nowhere"], "'nowhere' is not a folder; needed: a Hugging Face folder, bots, or POLICY@SCORER:N"),
+        (["bots", "nowhere@gold:2"], "policy 'nowhere' of 'nowhere@gold:2' is not a folder"),
+        (["bots", "bots@nowhere:2"], "scorer 'nowhere' of 'bots@nowhere:2' is not a folder"),
+        (["bots", "bots@gold"], "ends in @gold; needed: @SCORER:N, such as bots@gold:4"),
         (["bots", "bots@gold:-1"], "ends in @gold:-1; needed: @SCORER:N"),
         (["bots", "bots@gold:0"], "the best of 0 replies; needed: 1 or more"),
         (["bots", "bots", "--users", "0"], "0 users for 2 policies; needed: 2 or more with each, so 4 in all"),
@@ -139,7 +139,9 @@ def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
         (["bots", "tests"], "tests"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_a_line(words: list[str], message: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_policy_or_the_design_is_refused_in_a_line(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
     result = ab("ab", *words, "--output", tmp_path / "out")
     assert result.exit_code == 2
     assert message in result.stderr
@@ -161,7 +163,7 @@ def test_a_policy_without_eos_is_refused(small_models, tmp_path: Path) -> None:
         load_policies([str(folder)], World(0))
 
 
-def test_the_help_says_what_a_policy_is() -> None:
+def test_the_help_explains_the_names_of_policies() -> None:
     for command in ("ab", "deploy"):
         result = ab(command, "--help")
         assert result.exit_code == 0

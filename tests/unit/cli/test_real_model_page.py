@@ -1,4 +1,4 @@
-"""What docs/real_model.md tells readers to write and to type is what the code takes."""
+"""The files and commands of docs/real_model.md are valid."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def flags_of(script: str) -> list[str]:
     return shlex.split(command.replace("\\\n", " "))
 
 
-def test_the_rows_that_are_shown_are_read_as_pairs(tmp_path: Path) -> None:
+def test_the_rows_of_the_page_are_read_as_pairs(tmp_path: Path) -> None:
     rows = [line.strip() for line in PAGE.splitlines() if line.startswith('    {"')]
     assert len(rows) == 4
     for row in rows:
@@ -35,13 +35,13 @@ def test_the_rows_that_are_shown_are_read_as_pairs(tmp_path: Path) -> None:
         assert (len(pairs), rejections) == (1, [])
 
 
-def test_the_file_that_talks_is_an_experiment_whose_scorer_prefers_short_replies(tmp_path: Path) -> None:
+def test_the_chat_experiment_has_a_scorer_that_prefers_short_replies(tmp_path: Path) -> None:
     (tmp_path / "talk.py").write_text(FILES["talk"])
     judges = load_experiment(str(tmp_path / "talk.py")).judges()
     assert judges["short"].score([None, None], ["long reply", "short"]).tolist() == [-10.0, -5.0]
 
 
-def test_the_file_that_trains_rewards_words_that_speak_to_the_reader(
+def test_the_training_experiment_rewards_words_that_address_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared, launched = [], []
@@ -57,7 +57,7 @@ def test_the_file_that_trains_rewards_words_that_speak_to_the_reader(
     assert len(launched) == 1
 
 
-def test_its_commands_have_flags_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_of_its_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a run in the output folder of a command would be in its way
     config = override(hh_pairwise.CONFIG, flags_of("reward_models/experiments/hh_pairwise.py"))
     assert (config.data.dataset, config.scorer.lora_rank) == ("$DATA", 16)

@@ -52,11 +52,11 @@ def test_samples_follow_the_seed_and_leave_torchs_generator_unchanged(
 def test_a_session_uses_the_models_sampling_unless_the_experiment_sets_one(plain: LocalGenerator) -> None:
     persona = PersonaGenerator(plain, "{persona}")
     any_model, settled = Experiment("hh", hh, ()), Experiment("gptj_engagement", gptj_engagement, ())
-    assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "samples: temperature 0.9, top_p 0.95 (defaults)")
+    assert sampling_of(any_model, persona) == (hh.DEFAULT_SAMPLING, "sampling: temperature 0.9, top_p 0.95 (defaults)")
     plain.model.generation_config.temperature = 0.6
     sampling, said = sampling_of(any_model, persona)
     assert sampling == Sampling(hh.DEFAULT_SAMPLING.max_new_tokens, 0.6)
-    assert said == "samples: temperature 0.6 (generation_config.json)"
+    assert said == "sampling: temperature 0.6 (generation_config.json)"
     assert sampling_of(settled, persona)[0] == gptj_engagement.SAMPLING
     plain.model.generation_config.temperature = None
     assert sampling_of(Experiment("world", world, ()), world.get_base_model()) == (Sampling(), "")
@@ -141,7 +141,9 @@ def test_the_worlds_bots_reply_to_any_text_and_vary(monkeypatch: pytest.MonkeyPa
     replies = generator.reply(chats, 8, Sampling())
     assert all(c.text.strip() for group in replies for c in group)
     assert len({c.text for c in replies[0]}) > 4
-    truth = embedded_world.HiddenUtility(embedded_world.World(0)).score([chats[0]] * 8, [c.text for c in replies[0]])
+    truth = embedded_world.HiddenUtilityScorer(embedded_world.World(0)).score(
+        [chats[0]] * 8, [c.text for c in replies[0]]
+    )
     assert np.std(truth) > 0.1
     persona = embedded_world.persona_of(embedded_world.World(0), "Bob loves roses and hates owls.")
     assert (persona.likes, persona.dislikes) == ("roses", "owls")
@@ -152,7 +154,7 @@ def test_scorers_of_the_world_see_what_it_logs() -> None:
     seen: list[Conversation] = []
     judge = SimpleNamespace(score=lambda conversations, replies: seen.extend(conversations) or [0.0] * len(replies))
     turns = tuple(Turn("user" if i % 2 == 0 else "bot", str(i)) for i in range(7))
-    embedded_world.LastExchange(judge).score([Conversation(turns, "p")], ["x"])
+    embedded_world.LastExchangeScorer(judge).score([Conversation(turns, "p")], ["x"])
     assert seen == [Conversation(turns[-3:], "p")]
 
 
@@ -161,7 +163,7 @@ def test_the_demo_is_made_on_first_use_and_its_failure_is_reported(tmp_path, mon
     ran: list[list[str]] = []
     fails = lambda command, **settings: ran.append(command) or SimpleNamespace(returncode=3)  # noqa: E731
     monkeypatch.setattr(embedded_world.subprocess, "run", fails)
-    with pytest.raises(InputError, match="the demo ended with 3"):
+    with pytest.raises(InputError, match="the demo failed with exit code 3"):
         world.get_reward_models()
     assert ran[0][1:] == ["demo", "--output", "outputs/demo"]
     said = capsys.readouterr()

@@ -10,8 +10,8 @@ import torch
 from launching import words
 from safetensors.torch import load_file, save_file
 
-from lmgym.chat.talking import begin
-from lmgym.chat.terminal_frontend import facts
+from lmgym.chat.startup import ChatOptions, open_chat
+from lmgym.chat.terminal_frontend import start_notes
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
@@ -63,8 +63,8 @@ def test_each_stage_notes_once_that_a_folder_has_no_chat_template(
         run()
         assert words(capsys.readouterr().out).count(NOTE) == (0 if own else 1), name
     flags = ["--model", str(folder), "--scorers", f"a={scorer_folders['llama']}"]
-    talk = begin("hh", "a", 2, sessions=str(tmp_path / "sessions"), flags=flags)
-    assert sum(NOTE in line for line in facts(talk)) == (0 if own else 1)
+    chat = open_chat(ChatOptions("hh", "a", 2, sessions=str(tmp_path / "sessions")), flags)
+    assert sum(NOTE in line for line in start_notes(chat)) == (0 if own else 1)
 
 
 @pytest.mark.parametrize("lora", [False, True])

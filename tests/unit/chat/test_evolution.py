@@ -1,4 +1,4 @@
-"""Conversations for convo_evolution out of every format that the project reads, and what is left out is told."""
+"""Conversations for convo_evolution from every format that the project reads; rejected rows are reported."""
 
 import csv
 import gzip
@@ -10,23 +10,22 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lmgym.chat.chats import read_chats
-from lmgym.chat.evolution import show_evolution
+from lmgym.chat.evolution import read_chats, show_evolution
 from lmgym.errors import InputError
-from lmgym.scoring.random_scorer import RandomScorer
+from lmgym.scoring.random_scorer import NumpyRandomScorer
 from lmgym.text import Conversation, Turn
 
 TURNS = (Turn("user", "hi"), Turn("bot", "ho"), Turn("user", "hm?"), Turn("bot", "ok"))
-SAID = [{"role": "user" if t.speaker == "user" else "assistant", "content": t.text} for t in TURNS]
+MESSAGES = [{"role": "user" if t.speaker == "user" else "assistant", "content": t.text} for t in TURNS]
 FLAT, HH = "User: hi\nBot: ho\nUser: hm?\nBot: ok", "\n\nHuman: hi\n\nAssistant: ho\n\nHuman: hm?\n\nAssistant: ok"
 FORMATS = {
-    "messages": {"messages": SAID},
+    "messages": {"messages": MESSAGES},
     "transcript": {"text": FLAT},
     "hh": {"chosen": HH, "rejected": HH + "!"},
     "standard": {"prompt": FLAT.removesuffix("\nBot: ok"), "chosen": "ok", "rejected": "no"},
-    "conversational": {"prompt": SAID[:3], "chosen": SAID[3:], "rejected": SAID[3:]},
-    "prompt repeated": {"prompt": SAID[:3], "chosen": SAID, "rejected": SAID},
-    "unpaired": {"prompt": SAID[:3], "completion": SAID[3:], "label": True},
+    "conversational": {"prompt": MESSAGES[:3], "chosen": MESSAGES[3:], "rejected": MESSAGES[3:]},
+    "prompt repeated": {"prompt": MESSAGES[:3], "chosen": MESSAGES, "rejected": MESSAGES},
+    "unpaired": {"prompt": MESSAGES[:3], "completion": MESSAGES[3:], "label": True},
     "unpaired text": {"prompt": FLAT.removesuffix("\nBot: ok"), "completion": "ok", "label": False},
     "a log": {"input_text": FLAT.removesuffix(" ok"), "output_text": "ok"},
     "a log without a bot's mark": {"input_text": FLAT.removesuffix("\nBot: ok"), "output_text": " ok"},
@@ -45,22 +44,22 @@ def test_a_row_of_each_format_is_its_conversation(tmp_path: Path, name: str) -> 
 
 def test_each_kind_of_file_is_read(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"messages": SAID}))
-    (tmp_path / "x.json").write_text(json.dumps([{"messages": SAID}]))
-    pyarrow.parquet.write_table(pyarrow.table({"messages": [SAID]}), tmp_path / "x.parquet")
+        file.write(json.dumps({"messages": MESSAGES}))
+    (tmp_path / "x.json").write_text(json.dumps([{"messages": MESSAGES}]))
+    pyarrow.parquet.write_table(pyarrow.table({"messages": [MESSAGES]}), tmp_path / "x.parquet")
     with (tmp_path / "x.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["messages"], [json.dumps(SAID)], [FLAT]])
+        csv.writer(file).writerows([["messages"], [json.dumps(MESSAGES)], [FLAT]])
     for path in tmp_path.iterdir():
         assert read_chats(str(path))[0][0].turns == TURNS, path
 
 
-def test_rows_without_a_conversation_are_named_and_a_file_without_any_is_refused(tmp_path: Path) -> None:
+def test_rows_without_a_conversation_are_listed_and_a_file_without_any_is_refused(tmp_path: Path) -> None:
     bad = [
         {"messages": 5}, "not json", {"text": {"a": 1}}, {"messages": [5]},
-        {"messages": [{"role": "x", "content": "y"}]}, [1], {}, {"messages": None}, {"messages": SAID[:2]},
+        {"messages": [{"role": "x", "content": "y"}]}, [1], {}, {"messages": None}, {"messages": MESSAGES[:2]},
         {"messages": "[{broken"},
     ]  # fmt: skip
-    found, rejections = read_chats(write(tmp_path / "x.jsonl", {"messages": SAID}, *bad))
+    found, rejections = read_chats(write(tmp_path / "x.jsonl", {"messages": MESSAGES}, *bad))
     assert found == [Conversation(TURNS)]
     assert [(r.line, r.field) for r in rejections] == [
         (2, "messages"), (3, "(row)"), (4, "text"), (5, "messages"), (6, "messages"), (7, "(row)"), (8, "(row)"),
@@ -73,7 +72,7 @@ def test_rows_without_a_conversation_are_named_and_a_file_without_any_is_refused
 
 
 class FakeExperiment:
-    """Two scorers, one of which fails where the user says hm."""
+    """Two scorers, one of which fails if the user says hm."""
 
     def judges(self):
         class Breaks:
@@ -82,11 +81,11 @@ class FakeExperiment:
                     raise RuntimeError("boom \x1b[31m")
                 return [1.0]
 
-        return {"lots": RandomScorer(), "breaks": Breaks()}
+        return {"random": NumpyRandomScorer(), "breaks": Breaks()}
 
 
-def test_what_is_left_out_and_why_a_scorer_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    dataset = write(tmp_path / "x.jsonl", {"messages": 5}, {"messages": SAID}, {"messages": SAID[1:]})
+def test_rejected_rows_and_errors_of_scorers_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    dataset = write(tmp_path / "x.jsonl", {"messages": 5}, {"messages": MESSAGES}, {"messages": MESSAGES[1:]})
     out = io.StringIO()
     show_evolution(FakeExperiment(), dataset, 2, out)
     assert "note: 1 of 3 rows rejected: 1 of the wrong type (field messages); the first: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Mistakes on the command lines that click reads: one printable line on stderr, and exit code 2."""
+"""Usage errors of click's command lines: one printable line on stderr, and exit code 2."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ NUMBERS = [
 ]
 
 
-def ends(which: str, *words: str) -> str:
-    """What a command that is wrong says, in one line, before it writes anything."""
+def usage_error(which: str, *words: str) -> str:
+    """The error line of a wrong command, which must not write anything."""
     group = lmgym.main if which == "lmgym" else eval_rewards_api.main
     with CliRunner().isolated_filesystem():
         done = CliRunner().invoke(group, words)
@@ -41,28 +41,28 @@ def ends(which: str, *words: str) -> str:
     return done.stderr
 
 
-def test_the_finder_of_numbers_sees_every_command_that_has_some() -> None:
+def test_all_commands_with_numeric_options_are_found() -> None:
     assert {name for _, name, _, _ in NUMBERS} == {*NEEDED, "demo"}
     assert ("lmgym", "ab", "--temperature", True) in NUMBERS
 
 
 @pytest.mark.parametrize(("which", "command", "option", "fraction"), NUMBERS)
-def test_no_number_of_a_command_is_absurdly_large_below_its_bound_or_nan(
-    which: str, command: str, option: str, fraction: bool
-) -> None:
+def test_every_numeric_option_is_bounded(which: str, command: str, option: str, fraction: bool) -> None:
     for value in ("1" + "0" * 30, "-7", *(("nan", "inf", "-inf") if fraction else ())):
-        said = ends(which, command, *NEEDED.get(command, []), option, value)
-        assert "; needed: " in said or ": needed" in said
-    assert "Invalid value for" in ends(which, command, *NEEDED.get(command, []), option, "many\x1b[31m\n" + "x" * 10**5)
+        message = usage_error(which, command, *NEEDED.get(command, []), option, value)
+        assert "; needed: " in message or ": needed" in message
+    assert "Invalid value for" in usage_error(
+        which, command, *NEEDED.get(command, []), option, "many\x1b[31m\n" + "x" * 10**5
+    )
 
 
 @pytest.mark.parametrize("which", ["lmgym", "eval"])
-def test_unknown_commands_and_flags_and_missing_ones_are_one_line(which: str) -> None:
-    assert "No such command 'wrld'" in ends(which, "wrld")
-    assert "--help lists what there is" in ends(which, "x\x1b[31m\n" * 1000)
-    assert "option" in ends(which, "--bogus")
+def test_unknown_and_missing_commands_and_flags_are_one_line(which: str) -> None:
+    assert "No such command 'wrld'" in usage_error(which, "wrld")
+    assert "(see --help)" in usage_error(which, "x\x1b[31m\n" * 1000)
+    assert "option" in usage_error(which, "--bogus")
     command = "world" if which == "lmgym" else "convo_evolution"
-    assert "--bogus" in ends(which, command, *NEEDED[command], "--bogus")
+    assert "--bogus" in usage_error(which, command, *NEEDED[command], "--bogus")
 
 
 def test_a_group_alone_still_shows_its_help() -> None:
