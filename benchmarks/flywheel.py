@@ -30,7 +30,7 @@ from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.commands import respond
 from lmgym.chat.session import ChatSession
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
-from lmgym.scoring.judging import Judge
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, Turn, messages, to_transcript
 from lmgym.world.world import World
 
@@ -147,7 +147,7 @@ def train(model: Path, dataset: Path, output: Path, flags: Sequence[str]) -> Pat
     return output / "model"
 
 
-def load_judges(**folders: Path) -> dict[str, Judge]:
+def load_judges(**folders: Path) -> dict[str, Scorer]:
     """Scorers by name, as `--scorers name=PATH,...` of the experiment `hh` loads them."""
     from lmgym.scoring.named_scorers import load_scorers
 
@@ -155,7 +155,7 @@ def load_judges(**folders: Path) -> dict[str, Judge]:
 
 
 def open_session(
-    world: World, judges: dict[str, Judge], select: str, best_of: int, folder: Path, seed: int
+    world: World, judges: dict[str, Scorer], select: str, best_of: int, folder: Path, seed: int
 ) -> ChatView:
     """A session with the world's bot; replies differ with the seed."""
     bot = ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))

@@ -18,32 +18,19 @@ from torch import nn
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.errors import InputError
-from lmgym.models.classifiers import head_name, round_weights
+from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import layer_count, width
-<<<<<<< HEAD
-=======
 from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
-from lmgym.models.forward.anatomy import Anatomy, examine
->>>>>>> main
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
-<<<<<<< HEAD
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
-from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.parameters import LINEAR, gathered
+from lmgym.models.parameters import LINEAR
 from lmgym.models.quantized import bits_of
-from lmgym.models.saving import has_adapters, replace_folder, save_plain, submodule_weights, unwrap_adapters
-=======
-from lmgym.models.freezing import freeze_below, frozen_modules
-from lmgym.models.lora import add_lora
-from lmgym.models.parameters import LINEAR, round_weights
-from lmgym.models.quantized import bits_of
-from lmgym.models.saving import below_adapters, is_adapted
->>>>>>> main
+from lmgym.models.saving import has_adapters, unwrap_adapters
 from lmgym.random_state import seeded
 from ppo.config import PPOConfig
 
@@ -81,13 +68,8 @@ class ActorCritic(nn.Module):
         return self.causal.config
 
     def trunk(self, rows: PackedRows) -> torch.Tensor:
-<<<<<<< HEAD
-        """States [N, W] of all tokens below the first layer that is trained."""
-        return self.decoder.hidden_after(rows, self.frozen_layers)
-=======
         """States [N, W] of all tokens below the first trained layer."""
-        return self.decoder.below(rows, self.frozen_layers)
->>>>>>> main
+        return self.decoder.hidden_after(rows, self.frozen_layers)
 
     def forward(
         self,
@@ -130,13 +112,8 @@ class Reference:
 
     @classmethod
     def of(cls, actor: ActorCritic) -> "Reference | None":
-<<<<<<< HEAD
-        """A frozen copy, which shares what is frozen anyway; None for a policy with adapters, which is its own."""
-        if has_adapters(actor.policy):
-=======
         """A frozen copy that shares the policy's frozen modules; None for a policy with adapters."""
-        if is_adapted(actor.policy):
->>>>>>> main
+        if has_adapters(actor.policy):
             return None
         frozen = frozen_modules(actor.causal, actor.frozen_layers, actor.decoder.structure)
         shared = [module for module in frozen if not any(p.requires_grad for p in module.parameters())]
@@ -165,13 +142,8 @@ class Reference:
 
 
 def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:
-<<<<<<< HEAD
-    """A reference's linear layers that are not the policy's too, but for a head that is tied to the embeddings."""
-    frozen = frozen_modules(decoder.model, frozen_layers, decoder.structure) if frozen_layers else []
-=======
     """A reference's linear layers that the policy does not share, without a head that is tied to the embeddings."""
-    frozen = frozen_modules(decoder.model, frozen_layers, decoder.anatomy) if frozen_layers else []
->>>>>>> main
+    frozen = frozen_modules(decoder.model, frozen_layers, decoder.structure) if frozen_layers else []
     shared = {id(module) for top in frozen for module in top.modules()}
     words = decoder.model.get_input_embeddings().weight
     for module in decoder.model.modules():
@@ -213,15 +185,9 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     settings, method = config.policy, config.method
     layers = count_layers(config, policy.config)
     frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
-<<<<<<< HEAD
     structure = inspect_decoder(policy)
-    if method.num_layers_unfrozen > 0:  # also where they are all: the embeddings and a tied head are frozen then
-        freeze_below(policy, frozen, structure)
-=======
-    anatomy = examine(policy)
     if method.num_layers_unfrozen > 0:  # also for all layers: embeddings and a tied head are then frozen
-        freeze_below(policy, frozen, anatomy)
->>>>>>> main
+        freeze_below(policy, frozen, structure)
     if settings.freeze_embeddings:
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
@@ -240,90 +206,3 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
     if actor.value_head is not None and method.critic != "head":
         load_value_head(actor.value_head, method.critic)
     return actor, Reference.of(actor)
-<<<<<<< HEAD
-
-
-VALUE_HEAD = "value_head.safetensors"
-
-
-class ValueHead(nn.Module):
-    """Linear(d, 2d), ReLU, Linear(2d, 1), as in trlx, in fp32; it says 0 until it has learned."""
-
-    def __init__(self, width: int, seed: int) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, 1)
-        generator = torch.Generator().manual_seed(seed)
-        with gathered([*self.parameters()], modifier_rank=0), torch.no_grad():
-            if self.inner.weight.numel():
-                drawn = torch.randn(self.inner.weight.shape, generator=generator) / width**0.5
-                self.inner.weight.copy_(drawn.to(self.inner.weight))
-                for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
-                    zero.zero_()
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[M] of [M, W]."""
-        with torch.autocast(states.device.type, enabled=False):
-            inner = self.inner(states.to(self.inner.weight.dtype)).relu()
-            return self.outer(inner)[:, 0].float()
-
-
-def is_on_trunk(name: str) -> bool:
-    """Whether a critic that settings name is a head on the policy's trunk: a new one, or that of a former run."""
-    return name == "head" or os.path.isfile(Path(name) / VALUE_HEAD)
-
-
-def load_value_head(head: ValueHead, folder: str) -> None:
-    """What `save_critic` wrote of a head. Raises InputError where it is of a policy of another width."""
-    found = load_file(Path(folder) / VALUE_HEAD)
-    width, needed = found["inner.weight"].shape[1], head.inner.in_features
-    if width != needed:
-        raise InputError(
-            f"critic {folder} is a value head for states of {width} numbers, and the policy's have {needed}; needed: "
-            "the policy that it was trained with, or critic=head"
-        )
-    head.load_state_dict(found)
-    refuse_non_finite_weights(head, f"critic {folder}")
-
-
-def load_critic(name: str, tokenizer):
-    """A reward model to start a critic from, its score at every token. Raises InputError where the policy's ids mean
-    other words to it.
-    """
-    own = refuse_unfit_critic(name, tokenizer)
-    model, _ = load_classifier(name, own, num_labels=1, fresh_head=False)
-    head = getattr(model, head_name(model))
-    if head.out_features != 1:
-        raise InputError(f"critic {name} has {head.out_features} outputs; needed: a reward model with one")
-    return model
-
-
-def refuse_unfit_critic(name: str, tokenizer):
-    """A critic's tokenizer. Raises InputError, before weights are read, for a causal model, and where the policy's ids
-    mean other words to it.
-    """
-    own, kinds = load_tokenizer(name), load_config(name).architectures or []
-    if kinds and all("CausalLM" in kind or "LMHead" in kind for kind in kinds):
-        raise InputError(
-            f"critic {name} is no scorer: it is a {', '.join(kinds)}; needed: a reward model's folder, or critic=head"
-        )
-    if own.get_vocab() != tokenizer.get_vocab():
-        raise InputError(
-            f"critic {name} has another tokenizer ({len(own)} tokens) than the policy ({len(tokenizer)}): a critic "
-            "reads the policy's token ids; needed: a reward model trained from the same family, or critic=head"
-        )
-    return own
-
-
-def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
-    """A folder for another run's `--critic`, from the whole weights of policy and critic by name.
-
-    A critic of its own is an ordinary folder of a classifier with one label.
-    """
-    with replace_folder(folder) as partial:
-        if critic is not None:
-            save_plain(critic, submodule_weights(state, "critic."), partial, tokenizer)
-        else:
-            partial.mkdir(parents=True)
-            save_file(submodule_weights(state, "value_head."), partial / VALUE_HEAD)
-=======
->>>>>>> main

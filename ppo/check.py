@@ -18,6 +18,7 @@ from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
 from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
+from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.freezing import freeze_below
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy

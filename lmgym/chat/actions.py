@@ -13,7 +13,7 @@ from lmgym.chat.records import load as read_session
 from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import Progress
-from lmgym.scoring.judging import agreement, described, ranks
+from lmgym.scoring.ranking import agreement, describe_weights, ranks
 
 VIEWS = ("scores", "ranks", "z")
 ECHOED = 500  # characters of a message that a command repeats
@@ -69,7 +69,9 @@ def blend(chat: ChatView, text: str) -> Response:
     assignments = parse_assignments(text, "%blend rm_a=1 rm_b=.5")
     weights = {name: parse_float(value, f"{name}=1") for name, value in assignments}
     chat.session.blend(weights)
-    return Response(f"{described(weights)} selects from the next turn on: the weighted sum of standardised scores")
+    return Response(
+        f"{describe_weights(weights)} selects from the next turn on: the weighted sum of standardised scores"
+    )
 
 
 def retry(chat: ChatView, text: str) -> Response:

@@ -35,10 +35,10 @@ def persona_of(world: World, text: str) -> Persona:
 def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator) -> str:
     """A reply by a random bot of the world, so that the candidates of a turn differ in quality."""
     draw = random.Random(int(rng.integers(1 << 60)))
-    named = world.grammar.named(conversation)
+    named = world.grammar.named_things(conversation)
     topics = [world.grammar.topic_of[thing] for thing in named] or world.topics
     persona = persona_of(world, conversation.persona)
-    said = world.grammar.said(conversation)
+    said = world.grammar.bot_sentences(conversation)
     return speak(world.grammar, draw, draw.choice(BOTS), persona, draw.choice(topics), named, said)
 
 

@@ -10,13 +10,14 @@ from itertools import pairwise
 from typing import IO, Any
 
 from lmgym.chat.loading import Experiment
-from lmgym.console import bear_any_text, say
+from lmgym.console import replace_unencodable, say
 from lmgym.data.json_rows import parse_json, refuse_unusable_value
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.data.rows import read_conversation, read_rows
 from lmgym.errors import MOST_STEPS, InputError, count_bound, listed, one_line, refuse_out_of_bounds, shown
-from lmgym.scoring.judging import Judge, ask
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import score_replies
 from lmgym.text import Conversation, Turn, from_transcript
 
 WHOLE = ("messages", "conversation", "text", "transcript")
@@ -42,7 +43,7 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
     Raises InputError if the dataset has no conversation.
     """
     refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
-    bear_any_text(out, sys.stderr)
+    replace_unencodable(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]
     judges = experiment.judges()
@@ -62,10 +63,10 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
                 say(f"       {change}", file=out)
 
 
-def _changes(judges: Mapping[str, Judge], conversation: Conversation, end: int) -> Iterator[str]:
+def _changes(judges: Mapping[str, Scorer], conversation: Conversation, end: int) -> Iterator[str]:
     """Each scorer's score with the message at `end` and without it."""
-    after = ask(judges, replace(conversation, turns=conversation.turns[: end + 1]), [""])
-    before = ask(judges, replace(conversation, turns=conversation.turns[:end]), [""])
+    after = score_replies(judges, replace(conversation, turns=conversation.turns[: end + 1]), [""])
+    before = score_replies(judges, replace(conversation, turns=conversation.turns[:end]), [""])
     failed = before.failed | after.failed
     for name in judges:
         [score], [baseline] = after.scores[name], before.scores[name]

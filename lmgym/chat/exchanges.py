@@ -11,7 +11,8 @@ from typing import Any
 from lmgym.errors import InputError, shown
 from lmgym.generation.context_fitting import reply_within
 from lmgym.generation.protocol import Generator, Progress, Sampling
-from lmgym.scoring.judging import Judge, ask, ranks
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import ranks, score_replies
 from lmgym.text import Conversation, Turn, from_messages, messages
 
 MOST_REPLIES = 1024
@@ -220,10 +221,10 @@ class ScoreExplanation:
         return None if self.score is None or self.empty is None else self.score - self.empty
 
 
-def explain(judges: Mapping[str, Judge], exchange: Exchange, place: int) -> list[ScoreExplanation]:
+def explain(judges: Mapping[str, Scorer], exchange: Exchange, place: int) -> list[ScoreExplanation]:
     """Each scorer's score of a candidate, compared with that of an empty reply."""
     reply = exchange.candidates[place].text
-    opinions = ask(judges, exchange.prompt, [reply, ""])
+    opinions = score_replies(judges, exchange.prompt, [reply, ""])
     rows = []
     for name, judge in judges.items():
         score, empty = opinions.scores[name]

@@ -21,8 +21,8 @@ from typing import Any
 
 from lmgym.chat.arguments import closest
 from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.generation.protocol import Sampling, own_sampling
-from lmgym.scoring.judging import Judge
+from lmgym.generation.protocol import Sampling, sampling_from_config
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note
 
 FOLDER = Path(__file__).parents[2] / "reward_models/evaluation/experiments"
@@ -38,7 +38,7 @@ class Experiment:
     module: ModuleType
     arguments: tuple[Any, ...]
 
-    def judges(self) -> dict[str, Judge]:
+    def judges(self) -> dict[str, Scorer]:
         """The scorers by name. Raises InputError if they do not load, or have names that commands cannot contain."""
         judges = self._call("get_reward_models")
         if not isinstance(judges, dict) or not judges:
@@ -139,7 +139,7 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
         raise InputError(f"{what} failed: {message}{place}") from error
 
 
-def check_scorer(select: str | None, judges: dict[str, Judge]) -> str:
+def check_scorer(select: str | None, judges: dict[str, Scorer]) -> str:
     """The name of the scorer that selects. Raises InputError if it is missing or unknown."""
     available = f"available: {', '.join(judges)}"
     if not select:
@@ -158,7 +158,7 @@ def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
     model = getattr(_innermost(generator), "model", None)
     if sampling is None:
         default = experiment.get("DEFAULT_SAMPLING") or Sampling()
-        sampling, source = own_sampling(getattr(model, "generation_config", None), default)
+        sampling, source = sampling_from_config(getattr(model, "generation_config", None), default)
     return sampling, "" if model is None else f"sampling: {sampling} ({source})"
 
 
@@ -175,7 +175,7 @@ def _innermost(generator: Any) -> Any:
     return generator
 
 
-def model_revisions(generator: Any, judges: dict[str, Judge]) -> dict[str, dict[str, str]]:
+def model_revisions(generator: Any, judges: dict[str, Scorer]) -> dict[str, dict[str, str]]:
     """Class, path or hub id, commit, and digest of the weights, of the generator and each scorer by name."""
     return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
 

@@ -19,7 +19,7 @@ from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.console import CleanConsole, clean, clean_line, printed_line
 from lmgym.generation.protocol import Progress
-from lmgym.scoring.judging import ranks, standardise
+from lmgym.scoring.ranking import ranks, standardise
 
 REPLY_WIDTH, NARROW_REPLY_WIDTH = 24, 8  # least width of a reply; and beside the deciding scorer alone
 MOST_SHOWN, LONGEST_NAME = 2000, 16  # characters of a reply, and of a scorer's name

@@ -19,7 +19,8 @@ from lmgym.chat.records import SessionFile, conversation_before, load, write_who
 from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
 from lmgym.runs.record import timestamp
-from lmgym.scoring.judging import Judge, ask, choose, described
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.ranking import describe_weights, score_replies, select_best
 from lmgym.text import Conversation, Turn, messages
 
 SESSIONS = "outputs/sessions"  # beside the outputs of runs
@@ -31,7 +32,7 @@ class ChatSession:
     def __init__(
         self,
         generator: Generator,
-        judges: Mapping[str, Judge],
+        judges: Mapping[str, Scorer],
         select: str,
         best_of: int = 6,
         sampling: Sampling | None = None,
@@ -185,7 +186,7 @@ class ChatSession:
     @property
     def selects(self) -> str:
         """The scorer, or the weighted scorers, that select."""
-        return described(self.weights)
+        return describe_weights(self.weights)
 
     def set_blind(self, on: bool) -> None:
         """Hides scores, order and choice until the user decides; off reveals an open exchange."""
@@ -241,7 +242,7 @@ class ChatSession:
 
     def _judge(self, exchange: Exchange, hides: bool) -> None:
         """Scores all candidates with every scorer; then selects one, or, to hide the choice, shuffles them."""
-        opinions = ask(self.judges, exchange.prompt, [candidate.text for candidate in exchange.candidates])
+        opinions = score_replies(self.judges, exchange.prompt, [candidate.text for candidate in exchange.candidates])
         exchange.candidates = [
             replace(candidate, scores={name: column[i] for name, column in opinions.scores.items()})
             for i, candidate in enumerate(exchange.candidates)
@@ -255,7 +256,7 @@ class ChatSession:
             self._choose(exchange)
 
     def _choose(self, exchange: Exchange) -> None:
-        exchange.selected, exchange.selected_by = choose(exchange.columns, self.weights)
+        exchange.selected, exchange.selected_by = select_best(exchange.columns, self.weights)
         if exchange.selected_by != self.selects and exchange.failed:
             exchange.notes.append(f"selected by {exchange.selected_by} instead of {self.selects}: a scorer failed")
 

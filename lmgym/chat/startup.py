@@ -8,7 +8,7 @@ from lmgym.chat.actions import ChatView
 from lmgym.chat.exchanges import check_count
 from lmgym.chat.loading import check_scorer, load_experiment, model_revisions, sampling_of, template_note
 from lmgym.chat.session import SESSIONS, ChatSession
-from lmgym.console import bear_any_text, printed_line, say
+from lmgym.console import printed_line, replace_unencodable, say
 from lmgym.errors import InputError
 
 
@@ -61,7 +61,7 @@ def run_chat(options: ChatOptions, flags: Sequence[str], as_json: bool) -> None:
 
     Returns at the end of the session; in IPython, at its beginning.
     """
-    bear_any_text(sys.stdin, sys.stdout, sys.stderr)
+    replace_unencodable(sys.stdin, sys.stdout, sys.stderr)
     shell = _running_ipython()
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     chat = open_chat(options, flags, interactive=at_terminal)

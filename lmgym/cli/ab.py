@@ -101,7 +101,7 @@ def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> No
     arms = design.arms([np.arange(design.users)])
     [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
     sizes = behaviour.write(output)
-    for figure, ratio in figures(behaviour.lives).items():
+    for figure, ratio in figures(behaviour.activity).items():
         say(f"{figure:20} {ratio.value:.3f}")
     say(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
@@ -120,7 +120,7 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
     for place, (name, (behaviour, seconds)) in enumerate(zip(names, deployed, strict=True)):
         if logs:
             behaviour.write(logs[place])
-        ratios.append(figures(behaviour.lives))
+        ratios.append(figures(behaviour.activity))
         arms.append(_arm(name, behaviour, ratios[-1], seconds))
         users, replies = arms[-1]["users"], arms[-1]["replies"]
         say(f"{name}: {users:,} users, {replies:,} replies, {seconds:.1f} s", error=True)
@@ -136,14 +136,14 @@ def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: flo
     return {
         "policy": name,
         "users": len(behaviour),
-        "conversations": int((behaviour.lives.messages > 0).sum()),
+        "conversations": int((behaviour.activity.messages > 0).sum()),
         "replies": len(behaviour.traces.reply),
         "figures": {
             figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
             for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
         },
         # fsum is exact: the order of users does not matter
-        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.worth).tolist()) / len(behaviour.traces.reply),
+        "hidden_utility": math.fsum(np.concatenate(behaviour.traces.utility).tolist()) / len(behaviour.traces.reply),
         "seconds": seconds,
     }
 

@@ -26,7 +26,7 @@ from lmgym.cli.policies import load_policies, read_policy
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.world.app import deploy
-from lmgym.world.behaviour import Behaviour, Part, side_by_side
+from lmgym.world.behaviour import Behaviour, merge_behaviours
 from lmgym.world.streams import Ints
 from lmgym.world.world import World
 
@@ -83,8 +83,8 @@ def deploy_all(
         try:  # includes the submits, after which an interrupt would otherwise wait for all futures
             with _delayed_interrupts():
                 parts = [[pool.submit(_deploy_part, names, world, p) for p in arm.parts(processes)] for arm in arms]
-            for arm, futures in zip(arms, parts, strict=True):
-                yield _merge(arm, world, futures)
+            for futures in zip(arms, parts, strict=True):
+                yield _merge(futures)
         except BrokenProcessPool as error:
             raise InputError(
                 f"one of {processes} processes that simulate users was killed, or did not start; needed: memory for "
@@ -120,9 +120,9 @@ def _deploy(policies: Sequence[Generator], world: World, arm: Arm) -> Behaviour:
     return deploy(policies[arm.place], arm.users, arm.days, arm.seed, world, arm.sampling)
 
 
-def _merge(arm: Arm, world: World, futures: Sequence["Future[tuple[Part, float]]"]) -> tuple[Behaviour, float]:
+def _merge(futures: Sequence["Future[tuple[Behaviour, float]]"]) -> tuple[Behaviour, float]:
     parts, seconds = zip(*(future.result() for future in futures), strict=True)
-    return side_by_side(world, arm.seed, arm.days, parts), sum(seconds)
+    return merge_behaviours(parts), sum(seconds)
 
 
 _loaded: list[Generator] = []
@@ -144,9 +144,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _deploy_part(names: Sequence[str], world: World, arm: Arm) -> tuple[Part, float]:
+def _deploy_part(names: Sequence[str], world: World, arm: Arm) -> tuple[Behaviour, float]:
     if not _loaded:
         _loaded.extend(load_policies(names, world))
     began = time.perf_counter()
     behaviour = _deploy(_loaded, world, arm)
-    return Part.of(behaviour), time.perf_counter() - began
+    return behaviour, time.perf_counter() - began

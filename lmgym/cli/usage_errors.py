@@ -7,7 +7,7 @@ from typing import Any, final
 import click
 
 from lmgym.errors import InputError, one_line
-from lmgym.runs.flags import leave
+from lmgym.runs.flags import exit_with_error
 
 
 @final
@@ -32,5 +32,5 @@ def _one_line_errors() -> Iterator[None]:
     except click.UsageError as error:
         if not isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # from click 8.2
             message = one_line(error.format_message().rstrip("."), 500)
-            leave(InputError(f"{message} (see --help)"))
+            exit_with_error(InputError(f"{message} (see --help)"))
         raise

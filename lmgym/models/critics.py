@@ -9,10 +9,10 @@ from torch import nn
 
 from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
-from lmgym.models.heads import head_name
+from lmgym.models.classifiers import head_name
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.parameters import gathered
-from lmgym.models.saving import below, replaced, save_plain
+from lmgym.models.saving import replace_folder, save_plain, submodule_weights
 
 VALUE_HEAD = "value_head.safetensors"
 
@@ -88,9 +88,9 @@ def save_critic(critic, state: Weights, folder: Path, tokenizer) -> None:
 
     A separate critic is an ordinary folder of a classifier with one label.
     """
-    with replaced(folder) as partial:
+    with replace_folder(folder) as partial:
         if critic is not None:
-            save_plain(critic, below(state, "critic."), partial, tokenizer)
+            save_plain(critic, submodule_weights(state, "critic."), partial, tokenizer)
         else:
             partial.mkdir(parents=True)
-            save_file(below(state, "value_head."), partial / VALUE_HEAD)
+            save_file(submodule_weights(state, "value_head."), partial / VALUE_HEAD)

@@ -147,12 +147,8 @@ def cache_numbers_per_token(model_config) -> int:
     heads = head_count(model_config)
     if heads is None:
         return 0
-<<<<<<< HEAD
     head_width = getattr(model_config, "head_dim", None) or width(model_config) // heads
     return 2 * layer_count(model_config) * head_width * (getattr(model_config, "num_key_value_heads", None) or heads)
-=======
-    each = getattr(model_config, "head_dim", None) or width(model_config) // heads
-    return 2 * layer_count(model_config) * each * (getattr(model_config, "num_key_value_heads", None) or heads)
 
 
 def _refuse_no_room(model, dtype: torch.dtype) -> None:
@@ -166,4 +162,3 @@ def _refuse_no_room(model, dtype: torch.dtype) -> None:
             f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
             "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
         )
->>>>>>> main

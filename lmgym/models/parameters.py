@@ -9,7 +9,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from lmgym.distributed.deepspeed_engine import gathered_parameters
-from lmgym.models.saving import below_adapters
+from lmgym.models.saving import unwrap_adapters
 
 LINEAR = (nn.Linear, Conv1D)  # Conv1D is GPT-2's
 
@@ -50,14 +50,14 @@ def copied(model, dtype: torch.dtype):
 def with_rounded_linear_layers(model):
     """A copy for sampling under autocast: linear layers in bf16, frozen; everything else is the model's own."""
     memo: dict[int, object] = {id(p): p for p in model.parameters()}
-    words = below_adapters(model).get_input_embeddings().weight
+    words = unwrap_adapters(model).get_input_embeddings().weight
     for module in model.modules():
         if isinstance(module, LINEAR):
             for parameter in module.parameters(recurse=False):
                 if parameter is not words:
                     memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
     found = copy.deepcopy(model, memo)
-    head = below_adapters(found).get_output_embeddings()
+    head = unwrap_adapters(found).get_output_embeddings()
     if head.weight is words:
         head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
     return found

@@ -32,7 +32,7 @@ HOSTILE = (
     '"""Says what would drive a terminal."""\n'
     "import time\n"
     "from lmgym.generation.protocol import ScriptedGenerator\n"
-    "from lmgym.scoring.random_scorer import NumpyRandomScorer\n"
+    "from lmgym.scoring.random_scorer import RandomScorer\n"
     "ODD = '\\x1b[31mred\\x1b]0;owned\\x07 \\x9b2J \\u202erev\\u2066 \\x08\\x7f \\x1b' + '[2J'\n"
     "class Hostile:\n"
     "    capabilities = None\n"
@@ -51,7 +51,7 @@ HOSTILE = (
     "def get_base_model():\n"
     "    return Hostile()\n"
     "def get_reward_models():\n"
-    "    return {'random': NumpyRandomScorer(), 'breaks': Breaks()}\n"
+    "    return {'random': RandomScorer(), 'breaks': Breaks()}\n"
 )
 ATTACKS = ("\x1b[31mred", "\x1b]0;owned", "\x9b", "\u202e", "\u2066", "\x7f")
 
@@ -163,11 +163,11 @@ def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
 ) -> None:
     bot = "def get_base_model():\n    return None\ndef get_reward_models():\n    return "
     for name, scorers in (
-        ("no_bot", "{'a': NumpyRandomScorer()}"),
+        ("no_bot", "{'a': RandomScorer()}"),
         ("no_scorer", "{'a': 1.0}"),
-        ("no_name", "{1: NumpyRandomScorer()}"),
+        ("no_name", "{1: RandomScorer()}"),
     ):
-        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import NumpyRandomScorer\n{bot}{scorers}\n")
+        (home / f"{name}.py").write_text(f"from lmgym.scoring.random_scorer import RandomScorer\n{bot}{scorers}\n")
     monkeypatch.chdir(home)
     done = CliRunner().invoke(eval_rewards_api.main, arguments)
     assert (done.exit_code, done.stdout) == (2, "")

@@ -21,14 +21,8 @@ def refusal_lines(tree: ast.AST) -> set[int]:
     """Line numbers of refusals."""
     found: set[int] = set()
     for node in ast.walk(tree):
-<<<<<<< HEAD
-        if (
-            isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith(("check_", "refuse_"))
-        ) or isinstance(node, ast.Raise):
-=======
         is_check = isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith(("check_", "refuse_"))
         if is_check or isinstance(node, ast.Raise):
->>>>>>> main
             found |= _lines(node)
         elif isinstance(node, ast.If | ast.ExceptHandler) and any(isinstance(one, ast.Raise) for one in node.body):
             condition = node.test if isinstance(node, ast.If) else node.type

@@ -7,7 +7,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name gp
 from dataclasses import dataclass
 
 from lmgym.generation.protocol import Generator, Sampling
-from lmgym.scoring.judging import Judge
+from lmgym.scoring.protocol import Scorer
 
 SAMPLING = Sampling(temperature=0.72, repetition_penalty=1.13125, max_new_tokens=64, top_p=0.725, stop=("\n",))
 PERSONA_FORM = "{persona}\n<START>"
@@ -28,13 +28,13 @@ CONFIG = EngagementConfig()
 
 def get_base_model(config: EngagementConfig = CONFIG) -> Generator:
     """The model, with a separator between persona and chat."""
-    from lmgym.generation.context_fitting import WithPersona
+    from lmgym.generation.context_fitting import PersonaGenerator
     from lmgym.generation.local_generation import load_causal
 
-    return WithPersona(load_causal(config.model), PERSONA_FORM)
+    return PersonaGenerator(load_causal(config.model), PERSONA_FORM)
 
 
-def get_reward_models(config: EngagementConfig = CONFIG) -> dict[str, Judge]:
+def get_reward_models(config: EngagementConfig = CONFIG) -> dict[str, Scorer]:
     """The scorers, which see the persona without the separator."""
     from lmgym.scoring.named_scorers import load_scorers
 

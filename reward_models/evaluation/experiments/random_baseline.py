@@ -3,8 +3,8 @@
 from random import Random
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
-from lmgym.scoring.judging import Judge
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.random_scorer import RandomScorer
 
 PERSONA = "A friendly bot that says little."
 FIRST_MESSAGE = "Hello! What shall we talk about?"
@@ -22,6 +22,6 @@ def get_base_model() -> Generator:
     return ScriptedGenerator(script)
 
 
-def get_reward_models() -> dict[str, Judge]:
+def get_reward_models() -> dict[str, Scorer]:
     """Three independent random scorers."""
-    return {f"random_{letter}": NumpyRandomScorer(seed) for seed, letter in enumerate("abc")}
+    return {f"random_{letter}": RandomScorer(seed) for seed, letter in enumerate("abc")}

@@ -4,7 +4,7 @@ python3 -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name wo
 """
 
 from lmgym.generation.protocol import Generator, ScriptedGenerator
-from lmgym.scoring.judging import Judge
+from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation
 
 SEED = 0  # the default of `make demo`
@@ -21,7 +21,7 @@ def get_base_model() -> Generator:
     return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
 
 
-def get_reward_models() -> dict[str, Judge]:
+def get_reward_models() -> dict[str, Scorer]:
     """The demo's scorer, trained on user behaviour, and the hidden utility, which it never saw."""
     from lmgym.chat.embedded_world import HiddenUtilityScorer, demo_scorer
     from lmgym.world.world import World

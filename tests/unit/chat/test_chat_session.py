@@ -13,7 +13,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError
 from lmgym.generation.context_fitting import WithPersona, fit
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 
@@ -269,7 +269,7 @@ def test_a_message_of_100_000_characters_and_one_of_odd_bytes_are_turns(make) ->
 
 
 def test_a_reply_with_a_lone_surrogate_is_scored_like_any_other(make) -> None:
-    exchange = make(InTurn("half \udc9b of one "), {"random": NumpyRandomScorer()}, "random").say("hello")
+    exchange = make(InTurn("half \udc9b of one "), {"random": RandomScorer()}, "random").say("hello")
     assert exchange.failed == {}
     assert exchange.reply == "half ? of one"
 

@@ -12,7 +12,7 @@ import pytest
 
 from lmgym.chat.evolution import read_chats, show_evolution
 from lmgym.errors import InputError
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.text import Conversation, Turn
 
 TURNS = (Turn("user", "hi"), Turn("bot", "ho"), Turn("user", "hm?"), Turn("bot", "ok"))
@@ -81,7 +81,7 @@ class FakeExperiment:
                     raise RuntimeError("boom \x1b[31m")
                 return [1.0]
 
-        return {"random": NumpyRandomScorer(), "breaks": Breaks()}
+        return {"random": RandomScorer(), "breaks": Breaks()}
 
 
 def test_rejected_rows_and_errors_of_scorers_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -16,7 +16,7 @@ from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
 from lmgym.chat.screen import make_console, progress_on, show
 from lmgym.console import CleanConsole, bear_any_text
-from lmgym.scoring.judging import ranks
+from lmgym.scoring.ranking import ranks
 from lmgym.text import Conversation, Turn
 
 

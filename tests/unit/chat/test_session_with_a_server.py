@@ -19,7 +19,7 @@ from lmgym.chat.session import ChatSession
 from lmgym.errors import TooLong
 from lmgym.generation import openai_server as served_generation
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.scoring.random_scorer import NumpyRandomScorer
+from lmgym.scoring.random_scorer import RandomScorer
 
 Serve = Callable[[str], Server]
 
@@ -31,9 +31,7 @@ def chat(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatV
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
     return ChatView(
-        ChatSession(
-            generator, {"a": NumpyRandomScorer(), "b": NumpyRandomScorer(1)}, "a", 3, folder=tmp_path / "sessions"
-        )
+        ChatSession(generator, {"a": RandomScorer(), "b": RandomScorer(1)}, "a", 3, folder=tmp_path / "sessions")
     )
 
 

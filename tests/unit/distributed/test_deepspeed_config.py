@@ -13,6 +13,7 @@ from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.errors import InputError
 from lmgym.training import plan
 from ppo import setup
+from ppo.check import check_run_memory
 from ppo.config import PPOConfig
 from sft.config import SftConfig
 

@@ -147,7 +147,7 @@ def test_scorers_have_the_weights_that_are_given_and_1() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [("a=much", "'much' is no number; needed: name=NUMBER"), ("z=1", "--weights names z; the scorers are a, b")],
+    [("a=much", "found 'much'; needed: name=NUMBER"), ("z=1", "--weights names z; the scorers are a, b")],
 )
 def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -171,7 +171,7 @@ def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_fo
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "scorers is empty: nobody rewards; needed: --scorers name=PATH"),
+        ({}, "scorers is empty; needed: --scorers name=PATH"),
         ({"scorers": "a"}, "needed name=PATH"),
         ({"scorers": "a=EMPTY"}, "EMPTY"),
         ({"scorers": "a=world:0", "eval_scorer": "EMPTY"}, "EMPTY"),
@@ -240,7 +240,7 @@ def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
             "--scorers a=X --eval_scorer Y would not .*; leave them out",
         ),
         (app_conversations, {"monitor_scorers": "a=X"}, "the app's users reward by going on"),
-        (random_walks, {"eval_scorer": "X"}, "walks are rewarded for their shortness"),
+        (random_walks, {"eval_scorer": "X"}, "walks are rewarded for being short"),
     ],
 )
 def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
@@ -254,7 +254,11 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
 @pytest.mark.parametrize(
     ("reward", "setup", "message"),
     [
-        ({"scorers": "a=X", "weights": "a=1"}, {}, r"--scorers a=X --weights a=1 would not .*pays no scorers.*out$"),
+        (
+            {"scorers": "a=X", "weights": "a=1"},
+            {},
+            r"--scorers a=X --weights a=1 would not .*has no ScorerReward.*out$",
+        ),
         (
             {"eval_scorer": "X"},
             {},
