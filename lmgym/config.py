@@ -1,5 +1,6 @@
 """Settings that all stages share, with the range of each: the model, the optimizer, and the run."""
 
+import functools
 import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Literal, Protocol, get_type_hints
@@ -61,16 +62,27 @@ class Range:
         return "".join([bounds, *(f", or {other}" for other in others), self.hint and f"; {self.hint}"])
 
 
+SEED = Range(0, MOST_SEED)
+"""of numpy and torch"""
+
+
 def check_ranges(config: object) -> None:
     """Raises InputError for the first field, also of a group, that is outside its `Range`, in declaration order."""
-    hints = get_type_hints(type(config), include_extras=True)
+    ranges = _ranges(type(config))  # type: ignore[arg-type]
     for field in fields(config):  # type: ignore[arg-type]
         value = getattr(config, field.name)
         if is_dataclass(value):
             check_ranges(value)
-        for extra in getattr(hints[field.name], "__metadata__", ()):
-            if isinstance(extra, Range):
-                extra.check(field.name, value)
+        elif field.name in ranges:
+            ranges[field.name].check(field.name, value)
+
+
+@functools.cache
+def _ranges(kind: type) -> dict[str, Range]:
+    """The ranges of a dataclass by field."""
+    hints = get_type_hints(kind, include_extras=True)
+    extras = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: extra for name, found in extras.items() for extra in found if isinstance(extra, Range)}
 
 
 @dataclass(frozen=True)
@@ -127,9 +139,9 @@ class OptimizerConfig:
     """pairs, rows, groups or conversations of a forward pass on one rank"""
     max_grad_norm: Annotated[float, Range(0, 1e9, above=True, hint="1e9 leaves gradients as they are")] = 1.0
     """gradients are clipped to this norm"""
-    seed: Annotated[int, Range(0, MOST_SEED)] = 0
+    seed: Annotated[int, SEED] = 0
     """of the order of rows, a new head, dropout and sampling"""
-    split_seed: Annotated[int, Range(0, MOST_SEED)] = 0
+    split_seed: Annotated[int, SEED] = 0
     """of the held-out rows and of the rows that limits select: independent of seed"""
 
 

@@ -5,7 +5,6 @@ Every number is finite and has an upper limit, where values stop making sense; t
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 # exit codes of sysexits.h, so that schedulers know what to retry
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
@@ -153,29 +152,3 @@ MOST_SEED = 2**32 - 1
 
 
 NAME = re.compile(r"(?=.*[^.])[A-Za-z0-9_.-]{1,200}")
-
-
-class Bound(NamedTuple):
-    """A setting that is bounded by itself. Write `fits` so that NaN, inf and what is absurdly large do not fit."""
-
-    name: str
-    value: Any
-    fits: bool
-    needed: str
-
-
-def refuse_out_of_bounds(bounds: Iterable[Bound]) -> None:
-    """Raises InputError for the first setting that does not fit."""
-    for name, value, fits, needed in bounds:
-        if not fits:
-            raise InputError(f"{name}={shown(value)}; needed: {needed}")
-
-
-def seed_bound(name: str, seed: int) -> Bound:
-    """Of what numpy and torch take as a seed."""
-    return Bound(name, seed, 0 <= seed <= MOST_SEED, f"0 to {MOST_SEED}")
-
-
-def count_bound(name: str, count: int | None, most: int, needed: str = "1 or more") -> Bound:
-    """Of a number of things; None where the setting may be left out, which `needed` tells."""
-    return Bound(name, count, count is None or 1 <= count <= most, f"{needed}; at most {most:,}")

@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import IO, Any
 
 from lmgym.chat.loading import Experiment
+from lmgym.config import Range
 from lmgym.console import replace_unencodable, say
 from lmgym.data.json_rows import parse_json, refuse_unusable_value
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.data.rows import read_conversation, read_rows
-from lmgym.errors import MOST_STEPS, InputError, count_bound, listed, one_line, refuse_out_of_bounds, shown
+from lmgym.errors import MOST_STEPS, InputError, listed, one_line, shown
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.ranking import score_replies
 from lmgym.text import Conversation, Turn, from_transcript
@@ -42,7 +43,7 @@ def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: 
 
     Raises InputError if the dataset has no conversation.
     """
-    refuse_out_of_bounds([count_bound("conversations", most, MOST_STEPS)])
+    Range(1, MOST_STEPS).check("conversations", most)
     replace_unencodable(out, sys.stderr)
     conversations = _read(dataset) if dataset else experiment.conversations()
     conversations = conversations or [from_transcript(text) for text in SAMPLES]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmgym.config import SEED, Range
 from lmgym.console import CleanConsole, say
-from lmgym.errors import Bound, InputError, refuse_out_of_bounds, seed_bound
+from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.world.ab_testing import (
     Ratio,
@@ -52,16 +53,13 @@ class Design:
             raise InputError(f"{self.users} users who meet every policy; needed: 2 or more")
         return [np.arange(self.users)] * policies
 
-    def refuse_out_of_bounds(self, processes: int) -> None:
-        """Raises InputError for numbers out of bounds."""
+    def check(self, processes: int) -> None:
+        """Raises InputError for numbers out of range."""
         refuse_days(self.days)
-        in_bounds = 0 <= processes <= MOST_PROCESSES
-        refuse_out_of_bounds((
-            Bound("users", self.users, self.users <= MOST_USERS, f"at most {MOST_USERS:,}"),
-            seed_bound("seed", self.seed),
-            seed_bound("world_seed", self.world_seed),
-            Bound("processes", processes, in_bounds, f"0 (automatic) or more; at most {MOST_PROCESSES:,}"),
-        ))  # fmt: skip
+        Range(0, MOST_USERS).check("users", self.users)
+        SEED.check("seed", self.seed)
+        SEED.check("world_seed", self.world_seed)
+        Range(0, MOST_PROCESSES, hint="0: automatic").check("processes", processes)
         self.sampling(0)  # checks temperature and max_new_tokens
 
     def sampling(self, place: int) -> Sampling:
@@ -79,7 +77,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     """Deploys all policies, compares the first with the others, prints a table and writes OUTPUT/ab.json."""
     if len(names) < 2:
         raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and others")
-    design.refuse_out_of_bounds(processes)
+    design.check(processes)
     design.groups(len(names))
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
     for folder in folders:
@@ -94,7 +92,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
 
 def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
     """Deploys one policy and writes its logs."""
-    design.refuse_out_of_bounds(processes)
+    design.check(processes)
     refuse_unwritable(Path(output), design.days)
     from lmgym.cli.arms import deploy_all
 

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lmgym.config import SEED
 from lmgym.console import CleanConsole, say
-from lmgym.errors import refuse_out_of_bounds, seed_bound
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
@@ -46,7 +46,7 @@ def run_demo(
     """Runs all steps and prints the results. Returns 0, or the exit code of the step that failed."""
     from lmgym.cli.ab import print_table
 
-    refuse_out_of_bounds([seed_bound("seed", seed)])
+    SEED.check("seed", seed)
     began = time.perf_counter()
     folder = Path(output)
     completed = CompletedSteps(folder / "demo.json")

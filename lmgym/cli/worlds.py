@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lmgym.config import SEED, Range
 from lmgym.console import say
-from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError, count_bound, refuse_out_of_bounds, seed_bound
+from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError
+
+ROWS = Range(1, MOST_STEPS, also=(None,), hint="none for all")
 
 
 def make_world(output: str, rows: int, seed: int) -> None:
     """Writes a world's tables and prints their sizes."""
     from lmgym.world.tables import write_world
 
-    refuse_out_of_bounds((count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed)))
+    Range(1, MOST_STEPS).check("rows", rows)
+    SEED.check("seed", seed)
     sizes = write_world(output, rows, seed)
     say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
@@ -22,8 +26,9 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     from lmgym.cli.pretraining import pretrain_small_model
     from lmgym.text import from_transcript
 
-    limits = (count_bound("steps", steps, 10**6), count_bound("rows", rows, MOST_STEPS), seed_bound("seed", seed))
-    refuse_out_of_bounds(limits)
+    Range(1, 10**6).check("steps", steps)
+    ROWS.check("rows", rows)
+    SEED.check("seed", seed)
     path = Path(world) / "logs.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
@@ -39,12 +44,10 @@ def make_world_policy(
     """Makes an untrained Llama and a tokenizer of a world's words, for `sft/` to start from."""
     from lmgym.cli.pretraining import make_untrained_policy
 
-    refuse_out_of_bounds((
-        count_bound("layers", layers, 1000),
-        count_bound("width", width, 65_536),
-        count_bound("pieces", pieces, MOST_TOKENS, "1 or more, or none for whole words"),
-        seed_bound("seed", seed),
-    ))  # fmt: skip
+    Range(1, 1000).check("layers", layers)
+    Range(1, 65_536).check("width", width)
+    Range(1, MOST_TOKENS, also=(None,), hint="none for whole words").check("pieces", pieces)
+    SEED.check("seed", seed)
     path = Path(world) / "sft.parquet"
     if not path.is_file():
         raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
@@ -58,6 +61,6 @@ def show_baselines(world: str, rows: int | None) -> None:
     """Prints the baselines of a world."""
     from reward_models.metrics.baselines import baselines
 
-    refuse_out_of_bounds([count_bound("rows", rows, MOST_STEPS, "1 or more, or none for all")])
+    ROWS.check("rows", rows)
     for name, rho in baselines(world, rows).items():
         say(f"{name:14} {rho:.3f}")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Literal, final
 
-from lmgym.errors import Bound, InputError, TooLong, refuse_out_of_bounds
+from lmgym.config import Range
+from lmgym.errors import MOST_STEPS, InputError, TooLong, shown
 from lmgym.generation.http_connections import (
     Connections,
     RequestFailed,
@@ -76,12 +77,11 @@ class ServedGenerator:
         self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,
         timeout: float = 60.0, retries: int = 3, key_variable: str = "OPENAI_API_KEY", concurrency: int = 8,
     ) -> None:  # fmt: skip
-        refuse_out_of_bounds((
-            Bound("api", api, api in PATHS, " or ".join(PATHS)),
-            Bound("timeout", timeout, 0 < timeout <= threading.TIMEOUT_MAX, "seconds, above 0"),
-            Bound("retries", retries, retries >= 0, "0 or more"),
-            Bound("concurrency", concurrency, concurrency >= 1, "1 or more"),
-        ))  # fmt: skip
+        if api not in PATHS:
+            raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
+        Range(0, threading.TIMEOUT_MAX, above=True, hint="seconds").check("timeout", timeout)
+        Range(0, MOST_STEPS).check("retries", retries)
+        Range(1, MOST_STEPS).check("concurrency", concurrency)
         self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
         self.timeout, self.retries, self.key_variable, self.concurrency = timeout, retries, key_variable, concurrency
         self._url = parse_address(self.base_url, PATHS[api])

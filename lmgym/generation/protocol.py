@@ -6,19 +6,12 @@ log-probabilities, as reinforcement learning needs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 
-from lmgym.errors import (
-    MOST_TEMPERATURE,
-    MOST_TOGETHER,
-    MOST_TOKENS,
-    Bound,
-    InputError,
-    count_bound,
-    refuse_out_of_bounds,
-)
+from lmgym.config import Range, check_ranges
+from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS, InputError, shown
 from lmgym.text import Conversation
 
 FinishReason = Literal["eos", "stop", "length"]
@@ -32,14 +25,14 @@ Progress = Callable[[int, int], None]
 class Sampling:
     """Settings of sampling, applied in the order of transformers: penalty, temperature, top-k, top-p."""
 
-    max_new_tokens: int = 64
-    temperature: float = 1.0
+    max_new_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 64
+    temperature: Annotated[float, Range(0, MOST_TEMPERATURE, hint="0 is greedy")] = 1.0
     """logits are divided by it; 0 is greedy"""
-    top_k: int = 0
+    top_k: Annotated[int, Range(0, MOST_TOKENS, hint="0 keeps all tokens")] = 0
     """only the k likeliest tokens; 0: all"""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range(0, 1, above=True, hint="1 keeps all tokens")] = 1.0
     """only the fewest likeliest tokens whose probabilities sum to p"""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, Range(0, 100, above=True, hint="1 is none")] = 1.0
     """positive logits of tokens already in the text are divided by it, negative ones multiplied (Keskar 2019)"""
     stop: tuple[str, ...] = ()
     """a reply ends before the first of these strings"""
@@ -48,18 +41,11 @@ class Sampling:
     """of the first prompt, one more for each that follows; or a seed for each prompt"""
 
     def __post_init__(self) -> None:
-        penalty, is_tuple = self.repetition_penalty, all(self.stop) and not isinstance(self.stop, str)
-        seeds = self.seed if isinstance(self.seed, tuple) else (self.seed,)
-        temperature, most = self.temperature, MOST_TEMPERATURE
-        refuse_out_of_bounds((
-            count_bound("max_new_tokens", self.max_new_tokens, MOST_TOGETHER),
-            Bound("temperature", temperature, 0 <= temperature <= most, f"0 (greedy) or more; at most {most}"),
-            Bound("top_k", self.top_k, 0 <= self.top_k <= MOST_TOKENS, f"0 (all) or more; at most {MOST_TOKENS:,}"),
-            Bound("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1 (all)"),
-            Bound("repetition_penalty", penalty, 0 < penalty <= 100, "above 0; 1 is none; at most 100"),
-            Bound("stop", self.stop, is_tuple, "strings that are not empty, in a tuple"),
-            Bound("seed", self.seed, all(0 <= seed < 2**64 for seed in seeds), "0 or more, below 2^64"),
-        ))  # fmt: skip
+        check_ranges(self)
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise InputError(f"stop={shown(self.stop)}; needed: strings that are not empty, in a tuple")
+        if not all(0 <= seed < 2**64 for seed in (self.seed if isinstance(self.seed, tuple) else (self.seed,))):
+            raise InputError(f"seed={shown(self.seed)}; needed: 0 or more, below 2^64")
 
     def __str__(self) -> str:
         """The temperature and the other settings that are in use, for display."""

@@ -153,7 +153,7 @@ def test_an_unknown_experiment_or_scorer_is_answered_with_the_available_ones_and
     ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (see --help; hh also has --model, "),
     (("convo_evolution", "--experiment_name", "nope"), "available: gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
-    (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0; needed: 1 or more"),
+    (("convo_evolution", *TALK[1:3], "--conversations", "0"), "conversations=0; needed: 1 to 1,000,000,000"),
     ((*OWN, "./no_bot.py"), "no_bot is NoneType; needed: something with reply"),
     ((*OWN, "./no_scorer.py"), "scorer a of no_scorer is float; needed"),
     ((*OWN, "./no_name.py"), "scorer 1 of no_name: needed a name"),

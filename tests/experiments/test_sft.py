@@ -150,7 +150,7 @@ def test_soft_targets_and_chosen_replies_run_end_to_end(
     [rejected] = read_lines(folder / "rejected.jsonl")
     assert rejected == {
         "file": str(file), "line": 4, "field": "logprobs",
-        "found": "1 log-probabilities for 4 tokens; needed: one a token",
+        "found": "1 log-probabilities for 4 tokens; needed: one a token", "reason": "of the wrong type",
     }  # fmt: skip
     _, folder = go("python", name="hh_chosen", dataset=few_pairs, eval_size=4, max_length=256)
     assert json.loads((folder / "run.json").read_text())["data"]["train_rows"] >= 16

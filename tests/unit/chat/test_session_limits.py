@@ -60,11 +60,11 @@ def test_a_wrong_command_of_any_length_is_answered_in_one_short_line(chat: ChatV
 
 
 @pytest.mark.parametrize(("line", "expected"), [
-    ("%set temperature=1e400", "temperature=inf; needed: 0 (greedy) or more; at most 100"),
+    ("%set temperature=1e400", "temperature=inf; needed: 0 to 100; 0 is greedy"),
     ("%set temperature=101", "temperature=101.0; needed"),
-    ("%set top_p=1000", "top_p=1000.0; needed: above 0, at most 1"),
+    ("%set top_p=1000", "top_p=1000.0; needed: above 0; at most 1"),
     ("%set top_k=99999999999", "top_k=99999999999; needed"), ("%set seed=-1", "seed=-1; needed: 0 or more, below 2^64"),
-    ("%set max_new_tokens=99999999", "max_new_tokens=99999999; needed: 1 or more; at most 1,048,576"),
+    ("%set max_new_tokens=99999999", "max_new_tokens=99999999; needed: 1 to 1,048,576"),
     ("%set repetition_penalty=1e9", "repetition_penalty=1000000000.0; needed"),
     ("%blend length=1e30", "needed a number, at most 1,000,000 in size"), ("%blend length=nan", "needed a number"),
 ])  # fmt: skip
