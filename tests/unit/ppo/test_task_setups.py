@@ -453,8 +453,8 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     )  # type: ignore[arg-type]
     assert "eval/reward/mean" not in found.metrics
     assert not [name for name in found.metrics if "metrics/" in name]
-    assert found.notes[0] == "the evaluation goes without 2 of 2 rewards: no answer"
-    assert found.notes[1].startswith(f"the evaluation goes without 1 of 1 answers of the metric: {why}")
+    assert found.notes[0] == "the evaluation lacks 2 of 2 rewards: no answer"
+    assert found.notes[1].startswith(f"the evaluation lacks 1 of 1 answers of the metric: {why}")
 
 
 def turn(ids: list[int], logprobs: list[float], reward: float, reason: str = "eos") -> Step:
