@@ -75,7 +75,7 @@ def ours(config: PPOConfig, episodes: list[Episode]) -> tuple[ActorCritic, dict[
     engine, device = make_engine(config, actor, None), torch.device("cpu")
     rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
     Experience(config, engine, reference, device).measure(rollouts)
-    assert (rollouts.states is not None) == (
+    assert (rollouts.frozen_states is not None) == (
         config.method.num_layers_unfrozen > 0 and config.rollout.frozen_cache_gb > 0
     )
     ppo_advantages(config.method)(rollouts, KL)
