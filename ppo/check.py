@@ -143,9 +143,7 @@ def _near(number: int, factor: int) -> str:
 
 
 def check_models(config: PPOConfig, tokenizer) -> int:
-    """The policy's context, in tokens. Raises InputError for a policy or critic that PPO cannot train, adapters on
-    layers that do not exist, and replies that leave no room for a prompt.
-    """
+    """The policy's context, in tokens. Raises InputError for models that PPO cannot train with these settings."""
     settings, method = config.policy, config.method
     found = load_config(settings.model, settings.trust_remote_code)
     refuse_unfit_policy(settings.model, found)
@@ -166,9 +164,7 @@ def prompt_room(config: PPOConfig, context: int) -> int:
 
 
 def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Task]) -> list[str]:
-    """A note if prompts are too long and lose their oldest turns. Raises InputError if they are to be refused, or if
-    nothing of one would be left.
-    """
+    """A note if prompts are too long and lose their oldest turns. Raises InputError if they are to be refused."""
     room, prompts = prompt_room(config, context), _distinct_prompts(tasks)
     lengths = prompt_lengths(tokenizer, prompts)
     long = [prompt for prompt, length in zip(prompts, lengths, strict=True) if length > room]

@@ -95,9 +95,12 @@ class Experience:
         """A line the first time that the frozen layers' states are too large to keep. Collective."""
         if not self.actor.frozen_layers or self._said_no_cache or rollouts.frozen_states is not None:
             return []
+        size = self._states_gib(rollouts)
+        if size <= self.config.rollout.frozen_cache_gb:
+            return []
         self._said_no_cache = True
         return [
-            f"the frozen layers run again in every epoch: their states take {self._states_gib(rollouts):.2f} GiB per "
+            f"the frozen layers run again in every epoch: their states take {size:.2f} GiB per "
             f"iteration, --frozen_cache_gb is {self.config.rollout.frozen_cache_gb:g}"
         ]
 

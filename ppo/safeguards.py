@@ -70,10 +70,7 @@ def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
 
 
 def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding | None = None) -> None:
-    """Raises InputError if sampler and trainer compute different functions, as with other positions or temperature.
-
-    In fp32 the largest difference counts, in 16 bits the mean, measured as `rounding`.
-    """
+    """Raises InputError if sampler and trainer differ: in fp32 at any token, in 16 bits by the means in `rounding`."""
     if rounding is None:
         if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.sampler_logprobs):
             raise InputError(f"sampler and trainer differ by {found}: {RATIO}")
@@ -105,10 +102,7 @@ def check_first_rollouts(
     config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts,
     rounding: float | None = None,
 ) -> None:  # fmt: skip
-    """Raises InputError, naming the token, if the reference is another model, or eos or scores are misplaced.
-
-    In 16 bits `rounding` is the policy's distance from fp32, nats per token.
-    """
+    """Raises InputError if the reference is another model, or eos or scores are misplaced; see state.py."""
     if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
     if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
@@ -144,10 +138,7 @@ def check_ratio(
     config: PPOConfig, tokenizer, rollouts: Rollouts, tokens: torch.Tensor, logprobs: torch.Tensor,
     rounding: float | None = None,
 ) -> None:  # fmt: skip
-    """Raises InputError if the first training forward gives other log-probabilities than those recorded.
-
-    `tokens` are their indices among the M; `rounding` as in `check_first_rollouts`.
-    """
+    """Raises InputError if the first training forward differs from the log-probabilities recorded of these tokens."""
     if found := _difference(config, tokenizer, rollouts, logprobs, rollouts.old_logprobs[tokens], rounding, tokens):
         raise InputError(
             f"before any update the new log-probabilities and the old ones differ by {found}: PPO's ratio must begin "

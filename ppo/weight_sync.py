@@ -17,7 +17,7 @@ from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.fp32 import logprobs_in_fp32
-from lmgym.models.memory import _refuse_no_room
+from lmgym.models.memory import check_copy_fits
 from lmgym.models.parameters import copied, gathered, with_rounded_linear_layers
 from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import unwrap_adapters
@@ -41,7 +41,7 @@ class SamplingPolicy:
         model = actor.policy
         if self.copied:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-            _refuse_no_room(model, dtype)
+            check_copy_fits(model, dtype)
             model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
         self.policy = model
         causal = unwrap_adapters(model)

@@ -83,7 +83,7 @@ def deploy_all(
         try:  # includes the submits, after which an interrupt would otherwise wait for all futures
             with _delayed_interrupts():
                 parts = [[pool.submit(_deploy_part, names, world, p) for p in arm.parts(processes)] for arm in arms]
-            for futures in zip(arms, parts, strict=True):
+            for futures in parts:
                 yield _merge(futures)
         except BrokenProcessPool as error:
             raise InputError(

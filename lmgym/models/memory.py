@@ -151,8 +151,8 @@ def cache_numbers_per_token(model_config) -> int:
     return 2 * layer_count(model_config) * head_width * (getattr(model_config, "num_key_value_heads", None) or heads)
 
 
-def _refuse_no_room(model, dtype: torch.dtype) -> None:
-    """Raises InputError if the GPU's memory cannot hold a second, whole copy."""
+def check_copy_fits(model, dtype: torch.dtype) -> None:
+    """Raises InputError if the GPU's free memory cannot hold a whole copy of the model in this dtype."""
     if not torch.cuda.is_available():
         return
     needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize

@@ -39,9 +39,9 @@ def is_sharded(layer: nn.Module) -> bool:
 
 
 def copied(model, dtype: torch.dtype):
-    """A frozen copy with weights of this type, one by one: there is no second copy as wide as the first in between.
+    """A frozen copy with weights of this dtype, cast one by one, so that there is never a second copy in fp32.
 
-    Buffers stay as they are: see round_weights in lmgym/models/parameters.py.
+    Buffers keep their dtype: see round_weights in lmgym/models/classifiers.py.
     """
     weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), False) for p in model.parameters()}
     return copy.deepcopy(model, weights)

@@ -315,11 +315,11 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
     )
     assert metrics["eval/eval_scorer"].keys() == {0, 8}
     assert not {"eval/reward/mean", "alarm/eval_scorer_falls"} & metrics.keys()
-    assert words(capsys.readouterr().out).count("the evaluation goes without 6 of 6 rewards: ") == 2
+    assert words(capsys.readouterr().out).count("the evaluation lacks 6 of 6 rewards: ") == 2
     metrics = read_metrics(go(setup(shortness, away), "again"))
     assert metrics["eval/reward/mean"].keys() == {0, 8}
     assert "eval/eval_scorer" not in metrics
-    told = "the evaluation goes without 6 of 6 scores of the watched gold: raised OSError: [/away]"
+    told = "the evaluation lacks 6 of 6 scores of the watched gold: raised OSError: [/away]"
     assert words(capsys.readouterr().out).count(told) == 2
 
 

@@ -73,7 +73,7 @@ def test_a_config_passes_through_few_files_before_step_1() -> None:
     ("text", "lines"),
     [
         ("def check_x(a):\n    b = a\n    return b\n", {1, 2, 3}),
-        ("if a and (\n    b\n):\n    c = 1\n    raise E(\n        1\n    )\n", {1, 2, 5, 6, 7}),
+        ("if a and (\n    b\n):\n    c = 1\n    raise E(\n        1\n    )\n", {1, 2, 3, 5, 6, 7}),
         ("try:\n    f()\nexcept E:\n    raise F\n", {3, 4}),
         ("def checks(a):\n    return a\n", set()),
     ],

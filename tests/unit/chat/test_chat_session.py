@@ -11,7 +11,7 @@ import pytest
 from lmgym.chat.records import load
 from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError
-from lmgym.generation.context_fitting import WithPersona, fit
+from lmgym.generation.context_fitting import PersonaGenerator, fit
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import FunctionScorer
@@ -400,9 +400,9 @@ def test_a_persona_that_is_too_long_for_the_model_is_refused_with_figures(make, 
 
 
 def test_a_persona_is_formatted_for_the_model_and_its_format_counts(local) -> None:
-    shaped = WithPersona(local, "{persona}\n<START>" + " soup" * 100)
+    shaped = PersonaGenerator(local, "{persona}\n<START>" + " soup" * 100)
     chat = Conversation((Turn("user", "hi"),), "A {persona} of soup.")
-    assert shaped.shaped(chat).persona.startswith("A {persona} of soup.\n<START>")
+    assert shaped.with_form(chat).persona.startswith("A {persona} of soup.\n<START>")
     long = replace(chat, turns=(Turn("user", "soup " * 300),))
     kept, of_shaped = (fit(one, long, Sampling(max_new_tokens=8))[0].turns[0].text for one in (local, shaped))
     assert len(kept) - len(of_shaped) > 90 * len("soup "), "the form is counted"

@@ -107,7 +107,7 @@ def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monk
     assert found["time/evaluate"] == 5.0
     assert found["time/iteration"] == 9.0
     assert found["rollout/tokens_per_second"] == pytest.approx(120 / 9)
-    assert supervisor.heard[:2] == ["rollout_generate", "rollout_score"]
+    assert supervisor.heard[:2] == ["generate", "score"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

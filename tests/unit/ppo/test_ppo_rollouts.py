@@ -12,7 +12,7 @@ from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
 from ppo.algorithms.ppo import ppo_advantages
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.rollouts import Rollouts, gather, minibatches, similar_batches
+from ppo.rollouts import Rollouts, RowBatch, gather, minibatches, similar_batches
 from ppo.train import refuse_uneven
 
 
@@ -34,7 +34,8 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
     assert found.mask.tolist() == [[True] * 4, [True, True, False, False]]
     assert found.padded(found.scores).tolist() == [[0.0, 0.0, 2.0, -1.0], [0.5, 0.25, 0.0, 0.0]]
     assert found.flat(found.padded(found.scores)).tolist() == found.scores.tolist()
-    assert found.targets(np.array([2, 1])).tolist() == [10, 11, 10]
+    batch = RowBatch.of(found, np.array([2, 1]), torch.device("cpu"))
+    assert batch.targets.tolist() == [10, 11, 10]
     assert found.token_indices(np.array([2, 1])).tolist() == [4, 5, 3]
 
 
@@ -107,8 +108,9 @@ def test_every_episode_comes_once_an_epoch_in_an_order_of_its_own() -> None:
     assert len(set(map(frozenset, first))) > 10, "who is together changes too"
 
 
-def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many() -> None:
-    found = similar_batches([3, 9, 1, 9, 4], 2, batches=4)
+def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many(monkeypatch) -> None:
+    monkeypatch.setattr("ppo.rollouts.max_over_ranks", lambda batches: batches + 1)  # another rank has one more
+    found = similar_batches([3, 9, 1, 9, 4], 2)
     assert [batch.tolist() for batch in found] == [[1, 3], [4, 0], [2], []]
 
 

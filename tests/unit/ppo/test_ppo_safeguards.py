@@ -295,7 +295,7 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("rollout", {"eval_size": math.inf}, "eval_size=inf; needed: 0 to 1,000,000,000; below 1 a share"),
         ("rollout", {"max_prompt": -1}, "max_prompt=-1; needed: 0 to 16,777,216; 0 is what the context leaves"),
         ("rollout", {"generation_batch_size": 0}, "generation_batch_size=0; needed: 1 to 1,048,576"),
-        ("rollout", {"frozen_cache_gb": -1.0}, "frozen_frozen_cache_gb=-1.0; needed: 0"),
+        ("rollout", {"frozen_cache_gb": -1.0}, "frozen_cache_gb=-1.0; needed: 0"),
         ("reward", {"missing_eos_penalty": math.nan}, "missing_eos_penalty=nan; needed: 0 to 1,000,000"),
         ("reward", {"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0; needed: 0 to 1,000,000"),
         ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 to 1,000"),
@@ -344,7 +344,7 @@ def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says
     with pytest.raises(SystemExit):
         override(config, ["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "PPO with the iteration in which they are reached" in shown
+    assert "PPO: at the end of the iteration that reaches them" in shown
 
 
 def test_weights_of_scorers_are_read_and_refused() -> None:

@@ -75,7 +75,7 @@ def ours(config: PPOConfig, episodes: list[Episode]) -> tuple[ActorCritic, dict[
     engine, device = make_engine(config, actor, None), torch.device("cpu")
     rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
     Experience(config, engine, reference, device).measure(rollouts)
-    assert (rollouts.states is not None) == (
+    assert (rollouts.frozen_states is not None) == (
         config.method.num_layers_unfrozen > 0 and config.rollout.frozen_cache_gb > 0
     )
     ppo_advantages(config.method)(rollouts, KL)
@@ -246,9 +246,11 @@ def test_an_iteration_with_a_value_head_equals_one_by_hand(family: str, small_mo
 @pytest.mark.parametrize("frozen_cache_gb", [2.0, 0.0])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_so_does_one_with_frozen_layers_kept_or_run_again(
-    family: str, cache_gb: float, small_models: dict[str, Path]
+    family: str, frozen_cache_gb: float, small_models: dict[str, Path]
 ) -> None:
-    assert_same_updates(configured(small_models[family], num_layers_unfrozen=1, frozen_cache_gb=cache_gb), hand_made())
+    assert_same_updates(
+        configured(small_models[family], num_layers_unfrozen=1, frozen_cache_gb=frozen_cache_gb), hand_made()
+    )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])

@@ -262,7 +262,7 @@ def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: 
         (
             {"eval_scorer": "X"},
             {},
-            r"--eval_scorer X would not be used: the task setup does not monitor.*load_monitors.*leave it out",
+            r"--eval_scorer X would not be used: the task setup has no ScorerReward .*load_monitors.*leave it out",
         ),
         (
             {"eval_scorer": "X", "monitor_scorers": "b=Y"},
@@ -307,7 +307,7 @@ def test_a_world_is_a_scorer_by_its_seed() -> None:
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
     setup = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
-    assert setup.reply_lengths == {
+    assert setup.counts == {
         "train_tasks": 2,
         "eval_tasks": 1,
         "rejected_rows": 0,
@@ -438,8 +438,8 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     assert title in " ".join(capsys.readouterr().out.split())
     why = "raised OSError: the server [/b] is away (test_task_setups.py:"
     assert [note.partition(why)[:2] for note in found.notes] == [
-        ("the evaluation goes without 2 of 2 scores of the watched b: ", why),
-        ("the evaluation goes without 1 of 2 scores of the watched c: ", why),
+        ("the evaluation lacks 2 of 2 scores of b: ", why),
+        ("the evaluation lacks 1 of 2 scores of c: ", why),
     ]
     before = {"eval/eval_scorer": 1.0, "eval/eval_scorer_std": 2.0, "eval/monitor/b": 3.0, "eval/monitor/b_std": 1.0}
     assert gains(found.metrics, before, watched) == {"eval/eval_scorer_gain": 0.5}
@@ -453,8 +453,8 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     )  # type: ignore[arg-type]
     assert "eval/reward/mean" not in found.metrics
     assert not [name for name in found.metrics if "metrics/" in name]
-    assert found.notes[0] == "the evaluation goes without 2 of 2 rewards: no answer"
-    assert found.notes[1].startswith(f"the evaluation goes without 1 of 1 answers of the metric: {why}")
+    assert found.notes[0] == "the evaluation lacks 2 of 2 rewards: no answer"
+    assert found.notes[1].startswith(f"the evaluation lacks 1 of 1 answers of the metric: {why}")
 
 
 def turn(ids: list[int], logprobs: list[float], reward: float, reason: str = "eos") -> Step:
