@@ -13,7 +13,6 @@ from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.errors import InputError
 from lmgym.training import plan
 from ppo import setup
-from ppo.check import check_run_memory
 from ppo.config import PPOConfig
 from sft.config import SftConfig
 
@@ -122,23 +121,17 @@ BATCH = ({"train_batch_size": 128}, "fp32", r"train_batch_size is 128, the argum
 
 
 @pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
-def test_ppo_refuses_a_config_that_contradicts_its_arguments(section, precision, said, tmp_path: Path) -> None:
-    config = PPOConfig("test", ModelConfig("/nowhere", precision=precision))
-    with pytest.raises(InputError, match=said):  # no model is looked for: there is none
-        check_run_memory(config, read(tmp_path, ZERO2 | section), None, [])
+def test_a_config_that_contradicts_the_arguments_is_refused_before_ranks_start(
+    section, precision, said, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
+    run, model = RunConfig(deepspeed=str(tmp_path / "ds.json")), ModelConfig("/nowhere", precision=precision)
+    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("ranks were started"))
+    for config in (PPOConfig("test", run=run), SftConfig("test", run=run)):
+        with pytest.raises(InputError, match=said):
+            plan.start_ranks(config, model, 8)
     with pytest.raises(InputError, match=said.replace("it 64", "it 24")):
         resolve(ZERO2 | section, precision)
-
-
-@pytest.mark.parametrize(("section", "precision", "said"), [*DISAGREE, BATCH])
-def test_other_stages_refuse_it_before_ranks_join(section, precision, said, tmp_path: Path, monkeypatch) -> None:
-    model = str(tmp_path / "model")
-    GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(model)
-    (tmp_path / "ds.json").write_text(json.dumps(ZERO2 | section))
-    config = SftConfig("test", run=RunConfig(deepspeed=str(tmp_path / "ds.json")))
-    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("ranks were joined"))
-    with pytest.raises(InputError, match=said):
-        plan.start_ranks(config, ModelConfig(model, precision=precision), 8)
 
 
 def test_a_config_that_agrees_is_used_like_auto() -> None:
