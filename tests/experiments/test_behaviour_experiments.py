@@ -153,9 +153,9 @@ def test_a_run_leaves_its_figures_its_reasons_and_what_the_score_means(joint, wo
 @pytest.mark.parametrize(
     ("experiment", "reduce", "shown"),
     [
-        ("retry_accept", "softmax[1]", "accuracy of always saying the commoner class"),
+        ("retry_accept", "softmax[1]", "accuracy of the majority class"),
         ("responds_180s", "softmax[1]", "AUC within users"),
-        ("messages_first_days", "logit", "loss of always saying the mean"),
+        ("messages_first_days", "logit", "loss of the mean as prediction"),
     ],
 )
 def test_the_other_labels_train_and_save_a_scorer(experiment, reduce, shown, begin: Start, world: Path) -> None:

@@ -142,9 +142,9 @@ def test_names_of_other_libraries_suggest_ours(capsys: pytest.CaptureFixture[str
             override(config, [flag, "3"])
         return capsys.readouterr().err.partition("did you mean --")[2].partition("?")[0]
 
-    assert [suggested(Model(), flag) for flag in ("--lr", "--batch_size")] == ["learning_rate", "generation_batch_size"]
+    assert [suggested(Model(), flag) for flag in ("--lr", "--batch_size")] == ["learning_rate", "batch_rows"]
     found = [suggested(Batch(), flag) for flag in ("--lr", "--bs", "--batch_size", "--kl_coef", "--batch_row")]
-    assert found == ["learning_rate", "global_batch", "global_batch", "init_kl_coef", "generation_batch_size"]
+    assert found == ["learning_rate", "global_batch", "global_batch", "init_kl_coef", "batch_rows"]
 
 
 @pytest.mark.parametrize(
