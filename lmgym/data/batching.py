@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lmgym.errors import InputError
 from lmgym.random_state import seeded
@@ -128,6 +128,14 @@ def batches_of_rank(batches: Sequence[list[int]], ranks: int, rank: int) -> Iter
     for first in range(0, len(batches), ranks):
         index = first + rank
         yield batches[min(index, len(batches) - 1)], index < len(batches)
+
+
+class UpdateLoader(DataLoader):
+    """Batches of an UpdateSampler. Trainer passes the epoch to a loader only, and only if it has `set_epoch`."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Passes the epoch on to the sampler."""
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 def length_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import SchedulerType
 
-from lmgym.data.batching import MicroBatches, UpdateSampler
+from lmgym.data.batching import MicroBatches, UpdateLoader, UpdateSampler
 from lmgym.distributed.deepspeed_engine import end_prefetch, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
 from lmgym.distributed.resharding import repair_universal_load
@@ -29,14 +29,6 @@ from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
 
 KEPT = ("_evaluated_at", "before", "losses")  # of the trainer's attributes, in checkpoints
-
-
-class UpdateLoader(DataLoader):
-    """Batches of an UpdateSampler. Trainer passes the epoch to a loader only, and only if it has `set_epoch`."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to the sampler."""
-        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 @final

@@ -36,7 +36,7 @@ def accepted_and_continued(accepted: ArrayLike, remaining: ArrayLike) -> NDArray
 
     accepted: [rows], 0 or 1; remaining: [rows], messages of the user still to come. Raises ValueError for other values.
     """
-    kept, left = _flags("accepted", accepted), _counts("remaining_user_messages", remaining)
+    kept, left = _checked("accepted", accepted, FLAG), _checked("remaining_user_messages", remaining, COUNT)
     label = ((kept == 1) & (left >= 2)).astype(np.int64)
     return np.where(np.isnan(kept) | np.isnan(left), MISSING, label)
 
@@ -46,7 +46,7 @@ def messages_first_days(d1: ArrayLike, d2: ArrayLike, d3: ArrayLike) -> NDArray[
 
     A null day is one without messages. Raises ValueError for a negative count.
     """
-    days = [_counts(name, values) for name, values in (("d1", d1), ("d2", d2), ("d3", d3))]
+    days = [_checked(name, values, COUNT) for name, values in (("d1", d1), ("d2", d2), ("d3", d3))]
     return np.sum([np.clip(np.nan_to_num(day), 0, MOST_MESSAGES) / MOST_MESSAGES for day in days], axis=0)
 
 
@@ -68,22 +68,14 @@ def joint_bits(
     not come back. Any other null is a NaN label. Raises ValueError for values that `accepted_and_continued` and
     `messages_first_days` refuse, and times below -1.
     """
-    kept, left = _flags("accepted", accepted), _counts("remaining_user_messages", remaining)
+    kept, left = _checked("accepted", accepted, FLAG), _checked("remaining_user_messages", remaining, COUNT)
     time = _checked("log_norm_time_delta_till_user_response", log_norm_time, LOG_TIME)
-    days = [_counts(day, values) for day, values in (("d1", d1), ("d2", d2), ("d3", d3))]
+    days = [_checked(day, values, COUNT) for day, values in (("d1", d1), ("d2", d2), ("d3", d3))]
     known = [
         np.where(np.isnan(column), np.nan, bit)
         for column, bit in ((kept, kept == 1), (left, left >= 4), (time, (time > -1) & (time < 10)))
     ]
     return np.stack([*known, *(~np.isnan(day) for day in days)], axis=1).astype(np.float64)
-
-
-def _flags(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    return _checked(name, values, FLAG)
-
-
-def _counts(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    return _checked(name, values, COUNT)
 
 
 def _checked(name: str, values: ArrayLike, kind: Kind) -> NDArray[np.float64]:
