@@ -1,4 +1,4 @@
-"""Whether the app's tests keep their word: false alarms where policies do not differ, and changes of 5% found.
+"""The app's A/B tests: false alarms for equal policies, and the power to find changes of 5%.
 
     .venv/bin/python benchmarks/app_tests.py      # writes benchmarks/results/app_tests.json; about 8 minutes of CPU
 
@@ -61,7 +61,7 @@ def false_alarms(experiments: int, users: int) -> dict:
 
 
 def plant(name: str) -> tuple[float, float]:
-    """How much more replies must be worth for a figure to change by 5%, and the change that many users then show."""
+    """The rise in reply utility that changes a figure by 5%, and the change that many users then show."""
     goal = -CHANGE if name == "retry rate" else CHANGE
     users, worth = np.arange(CALIBRATION), 0.1
     base = without_words(users, 10**6, 0, days=HORIZON[name])[name].value
@@ -74,7 +74,7 @@ def plant(name: str) -> tuple[float, float]:
 
 
 def power(name: str, paired: bool, worth: float, experiments: int) -> dict:
-    """How often a change of 5% is found with the users that a pilot asks for."""
+    """Share of experiments that find a change of 5% with the number of users that a pilot suggests."""
     days, users = HORIZON[name], np.arange(PILOT)
     a, b = (without_words(users, 10**6 + 1, noise, noise * worth, days)[name] for noise in (0, 1))
     needed = users_needed(CHANGE * a.value, compare(a, b, paired).spread)

@@ -1,4 +1,4 @@
-"""What scorers learn from users' traces, judged by the world's hidden utility, on five worlds.
+"""Scorers trained on users' traces, evaluated by the world's hidden utility, on five worlds.
 
     .venv/bin/python benchmarks/behaviour.py --draw 5      # writes benchmarks/results/behaviour.json
 

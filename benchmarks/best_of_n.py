@@ -124,7 +124,7 @@ class Ours:
 
 
 def turn(way: Any, chat: Conversation, n: int) -> None:
-    """What a person waits for."""
+    """The part of a turn that a user waits for."""
     way.score(chat, way.generate(chat, n))
 
 

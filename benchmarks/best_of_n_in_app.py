@@ -1,4 +1,4 @@
-"""What the best of N is worth to users, in the app: by a scorer, by the hidden utility (ceiling), by chance (floor).
+"""The best of N in the app, chosen by a scorer, by the hidden utility (ceiling) or at random (floor).
 
     for w in 0 1 2; do lmgym world --rows 50000 --seed $w --output outputs/best_of_n/$w/world; done
     # for each world a policy and a joint scorer, as `make demo` trains them (lmgym/cli/demo.py), then
@@ -33,7 +33,7 @@ FIGURES = ("conversation length", "retention day 30")
 
 
 def scorers_of(scorer: str) -> dict[str, str]:
-    """What the table calls them, and the words for them."""
+    """The scorers' settings by their names in the table."""
     return {"scorer": scorer, "gold": GOLD, "random": RANDOM}
 
 

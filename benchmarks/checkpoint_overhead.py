@@ -1,4 +1,4 @@
-"""What verification costs a save: syncing, hashing and the manifest against writing the same files and nothing else.
+"""The cost of verified checkpoints: syncing, hashing and the manifest, compared with only writing the same files.
 
     .venv/bin/python benchmarks/checkpoint_overhead.py        # writes benchmarks/results/checkpoint_overhead.json
 

@@ -1,4 +1,4 @@
-"""Who takes part in a benchmark, and how one of them is run: a fresh process on one core and one thread."""
+"""The contenders of a benchmark. Each runs in a fresh process on one core and one thread."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class Contender:
         return BENCHMARKS / "runners" / f"{self.runner}.py"
 
     def missing(self) -> str:
-        """What keeps it from running, or an empty string."""
+        """The reason it cannot run, or an empty string."""
         if not self.script.exists():
             return f"no {self.script}"
         if not Path(self.python).exists():

@@ -5,7 +5,7 @@
 A seed is a world of its own words, an old scorer of what everybody agrees on, and a person with hidden tastes
 (`scripted_person.py`). The person types lines into a session and picks 30 times among six replies, `%export prefs`
 writes the picks, `hh_pairwise` trains a new scorer from the old one on them, and a session with both judges 300 pairs
-of replies to other lines. Beside that, scorers that were trained on picks made by lot in sessions of the same lines.
+of replies to other lines. Beside that, scorers that were trained on picks made at random in sessions of the same lines.
 SEEDS and the criterion (`judge`) were fixed before any of these seeds was run; settings were chosen on seeds from 100.
 """
 
@@ -36,8 +36,8 @@ from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3, 4, 5)
-PICKS, TURNS_A_CHAT, BEST_OF, UNSEEN, LOTS = 30, 2, 6, 300, 3
-P_GAIN, MOST_GAIN_BY_LOT = 0.01, 0.02
+PICKS, TURNS_A_CHAT, BEST_OF, UNSEEN, RANDOM_SCORERS = 30, 2, 6, 300, 3
+P_GAIN, MOST_RANDOM_GAIN = 0.01, 0.02
 OLD_PAIRS, ANNOTATOR_NOISE = 3000, 0.4
 MODEL = {"layers": 1, "width": 64, "vocab_size": 512, "max_length": 256}
 COMMON = ("--precision", "fp32", "--max_length", "128", "--save_updates", "-1", "--tracking", "none")
@@ -68,20 +68,20 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one seed. `ceiling` is how often the person's own worth, without noise, agrees with the choice."""
+    """The result of one seed. `ceiling` is the share of choices that agree with the person's utility without noise."""
 
     seed: int
     loves: str
     hates: str
     preferences: int
     picks: Comparison
-    by_lot: tuple[Comparison, ...]
+    random_picks: tuple[Comparison, ...]
     ceiling: float
     cpu_seconds: float
 
 
 def compare(old: Sequence[bool], new: Sequence[bool]) -> Comparison:
-    """Of two scorers that were right or wrong on the same pairs."""
+    """Comparison of two scorers on the same pairs, by whether each was right."""
     before, after = np.asarray(old, dtype=bool), np.asarray(new, dtype=bool)
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
@@ -89,22 +89,22 @@ def compare(old: Sequence[bool], new: Sequence[bool]) -> Comparison:
 
 
 def judge(outcomes: Sequence[Outcome]) -> list[str]:
-    """What of the criterion is not met; empty where the loop closes.
+    """The parts of the criterion that are not met; empty if the loop closes.
 
-    In each seed the person's picks gain with p < P_GAIN, and more than picks by lot do; over all seeds, picks by lot
-    change agreement by at most MOST_GAIN_BY_LOT on average. (By lot a single scorer may drift towards a taste: the
-    mean over many may not.)
+    In each seed the person's picks gain with p < P_GAIN, and more than random picks do; over all seeds, random picks
+    change agreement by at most MOST_RANDOM_GAIN on average. (A single scorer
+    may drift towards a taste with random picks, but not the mean over many.)
     """
     faults = []
     for outcome in outcomes:
-        picks, lots = outcome.picks, [comparison.change for comparison in outcome.by_lot]
+        picks, changes = outcome.picks, [comparison.change for comparison in outcome.random_picks]
         if not (picks.gained > picks.lost and picks.p < P_GAIN):
             faults.append(f"seed {outcome.seed}: {picks.gained} gained, {picks.lost} lost, p = {picks.p:.3g}")
-        if lots and max(lots) >= picks.change:
-            faults.append(f"seed {outcome.seed}: picks by lot gain {max(lots):.3f}, the person's {picks.change:.3f}")
-    changes = [comparison.change for outcome in outcomes for comparison in outcome.by_lot]
-    if len(outcomes) == len(SEEDS) and mean(changes) > MOST_GAIN_BY_LOT:
-        faults.append(f"picks by lot gain {mean(changes):.3f} on average")
+        if changes and max(changes) >= picks.change:
+            faults.append(f"seed {outcome.seed}: random picks gain {max(changes):.3f}, the person's {picks.change:.3f}")
+    changes = [comparison.change for outcome in outcomes for comparison in outcome.random_picks]
+    if len(outcomes) == len(SEEDS) and mean(changes) > MOST_RANDOM_GAIN:
+        faults.append(f"random picks gain {mean(changes):.3f} on average")
     return faults
 
 
@@ -213,39 +213,39 @@ def agreement_on_unseen(chat: ChatView, person: Person, seen: set[Conversation])
     return right, mean(ceiling)
 
 
-def run_seed(seed: int, folder: Path, lots: int = LOTS) -> Outcome:
-    """The whole loop in a folder, once with the person's picks and `lots` times with picks by lot."""
+def run_seed(seed: int, folder: Path, random_scorers: int = RANDOM_SCORERS) -> Outcome:
+    """The whole loop in a folder, once with the person's picks and `random_scorers` times with random picks."""
     began = time.process_time()
     world = World(seed)
     person = Person(world, seed)
     old = make_old_scorer(world, folder)
     new, seen, preferences = pick_and_train(world, old, person.choose, folder / "picks")
     folders = {"old": old, "new": new}
-    for number in range(1, lots + 1):
+    for number in range(1, random_scorers + 1):
         draw = random.Random(f"lot {number} {seed}")
         scorer, also_seen, _ = pick_and_train(
-            world, old, lambda _, replies, draw=draw: draw.randrange(len(replies)), folder / f"lot_{number}"
+            world, old, lambda _, replies, draw=draw: draw.randrange(len(replies)), folder / f"random_{number}"
         )
-        folders[f"lot_{number}"] = scorer
+        folders[f"random_{number}"] = scorer
         seen |= also_seen
     chat = open_session(world, load_judges(**folders), "new", 2, folder, seed=1_000_000)
     right, ceiling = agreement_on_unseen(chat, person, seen)
-    by_lot = tuple(compare(right["old"], right[f"lot_{number}"]) for number in range(1, lots + 1))
+    random_picks = tuple(compare(right["old"], right[f"random_{number}"]) for number in range(1, random_scorers + 1))
     picks, seconds = compare(right["old"], right["new"]), time.process_time() - began
-    return Outcome(seed, person.loves, person.hates, preferences, picks, by_lot, ceiling, seconds)
+    return Outcome(seed, person.loves, person.hates, preferences, picks, random_picks, ceiling, seconds)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Markdown."""
     lines = [
-        "| seed | loves, hates | agrees: old | new | gained, lost | p | by lot | ceiling |",
+        "| seed | loves, hates | agrees: old | new | gained, lost | p | random picks | ceiling |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for o in outcomes:
-        by_lot = " ".join(f"{comparison.new:.3f}" for comparison in o.by_lot)
+        random_picks = " ".join(f"{comparison.new:.3f}" for comparison in o.random_picks)
         lines.append(
             f"| {o.seed} | {o.loves}, {o.hates} | {o.picks.old:.3f} | {o.picks.new:.3f} "
-            f"| {o.picks.gained}, {o.picks.lost} | {o.picks.p:.1e} | {by_lot} | {o.ceiling:.3f} |"
+            f"| {o.picks.gained}, {o.picks.lost} | {o.picks.p:.1e} | {random_picks} | {o.ceiling:.3f} |"
         )
     return "\n".join(lines)
 
@@ -253,7 +253,9 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--lots", type=int, default=LOTS, help="scorers a seed that are trained on picks by lot")
+    parser.add_argument(
+        "--random_scorers", type=int, default=RANDOM_SCORERS, help="scorers a seed that are trained on random picks"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/flywheel.json")
     arguments = parser.parse_args()
     import torch
@@ -262,25 +264,25 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(run_seed(seed, Path(folder), arguments.lots))
+            outcomes.append(run_seed(seed, Path(folder), arguments.random_scorers))
         print(table(outcomes[-1:]).splitlines()[-1], f"{outcomes[-1].cpu_seconds:.0f} CPU s", flush=True)
-    changes = [comparison.change for outcome in outcomes for comparison in outcome.by_lot]
+    changes = [comparison.change for outcome in outcomes for comparison in outcome.random_picks]
     record = {
         "settings": {
             "picks": PICKS,
             "best_of": BEST_OF,
             "unseen": UNSEEN,
-            "lots": arguments.lots,
+            "random_scorers": arguments.random_scorers,
             "old": OLD_FLAGS,
             "new": NEW_FLAGS,
         },
         "machine": describe_machine(),
         "faults": judge(outcomes),
-        "mean_change_by_lot": mean(changes),
+        "mean_change_of_random_picks": mean(changes),
         "seeds": [asdict(outcome) for outcome in outcomes],
     }
     arguments.output.write_text(json.dumps(record, indent=1) + "\n")
-    print(table(outcomes), f"picks by lot change agreement by {mean(changes):+.3f} on average", sep="\n\n")
+    print(table(outcomes), f"random picks change agreement by {mean(changes):+.3f} on average", sep="\n\n")
     print("\n".join(record["faults"]) or "the loop closes: the criterion is met in every seed")
 
 

@@ -43,7 +43,7 @@ class EndAt(StoppingCriteria):
         self.prompt, self.lengths = prompt, torch.from_numpy(lengths)
 
     def __call__(self, input_ids, scores, **kwargs) -> torch.Tensor:
-        """Who is done."""
+        """Counts the replies that are done."""
         return input_ids.shape[1] - self.prompt >= self.lengths
 
 

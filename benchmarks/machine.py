@@ -1,4 +1,4 @@
-"""What machine a benchmark ran on, in the words that explain its numbers."""
+"""Description of the machine that a benchmark ran on."""
 
 import os
 import platform

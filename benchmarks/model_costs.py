@@ -1,4 +1,4 @@
-"""What an iteration of PPO must compute, read and hold: counted from a model's shape and its rows, without running it.
+"""Operations, reads and memory of a PPO iteration, counted from a model's shape and rows without running it.
 
 Counted is what the algorithm needs, not what a machine does: no padding, nothing computed twice to save memory, no
 element-wise work. A product of [n, k] and [k, m] is 2 n k m operations, and each of its two gradients as many
@@ -28,7 +28,7 @@ class Shape:
 
     @staticmethod
     def of(settings: dict) -> "Shape":
-        """Of an entry of shapes.json, or a config as a dict."""
+        """The shape of an entry of shapes.json, or of a config as a dict."""
         return Shape(
             settings["num_hidden_layers"], settings["hidden_size"], settings["num_attention_heads"],
             settings["num_key_value_heads"], settings["head_dim"], settings["intermediate_size"],
@@ -66,7 +66,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Way:
-    """What of a policy is trained, beside its value head."""
+    """The trained part of a policy, without its value head."""
 
     name: str
     frozen_layers: int = 0
@@ -110,7 +110,7 @@ class Rows:
 
 
 def policy_products(shape: Shape, way: Way, rows: Rows, first: int = 0) -> Iterator[Product]:
-    """Of layers `first` and above, the head at what is read, and the value head: `ActorCritic.forward`.
+    """Products of layers `first` and above, the head at the positions that are read, and the value head.
 
     A frozen head's backward counts as one, though it is computed in the forward (lmgym/models/forward/logprobs.py).
     """
@@ -176,8 +176,8 @@ def scoring_flops(shape: Shape, lengths: Sequence[int]) -> float:
 
 
 def generation_bytes(shape: Shape, way: Way, prompts: Sequence[int], new_tokens: int, number_bytes: int) -> float:
-    """What sampling must read: all weights but the embeddings once a token, the first by the prefill; and before each
-    later one the keys and values of its row.
+    """Bytes that sampling reads: all weights but the embeddings once per token, the first in the prefill; and for each
+    later token the keys and values of its row.
     """
     weights = shape.layers * shape.block + shape.words + (shape.adapters(way.lora_rank) if way.lora_rank else 0)
     cached = sum(prompt + step for step in range(1, new_tokens) for prompt in prompts)

@@ -60,7 +60,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def available(arguments: argparse.Namespace, section: str, precision: str) -> list[Contender]:
-    """Who can run here; says in a line why another cannot."""
+    """The contenders that can run here; prints why others cannot."""
     minibatch = BATCH // arguments.minibatches
     sizes = tuple(size for size in arguments.micro_batches if minibatch % size == 0) or (minibatch,)
     of_trl = sizes if arguments.minibatches == 1 else (minibatch,)  # TRL cannot split one of several minibatches

@@ -1,4 +1,4 @@
-"""What all contenders of benchmarks/ppo.py start from: models, prompts, rollouts to replay; all from fixed seeds."""
+"""Inputs of all contenders of benchmarks/ppo.py: models, prompts, rollouts to replay; all from fixed seeds."""
 
 import json
 from pathlib import Path

@@ -59,7 +59,7 @@ PHASES = ("weights to sampler", "generation", "scores", "log-probs, values, refe
 
 @dataclass(frozen=True)
 class NoText:
-    """What is asked of a tokenizer where ids are never words."""
+    """A tokenizer for token ids that are never decoded."""
 
     size: int
     pad_token_id = 0
@@ -95,7 +95,7 @@ class Bench:
 
     @property
     def rows(self) -> Rows:
-        """What runs through the policy: nobody reads behind the last token."""
+        """Rows as they run through the policy, without the last token, whose output is not used."""
         return Rows([n + NEW_TOKENS - 1 for n in self.lengths], [NEW_TOKENS] * BATCH)
 
     def config(self) -> PPOConfig:
@@ -145,7 +145,7 @@ class Bench:
         )
 
     def work(self) -> dict[str, dict[str, float]]:
-        """Of each phase: tokens, and operations or bytes."""
+        """Tokens, and operations or bytes, by phase."""
         shape, way, rows = self.shape, self.way, self.rows
         reused = self.arguments.micro_batch >= BATCH  # ppo/experience.py keeps the first forward
         sampled, through = BATCH * NEW_TOKENS, sum(rows.lengths)
@@ -242,7 +242,7 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 def judged(seconds: dict[str, list[float]], work: dict[str, dict[str, float]], roofs: dict[str, float]) -> dict:
-    """Of each phase: seconds, tokens a second, and the share of the device's bandwidth or operations."""
+    """Seconds, tokens per second, and the share of the device's bandwidth or operations, by phase."""
     found = {}
     for phase in PHASES:
         entry: dict[str, object] = {"seconds": summary(seconds[phase])}

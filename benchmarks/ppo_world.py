@@ -1,4 +1,4 @@
-"""What PPO makes of the world's policy, beside the best of 4: against a scorer, without any KL, in conversations.
+"""PPO on the world's policy, compared with the best of 4: against a scorer, without a KL penalty, in conversations.
 
     lmgym demo --output outputs/demo          # world 0, its policy, its scorer
     .venv/bin/python benchmarks/ppo_world.py --demo outputs/demo --held_out PATH
@@ -51,7 +51,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def paired_gain(folder: Path, name: str) -> dict[str, float]:
-    """How far a watched score rose on the held-out prompts, in its standard deviations before step 1, with 95%."""
+    """A monitor's rise on the held-out prompts, in its standard deviations before step 1, with a 95% interval."""
     files = sorted((folder / "samples").glob("evaluation-*.jsonl"))
     before, after = (
         np.array([json.loads(line)["monitors"][name] for line in file.read_text().splitlines()])

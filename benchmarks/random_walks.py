@@ -35,7 +35,7 @@ SAMPLES = 100  # of each of the 20 starts
 
 
 def optimality(folder: Path) -> dict[str, float]:
-    """Of a policy: 2,000 samples at temperature 1, and the 20 likeliest walks."""
+    """Optimality of a policy's 2,000 samples at temperature 1, and of the 20 likeliest walks."""
     tokenizer = load_tokenizer(str(folder))
     generator = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=500)
     walks = draw_random_walks(1000)

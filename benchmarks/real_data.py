@@ -1,4 +1,4 @@
-"""What a small scorer from scratch learns of real people's choices, and of the same choices swapped.
+"""A small scorer trained from scratch on real people's choices, and on the same choices swapped.
 
     .venv/bin/python benchmarks/real_data.py            # seeds 0 1 2; writes benchmarks/results/real_data.json
 
@@ -90,7 +90,7 @@ def run_measured(command: list[str]) -> dict[str, float]:
 
 
 def read_results(output: Path) -> dict[str, dict]:
-    """What a finished run of pairs found: the counts of its data and the metrics of its last evaluation."""
+    """The data counts and the last evaluation's metrics of a finished run on pairs."""
     return {
         "data": json.loads((output / "run.json").read_text())["data"],
         "metrics": json.loads((output / "evaluation.json").read_text())["metrics"],

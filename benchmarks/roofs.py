@@ -1,4 +1,4 @@
-"""What a device can do at most: by a large copy and a large matrix product, and by its data sheet."""
+"""Peak rates of a device: by a large copy and a large matrix product, and by its data sheet."""
 
 import statistics
 import time

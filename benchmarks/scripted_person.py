@@ -44,13 +44,13 @@ def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator
 
 
 def lines_of_a_chat(world: World, rng: random.Random, turns: int) -> list[str]:
-    """What a person says in a chat, whatever is answered."""
+    """A person's messages in a chat, which do not depend on the replies."""
     topic = pick(rng, world.topics)
     return [message(world.grammar, rng, topic, TALKATIVE, opening=not turn) for turn in range(turns)]
 
 
 def agreed_worth(world: World, conversations: Sequence[Conversation], replies: Sequence[str]) -> NDArray[np.float64]:
-    """What everybody thinks of replies[n], by the world's features and weights of AGREED."""
+    """Utility [n] of replies to everyone, by the world's features and the weights of AGREED."""
     columns = [FEATURES.index(name) for name in AGREED]
     return world.features(conversations, replies)[:, columns] @ np.array([WEIGHTS[name] for name in AGREED])
 
@@ -70,7 +70,7 @@ class Person:
         self.rng = np.random.default_rng([self.seed, 0])
 
     def worth(self, conversation: Conversation, replies: Sequence[str]) -> NDArray[np.float64]:
-        """What replies[n] are worth to this person."""
+        """Utility [n] of replies to this person."""
         found = AGREED_SHARE * agreed_worth(self.world, [conversation] * len(replies), replies)
         return found + TASTE * np.array([self._has(r, self.loves) - self._has(r, self.hates) for r in replies])
 

@@ -1,4 +1,4 @@
-"""What packing saves in SFT: padding, and CPU time of forward and backward, on conversations of the simulated world.
+"""Packing in SFT: padding and CPU time that it saves, on conversations of the simulated world.
 
     .venv/bin/python benchmarks/sft_packing.py        # writes benchmarks/results/sft_packing.json
 
@@ -62,7 +62,7 @@ def cut(rows: list[Example], by_length: bool) -> list[list[Example]]:
 
 
 def padding_share(updates: list[list[Example]], by_length: bool) -> float:
-    """Of all slots of the padded batches, those that hold no token."""
+    """Share of the padded batches' slots that hold no token."""
     batches = [batch for update in updates for batch in cut(update, by_length)]
     slots = sum(len(batch) * max(len(row.ids) for row in batch) for batch in batches)
     return 1 - sum(len(row.ids) for batch in batches for row in batch) / slots
@@ -131,7 +131,7 @@ def run(model, rows: list[Example], by_length: bool, loss: Callable[[list[Exampl
 
 
 def largest_difference(plain, policy: PolicyModel, update: list[Example], ways: dict) -> float:
-    """Of the gradients of one update, relative to their norm; asserted to be small."""
+    """Largest difference of one update's gradients, relative to their norm; asserted to be small."""
     ways["padded"](update)
     theirs = torch.cat([p.grad.flatten() for p in plain.parameters()])
     ways["packed"](update)

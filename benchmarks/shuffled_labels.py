@@ -1,4 +1,4 @@
-"""What labels still say of the hidden utility once they were dealt out within each user: why a scorer learns a little.
+"""Correlation of the hidden utility with labels that were shuffled within each user: why a scorer learns a little.
 
     .venv/bin/python benchmarks/shuffled_labels.py # the worlds of behaviour.json; to results/shuffled_labels.json
 
@@ -20,7 +20,7 @@ OUTPUT = ROOT / "benchmarks/results/shuffled_labels.json"
 
 
 def correlations(folder: Path, file: str) -> dict[str, float]:
-    """Of two labels of that file with the hidden utility."""
+    """Correlations of two labels of that file with the hidden utility."""
     logs, gold = (pq.read_table(folder / f"{name}.parquet") for name in (file, "gold"))
     utility = dict(zip(gold["row_id"].to_pylist(), gold["utility"].to_pylist(), strict=True))
     truth = np.array([utility[row] for row in logs["row_id"].to_pylist()])

@@ -86,7 +86,7 @@ def train(start: Path, output: Path, data: Path, seed: int) -> float:
 
 
 def judge(model: Path, world: Path, seed: int) -> dict[str, float]:
-    """Of replies at temperature 1: the shares that are accepted and distinct, beside those of the bots' own."""
+    """Shares of replies at temperature 1 that are accepted and distinct, and the same of the bots' own."""
     texts = pq.read_table(world / "gold_eval.parquet", columns=["text"])["text"].to_pylist()[:REPLIES]
     conversations = [without_reply(from_transcript(text)) for text in texts]
     tokenizer = load_tokenizer(str(model))
@@ -111,7 +111,7 @@ def judge(model: Path, world: Path, seed: int) -> dict[str, float]:
 
 
 def without_reply(conversation: Conversation) -> Conversation:
-    """What the bot answered."""
+    """The reply of the bot."""
     return Conversation(conversation.turns[:-1], conversation.persona)
 
 

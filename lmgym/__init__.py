@@ -1,3 +1,3 @@
-"""What every stage of the gym shares. It knows no stage and imports none."""
+"""Code that all stages share. It imports no stage, except in the commands of lmgym.cli."""
 
 __version__ = "0.1.0"

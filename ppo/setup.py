@@ -26,10 +26,8 @@ from ppo.task_setups import TaskSetup
 from ppo.weight_sync import SamplingPolicy
 
 ADAM_EPSILON = 1e-5
-OWN_SECTIONS = {
-    "optimizer",
-    "scheduler",
-}  # of a DeepSpeed config: dropped, because each parameter group has its own rate here
+# of a DeepSpeed config: dropped, because each parameter group has its own rate here
+OWN_SECTIONS = {"optimizer", "scheduler"}
 UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by --learning_rate, --schedule and others"
 
 

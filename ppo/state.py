@@ -149,9 +149,7 @@ def save_results(config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run,
     save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
     folder = save_policy(actor.policy, submodule_weights(weights, "policy."), run.folder, tokenizer, merge=True)
     reward = config.reward.scorers or "a reward of its own"
-    description = (
-        f"A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against `{reward}`. {CHAT_USAGE}"
-    )
+    description = f"A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against `{reward}`."
     figures = f"""`eval/`, `metrics/` and `alarm/` are of this policy. All others are of the last iteration,
 whose replies, and so the KL, are from before its updates.
 

@@ -1,4 +1,4 @@
-"""What every runner shares: the spec it reads, the clock it is timed by, the result it writes.
+"""The interface of all runners: the spec they read, the clock, and the result they write.
 
 A runner is `python benchmarks/runners/NAME.py SPEC.json RESULT.json`, one process on one thread.
 Import this module before torch: it sets the thread count and keeps Hugging Face off the network.

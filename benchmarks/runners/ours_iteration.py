@@ -24,7 +24,7 @@ from ppo.weight_sync import SamplingPolicy
 
 @dataclass
 class Iteration:
-    """What an iteration works with."""
+    """The components of an iteration."""
 
     config: PPOConfig
     device: torch.device

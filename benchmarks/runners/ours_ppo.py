@@ -68,7 +68,7 @@ def load_value_head(head: ValueHead, path: str) -> None:
 
 @dataclass
 class Contender:
-    """What an iteration works with."""
+    """The components of our PPO in the benchmark."""
 
     spec: PPOSpec
     ours: Iteration

@@ -1,4 +1,4 @@
-"""What every PPO runner shares: the spec it reads, the clocks and the memory it is measured by, the result it writes.
+"""The interface of all PPO runners: the spec they read, clocks and memory, and the result they write.
 
 A runner is `python benchmarks/runners/NAME.py SPEC.json RESULT.json`, one process on one thread.
 Import this module before torch: `interface` sets the thread count and keeps Hugging Face off the network.

@@ -155,7 +155,7 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float) -
 
 @dataclass(frozen=True)
 class Experience:
-    """What the epochs train on, each [batch, replies]."""
+    """The inputs of the epochs, [batch, replies] each."""
 
     batch: Batch
     logprobs: torch.Tensor

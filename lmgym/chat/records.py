@@ -14,6 +14,7 @@ from typing import Any
 
 from lmgym.chat.exchanges import Exchange, digest, from_record
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.runs.files import sync
 from lmgym.text import Conversation, Turn, from_messages, messages
 
 
@@ -79,7 +80,7 @@ def append(path: Path, *rows: dict[str, Any]) -> None:
     finally:
         os.close(handle)
     if is_new:
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 def write_whole(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -88,15 +89,7 @@ def write_whole(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     partial.unlink(missing_ok=True)
     append(partial, *rows)
     os.replace(partial, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)
 
 
 def load(path: Path) -> LoadedSession:

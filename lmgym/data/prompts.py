@@ -32,7 +32,7 @@ class PromptSettings(Protocol):
 
 @dataclass(frozen=True)
 class Prompts:
-    """What to train on and what to evaluate on."""
+    """Tasks to train on and to evaluate on."""
 
     train: list[Task]
     evaluation: list[Task]
@@ -42,7 +42,7 @@ class Prompts:
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompts in their order, columns included."""
+        """A hash of the prompts in their order, with their columns."""
         digest = hashlib.sha256()
         for side in (self.train, self.evaluation):
             for task in side:
@@ -115,7 +115,7 @@ def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row],
 
 
 def _reasons(rejections: Sequence[Rejection]) -> str:
-    """How many rows were rejected, and why the first ones of each kind; nothing where none were."""
+    """The number of rejected rows, with the first ones of each kind; empty if there are none."""
     kinds: dict[tuple[str, str], Rejection] = {}
     for one in rejections:
         kinds.setdefault((one.field, one.reason), one)

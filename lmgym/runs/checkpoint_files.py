@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from lmgym.distributed.ranks import rank
 from lmgym.errors import InputError, RunStopped
-from lmgym.runs.files import read_json
+from lmgym.runs.files import read_json, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -119,15 +119,6 @@ def write_manifest(
         os.fsync(file.fileno())
     for path in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
         sync(path)
-
-
-def sync(path: Path) -> None:
-    """Syncs a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:

@@ -29,10 +29,9 @@ from lmgym.runs.checkpoint_files import (
     in_a_line,
     owner_of,
     read,
-    sync,
     write_manifest,
 )
-from lmgym.runs.files import storage_full
+from lmgym.runs.files import storage_full, sync
 
 PARTIAL = re.compile(r"\.step-\d{8}\.partial")
 T = TypeVar("T")

@@ -57,6 +57,15 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def sync(path: Path) -> None:
+    """Syncs a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON can hold it; NaN, infinities, paths and other objects become text."""
     if isinstance(value, Mapping):

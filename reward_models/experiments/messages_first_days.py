@@ -1,4 +1,4 @@
-"""How much the user writes on the first three days: a number in [0, 3], squared error.
+"""Messages on a user's first three days: a number in [0, 3], squared error.
 
 deepspeed --num_gpus 2 reward_models/experiments/messages_first_days.py --deepspeed configs/zero2.json --model PATH
 """

@@ -7,8 +7,8 @@ from flywheel import SEEDS, judge, run_seed
 
 
 @pytest.mark.slow
-def test_30_picks_of_a_person_close_the_loop_and_picks_by_lot_gain_less(tmp_path: Path) -> None:
-    outcome = run_seed(SEEDS[0], tmp_path, lots=1)
+def test_30_picks_of_a_person_close_the_loop_and_picks_random_picks_gain_less(tmp_path: Path) -> None:
+    outcome = run_seed(SEEDS[0], tmp_path, random_scorers=1)
     assert judge([outcome]) == []
     assert 120 <= outcome.preferences <= 150  # 30 picks against 5 others, but for identical replies
     assert outcome.picks.new < outcome.ceiling

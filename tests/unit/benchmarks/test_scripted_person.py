@@ -31,7 +31,7 @@ def test_mcnemar_by_hand() -> None:
     ("change", "says"),
     [
         ({"picks": compare([False] * 7, [True] * 7)}, "p = 0.0156"),  # 2 / 2^7
-        ({"by_lot": (GAINED,)}, "picks by lot gain 0.750, the person's 0.750"),
+        ({"random_picks": (GAINED,)}, "random picks gain 0.750, the person's 0.750"),
     ],
 )
 def test_a_seed_without_its_gain_is_a_fault(change: dict, says: str) -> None:
@@ -40,11 +40,11 @@ def test_a_seed_without_its_gain_is_a_fault(change: dict, says: str) -> None:
     assert says in fault
 
 
-def test_picks_by_lot_that_gain_on_average_are_a_fault() -> None:
+def test_random_picks_that_gain_on_average_are_a_fault() -> None:
     little = compare([False] * 50, [True] * 2 + [False] * 48)
-    assert judge([replace(outcome, by_lot=(little, NOTHING)) for outcome in MET]) == []  # .02 on average
+    assert judge([replace(outcome, random_picks=(little, NOTHING)) for outcome in MET]) == []  # .02 on average
     little = compare([False] * 50, [True] * 3 + [False] * 47)
-    [fault] = judge([replace(outcome, by_lot=(little,)) for outcome in MET])
+    [fault] = judge([replace(outcome, random_picks=(little,)) for outcome in MET])
     assert "0.060 on average" in fault
 
 
