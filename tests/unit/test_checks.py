@@ -4,6 +4,7 @@ Refusals are the lines of `raise` statements with their conditions, and of funct
 """
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,8 +66,17 @@ def test_refusals_are_a_small_part_of_ppo() -> None:
 
 
 def test_a_config_passes_through_few_files_before_step_1() -> None:
-    files = [name for name in sorted(reached_from("ppo.check")) if takes_config(MODULES[name].read_text())]
+    """The experiment, its flags, and every module reached from the loop with a function that takes a config."""
+    taking = [name for name in sorted(reached_from("ppo.train")) if takes_config(MODULES[name].read_text())]
+    files = ["ppo.experiments.hh_harmless", "lmgym.runs.flags", *taking]
     assert len(files) < 20, files
+
+
+def test_the_policy_loss_is_few_files_from_the_experiment() -> None:
+    steps = ["ppo.train", "ppo.setup", "ppo.algorithms.ppo", "ppo.algorithms.losses"]
+    assert all(after in GRAPH[before] for before, after in itertools.pairwise(["ppo.experiments.hh_harmless", *steps]))
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert all(f"`{name.replace('.', '/')}.py`" in text for name in ("ppo.experiments.hh_harmless", *steps))
 
 
 @pytest.mark.parametrize(
