@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, St
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.reply_batch import ReplyBatch
 
 ROOT = Path(__file__).resolve().parent.parent
 # name: (prompts, their lengths from and to, replies a prompt, lengths of the replies from and to)
@@ -69,13 +71,12 @@ def ours(generator: LocalGenerator, prompts: list[list[int]], n: int, lengths: n
     order = np.argsort([-len(p) for p in prompts], kind="stable")
     wanted = lengths.reshape(len(prompts), n)[order].ravel()
 
-    def look(rows, replies, position, stops) -> None:
-        rows.open &= position + 1 < wanted[rows.row]
+    def close_at_length(batch: ReplyBatch, position: int) -> None:
+        batch.rows.open &= position + 1 < wanted[batch.rows.reply.numpy()]
 
-    assert hasattr(generator, "_look")
-    generator._look = look  # type: ignore[method-assign]
     sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0, ends_at_eos=False)
-    found = [completion for replies in generator.generate(prompts, n, sampling) for completion in replies]
+    with patch.object(ReplyBatch, "close_ended", close_at_length):
+        found = [completion for replies in generator.generate(prompts, n, sampling) for completion in replies]
     return [list(one.ids[:length]) for one, length in zip(found, lengths.tolist(), strict=True)]
 
 

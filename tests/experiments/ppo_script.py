@@ -142,8 +142,8 @@ def plant() -> None:
     """What a test asks for, put in its place."""
     import ppo.algorithms.ppo
     import ppo.experience
-    import ppo.rollouts
     import ppo.setup
+    import ppo.train as loop
     from lmgym.models.forward import logprobs
 
     if "LOGITS" in PLANT:
@@ -153,10 +153,8 @@ def plant() -> None:
     if "EPS" in PLANT:
         ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
-        run = ppo.rollouts.run_episodes
-        ppo.rollouts.run_episodes = lambda environments, tasks, seeds, generator, *more: run(
-            environments, tasks, seeds, Replayed(generator), *more
-        )
+        play = loop.play
+        loop.play = lambda setup, tasks, seeds, generator, *more: play(setup, tasks, seeds, Replayed(generator), *more)
     if PLANT.get("FAULT") in ("loss", "gradient"):
         ppo.algorithms.ppo.value_loss = _broken(ppo.algorithms.ppo.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0)))
 

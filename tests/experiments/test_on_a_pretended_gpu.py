@@ -102,6 +102,10 @@ def test_ppo_with_a_cached_trunk_learns_from_replies_of_captured_graphs(
     )  # fmt: skip
     done = run(launch("python", *words, script=ROOT / "ppo/experiments/sentiment_words.py"), **PRETENDED)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    gaps = [line["rollout/logprob_mismatch"] for line in read_lines(tmp_path / "run/metrics.jsonl") if "ratio" in line]
+    gaps = [
+        line["rollout/logprob_mismatch"]
+        for line in read_lines(tmp_path / "run/metrics.jsonl")
+        if "policy/ratio" in line
+    ]
     assert gaps
     assert max(gaps) < (1e-4 if precision == "fp32" else 0.02)

@@ -33,7 +33,7 @@ def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bo
     bound = (kl[2] + kl[3]) / 2
     assert max(kl[:3]) < bound < kl[3], "the fourth rollouts, of the policy after 12 updates, are the first beyond"
     for name in ("first launch", "relaunch"):
-        with pytest.raises(RunStopped, match=r"step-00000012 is of this policy.*last good checkpoint is .*00000008;"):
+        with pytest.raises(RunStopped, match=r"step-00000012 holds this policy.*last good checkpoint is .*00000008;"):
             go(name="bound", max_kl=bound, **settings)
         found = sorted(path.name for path in (folder.parent / "bound/checkpoints").iterdir())
         assert found == ["collapsed-step-00000012", "step-00000004", "step-00000008"], name
@@ -41,7 +41,7 @@ def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bo
 
 
 def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:
-    with pytest.raises(RunStopped, match=r"step-00000004 is of this policy .*; there is no checkpoint of before;"):
+    with pytest.raises(RunStopped, match=r"step-00000004 holds this policy .*; there is no earlier checkpoint;"):
         go(max_kl=1e-4, learning_rate=1e-2, save_updates=4)
 
 

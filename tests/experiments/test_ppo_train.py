@@ -230,7 +230,7 @@ def test_what_cannot_work_is_refused_before_step_1(
         return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), monitors={})
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (chat_with_scorers, {}, "nobody rewards; needed: --scorers name=PATH"),
+        (chat_with_scorers, {}, "scorers is empty; needed: --scorers name=PATH"),
         (chat_with_scorers, {"scorers": f"a={tmp_path / 'absent'}"}, "absent"),
         (chat_with_scorers, {"scorers": f"a={small_models['gpt2']}"}, str(small_models["gpt2"])),
         (chat_with_scorers, {"scorers": "a"}, "needed name=PATH"),
@@ -251,7 +251,7 @@ def test_what_cannot_work_is_refused_before_step_1(
         (of_ones_own, {"eval_scorer": "world:0"}, "--eval_scorer world:0 would not be used"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),
-        (PLAIN, {"critic": small_models["gpt2"]}, "is not a scorer: it is a GPT2LMHeadModel; needed: a reward model's"),
+        (PLAIN, {"critic": small_models["gpt2"]}, "is not a scorer but a GPT2LMHeadModel; needed: a reward model's"),
         (PLAIN, {"num_layers_unfrozen": 1, "lora_rank": 2}, "choose one"),
     ]
     for prepare, changes, said in cases:
@@ -292,7 +292,7 @@ def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_model
 
 
 def test_a_reward_that_never_comes_ends_the_run_and_says_so(go: Go) -> None:
-    with pytest.raises(RunStopped, match=r"6 of 6 rewards could not be had.*needed: a number"):
+    with pytest.raises(RunStopped, match=r"6 of 6 rewards failed.*needed: a number"):
         go(text_with_function(lambda samples, prompts, outputs, tokenizer: ["good"] * len(samples), as_text=False))
 
 
@@ -319,7 +319,7 @@ def test_an_evaluation_without_rewards_or_without_its_watched_scorer_ends_no_run
     metrics = read_metrics(go(setup(shortness, away), "again"))
     assert metrics["eval/reward/mean"].keys() == {0, 8}
     assert "eval/eval_scorer" not in metrics
-    told = "the evaluation lacks 6 of 6 scores of the watched gold: raised OSError: [/away]"
+    told = "the evaluation lacks 6 of 6 scores of eval_scorer: raised OSError: [/away]"
     assert words(capsys.readouterr().out).count(told) == 2
 
 

@@ -28,7 +28,7 @@ def test_hh_harmless_runs_in_bf16_on_a_real_model_with_a_scorer_trained_from_it(
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     record = json.loads((policy / "run.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("finished", 0)
-    [line] = [line for line in read_lines(policy / "metrics.jsonl") if "ratio" in line]
+    [line] = [line for line in read_lines(policy / "metrics.jsonl") if "policy/ratio" in line]
     assert line["step"] == 4, "an iteration of four updates, of which two were asked for"
     assert 0.02 < line["rollout/logprob_mismatch"] < 0.1, "more than was once allowed"
     assert (policy / "model" / "model.safetensors").stat().st_size > 250e6

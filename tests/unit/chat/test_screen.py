@@ -15,7 +15,7 @@ from lmgym.chat.actions import ChatView, Response
 from lmgym.chat.exchanges import Candidate, Exchange
 from lmgym.chat.pipe_frontend import as_object, json_line
 from lmgym.chat.screen import make_console, progress_on, show
-from lmgym.console import CleanConsole, bear_any_text
+from lmgym.console import CleanConsole, replace_unencodable
 from lmgym.scoring.ranking import ranks
 from lmgym.text import Conversation, Turn
 
@@ -146,7 +146,7 @@ def test_an_error_of_any_length_leaves_the_screen_readable() -> None:
 
 def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    bear_any_text(stream, io.StringIO())
+    replace_unencodable(stream, io.StringIO())
     stream.write("caf\xe9 日本")
     stream.flush()
     assert stream.buffer.getvalue() == b"caf? ??"
