@@ -75,7 +75,7 @@ def engagement(folder: Path, common: Sequence[object], held_out: Path | None) ->
         seconds = launch("world_engagement", run, *common, *watched, "--seed", seed, "--save_updates", -1)
         last = lines(run)[-1]
         row = {"seed": seed, "kl": last["kl/reference"], "reward": last["eval/reward/mean"], "cpu_seconds": seconds}
-        row["eval_scorer"] = paired_gain(run, "eval_scorer")
+        row["gold"] = paired_gain(run, "eval_scorer")
         if held_out:
             row["held_out"] = paired_gain(run, "held_out")
         rows.append(row)
@@ -96,7 +96,7 @@ def hacking(folder: Path, common: Sequence[object], updates: int) -> list[dict[s
                 "update": line["step"],
                 "sqrt_kl": line.get("kl/sqrt_reference"),
                 "reward": line["eval/reward/mean"],
-                "eval_scorer": line["eval/eval_scorer"],
+                "gold": line["eval/eval_scorer"],
                 "alarm": line.get("alarm/eval_scorer_falls", 0.0),
             }
             for line in seen
@@ -104,10 +104,7 @@ def hacking(folder: Path, common: Sequence[object], updates: int) -> list[dict[s
         rows.append({"seed": seed, "curve": curve})
         print(
             seed,
-            [
-                (round(c["sqrt_kl"] or 0, 2), round(c["reward"], 2), round(c["eval_scorer"], 3), c["alarm"])
-                for c in curve
-            ],
+            [(round(c["sqrt_kl"] or 0, 2), round(c["reward"], 2), round(c["gold"], 3), c["alarm"]) for c in curve],
         )
     return rows
 
