@@ -108,7 +108,7 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
     return faults
 
 
-def make_old_scorer(world: World, folder: Path) -> Path:
+def make_old_scorer(world: World, folder: Path, initialisation: int) -> Path:
     """A small scorer from scratch, of pairs that people judged by what everybody agrees on."""
     from lmgym.models.small_models import make_small_model
 
@@ -129,7 +129,7 @@ def make_old_scorer(world: World, folder: Path) -> Path:
         rows.append({"prompt": messages(conversations[i]), "chosen": sides[0], "rejected": sides[1]})
     (folder / "agreed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     texts = [to_transcript(conversation, reply) for conversation, reply in zip(conversations, replies, strict=True)]
-    make_small_model(folder / "small", "llama", texts, seed=world.seed, **MODEL)
+    make_small_model(folder / "small", "llama", texts, seed=world.seed + 1000 * initialisation, **MODEL)
     return train(folder / "small", folder / "agreed.jsonl", folder / "old", OLD_FLAGS)
 
 
@@ -213,12 +213,15 @@ def agreement_on_unseen(chat: ChatView, person: Person, seen: set[Conversation])
     return right, mean(ceiling)
 
 
-def run_seed(seed: int, folder: Path, random_scorers: int = RANDOM_SCORERS) -> Outcome:
-    """The whole loop in a folder, once with the person's picks and `random_scorers` times with random picks."""
+def run_seed(seed: int, folder: Path, random_scorers: int = RANDOM_SCORERS, initialisation: int = 0) -> Outcome:
+    """The whole loop in a folder, once with the person's picks and `random_scorers` times with random picks.
+
+    Another `initialisation` draws other first weights for the old scorer, in the same world and with the same person.
+    """
     began = time.process_time()
     world = World(seed)
     person = Person(world, seed)
-    old = make_old_scorer(world, folder)
+    old = make_old_scorer(world, folder, initialisation)
     new, seen, preferences = pick_and_train(world, old, person.choose, folder / "picks")
     folders = {"old": old, "new": new}
     for number in range(1, random_scorers + 1):
@@ -256,6 +259,7 @@ def main() -> None:
     parser.add_argument(
         "--random_scorers", type=int, default=RANDOM_SCORERS, help="scorers a seed that are trained on random picks"
     )
+    parser.add_argument("--initialisation", type=int, default=0, help="other first weights of the old scorers")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/flywheel.json")
     arguments = parser.parse_args()
     import torch
@@ -264,15 +268,16 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(run_seed(seed, Path(folder), arguments.random_scorers))
+            outcomes.append(run_seed(seed, Path(folder), arguments.random_scorers, arguments.initialisation))
         print(table(outcomes[-1:]).splitlines()[-1], f"{outcomes[-1].cpu_seconds:.0f} CPU s", flush=True)
-    changes = [comparison.change for outcome in outcomes for comparison in outcome.random_picks]
+    changes = [comparison.change for outcome in outcomes for comparison in outcome.random_picks] or [0.0]
     record = {
         "settings": {
             "picks": PICKS,
             "best_of": BEST_OF,
             "unseen": UNSEEN,
             "random_scorers": arguments.random_scorers,
+            "initialisation": arguments.initialisation,
             "old": OLD_FLAGS,
             "new": NEW_FLAGS,
         },

@@ -301,8 +301,13 @@ def test_frozen_word_vectors_stay_and_the_rest_moves(begin: Start, small_models:
 def test_other_families_under_zero3_are_their_plain_runs(family: str, begin: Start, held_out_pairs: Path) -> None:
     _, one = begin("python", family=family)
     _, two = begin("deepspeed", family=family, config="zero3.json")
-    # a fresh pooler tells [CLS] states hardly apart: gradients of 1e-3 cancel in biases, and Adam enlarges the rounding
-    assert_same_run(two, one, apart=2e-4 if family == "bert" else 1e-5)
+    # Where a gradient cancels to about Adam's epsilon, its first step enlarges the rounding: of qwen3 one element in
+    # 41,184 (gradient 4e-8 at update 1, others 2e-3) ends 1.4e-5 apart; of bert's biases most, behind a fresh pooler.
+    assert_same_run(two, one, apart=2e-4 if family == "bert" else 5e-5)
+    if family != "bert":
+        a, b = read_weights(two), read_weights(one)
+        apart = torch.cat([(a[name].float() - b[name].float()).abs().flatten() for name in a])
+        assert (apart > 5e-6).float().mean() < 2e-4
     torch.testing.assert_close(saved_scores(two), saved_scores(one), rtol=0, atol=1e-4)
     torch.testing.assert_close(score_eval_pairs(two, held_out_pairs), saved_scores(two), rtol=0, atol=1e-4)
 
