@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-full lint bench clean
+.PHONY: demo test test-full lint docs bench clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ lint: $(VENV)/.installed-dev  ## style, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev  ## the documentation site in build/site; a broken link or a missing name fails
+	$(BIN)/zensical build --strict
 
 bench: $(VENV)/.installed-dev  ## speed side by side with TRL; see benchmarks/README.md
 	$(BIN)/python benchmarks/reward_training.py --shape S --dtype bf16

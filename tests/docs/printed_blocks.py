@@ -1,0 +1,100 @@
+"""The shell blocks of README.md and docs/, and a copy of the repository to run them in."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# in the order of the site's navigation, which is the order in which the commands of the slow test run
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/data_formats.md",
+    "docs/reward_models.md",
+    "docs/behaviour_logs.md",
+    "docs/sft.md",
+    "docs/ppo.md",
+    "docs/environments.md",
+    "docs/chat.md",
+    "docs/flywheel.md",
+    "docs/app.md",
+    "docs/many_nodes.md",
+    "docs/failures.md",
+    "docs/real_model.md",
+    "docs/coming_from.md",
+    "docs/families.md",
+    "docs/results.md",
+    "docs/negative_results.md",
+    "docs/api.md",
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced shell block: its page, the line that it begins in, and its text without the fence.
+
+    A block whose first line is `# needs ...` cannot run here (a GPU, the hub, a terminal); `# takes ...` runs in
+    `make test-full`; every other block runs in `make test`.
+    """
+
+    page: str
+    line: int
+    text: str
+
+    @property
+    def can_run(self) -> bool:
+        return not self.text.startswith("# needs")
+
+    @property
+    def is_long(self) -> bool:
+        return self.text.startswith("# takes")
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def read_blocks(page: str) -> list[Block]:
+    """The `bash` blocks of a page."""
+    blocks: list[Block] = []
+    lines = (ROOT / page).read_text().splitlines()
+    place = 0
+    while place < len(lines):
+        if lines[place] == "```bash":
+            end = lines.index("```", place)
+            blocks.append(Block(page, place + 1, "\n".join(lines[place + 1 : end])))
+            place = end
+        place += 1
+    return blocks
+
+
+def every_block() -> list[Block]:
+    return [block for page in PAGES for block in read_blocks(page)]
+
+
+def copy_repository(folder: Path) -> Path:
+    """A folder with the files of the working tree that git does not ignore, as in a fresh clone."""
+    listed = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines():
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def run_block(block: Block, folder: Path, bin_folder: Path, timeout: float) -> str:
+    """The output of a block that bash runs in a folder, with `bin_folder` first on PATH. Fails where a command does."""
+    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        ("bash", "-euo", "pipefail", "-c", block.text),
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout

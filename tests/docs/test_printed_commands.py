@@ -1,0 +1,111 @@
+"""Commands of README.md and docs/ are run as printed; those that cannot run here have flags and files that exist."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
+
+from lmgym.runs.flags import flatten
+
+STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo"}
+LAUNCHER_FLAGS = {
+    "num_gpus", "hostfile", "master_addr", "master_port", "no_ssh", "node_rank", "nnodes", "nproc_per_node",
+    "rdzv_backend", "rdzv_endpoint", "rdzv_id",
+}  # fmt: skip
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of each command of a block, without here-documents and comments."""
+    text = re.sub(r"<<'(\w+)'.*?^\1$", "", block.text, flags=re.DOTALL | re.MULTILINE).replace("\\\n", " ")
+    lines = (line for whole in text.splitlines() for line in re.split(r" \| ", whole))
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def experiment_of(words: list[str]) -> Path | None:
+    """The experiment's file that a command trains, if it is one of this repository."""
+    if words[:2] == ["lmgym", "train"] and len(words) > 3 and not words[3].startswith("-"):
+        name = words[3]
+        return ROOT / name if name.endswith(".py") else ROOT / STAGES[words[2]] / "experiments" / f"{name}.py"
+    if words[:2] == ["lmgym", "launch"]:
+        return next(ROOT.glob(f"*/experiments/{words[2]}.py"), ROOT / words[2])
+    return next((ROOT / word for word in words if re.match(r"(ppo|sft|reward_models)/experiments/\w+\.py$", word)), None)
+
+
+def flags_of(words: list[str]) -> list[str]:
+    return [word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--") and word != "--help"]
+
+
+def known_flags(experiment: Path) -> set[str]:
+    spec = importlib.util.spec_from_file_location(f"printed_{experiment.stem}", experiment)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return set(flatten(module.CONFIG)) | LAUNCHER_FLAGS
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_and_experiments_of_printed_commands_exist(page: str) -> None:
+    for block in read_blocks(page):
+        for words in commands(block):
+            experiment = experiment_of(words)
+            if experiment is not None and (experiment.is_relative_to(ROOT) and not experiment.exists()):
+                assert f"cat > {experiment.relative_to(ROOT)}" in (ROOT / page).read_text(), f"{block}: {experiment}"
+            elif experiment is not None:
+                assert set(flags_of(words)) <= known_flags(experiment), f"{block}: {words}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
+    from lmgym.cli.main import main
+
+    for block in read_blocks(page):
+        for words in commands(block):
+            if words[0] != "lmgym" or words[1] in ("train", "launch", "chat") or words[1].startswith("-"):
+                continue
+            known = {name.lstrip("-").replace("-", "_") for p in main.commands[words[1]].params for name in p.opts}
+            assert set(flags_of(words)) <= known, f"{block}: {words}"
+
+
+def test_short_blocks_run_as_printed(tmp_path: Path) -> None:
+    short = [block for block in every_block() if block.can_run and not block.is_long]
+    assert short
+    copy_repository(tmp_path)
+    for block in short:
+        run_block(block, tmp_path, Path(sys.executable).parent, timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_every_block_runs_as_printed_in_a_fresh_environment(tmp_path: Path) -> None:
+    copy_repository(tmp_path)
+    for block in every_block():
+        if block.can_run and "make test" not in block.text:
+            run_block(block, tmp_path, tmp_path / ".venv/bin", timeout=1800)
+
+
+def test_readme_fits_on_two_hundred_lines_of_a_hundred_and_twenty_characters() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 200
+    assert max(map(len, lines)) <= 120
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page}: {link}; found {sorted(anchors(target))}"
