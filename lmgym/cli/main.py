@@ -86,14 +86,22 @@ def launch_file(experiment: str, flags: tuple[str, ...], num_gpus: int | None) -
 @main.command(context_settings=OTHER_FLAGS)
 @click.argument("policy")
 @click.option("--scorers", required=True, metavar="NAME=PATH,...",
-              help="folders or hub ids; the first selects the reply, unless --select_model names another")  # fmt: skip
+              help="reward models: folders or hub ids")  # fmt: skip
 @click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
 @FLAGS
 def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> None:
     """Talk to a policy: the best of N replies, with the opinion of every scorer.
 
-    POLICY is a model's folder or hub id. FLAGS: --select_model, --ranked, --prompt, --first_message, --sessions, --json
-    (`eval_rewards_api.py talk_to_models --help` explains them).
+    POLICY is a model's folder or hub id.
+
+    \b
+    FLAGS:
+      --select_model NAME   scorer that selects the reply  [default: the first]
+      --ranked              show ranks instead of scores
+      --prompt TEXT         persona of the bot; a terminal asks for it
+      --first_message TEXT  first message of the bot; a terminal asks for it
+      --sessions FOLDER     folder for the session's file
+      --json                print a JSON object per turn; read messages from stdin
     """
     from eval_rewards_api import talk_to_models
     from lmgym.scoring.named_scorers import read_names
@@ -206,7 +214,7 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
 @click.option("--pieces", default=None, type=int, help="number of BPE tokens  [default: each word is a token]")
 @click.option("--seed", default=0, show_default=True, help="seed of the weights")
 def world_policy(folder: str, output: str, layers: int, width: int, pieces: int | None, seed: int) -> None:
-    """Make an untrained small model with a tokenizer of a world's words: a start for sft/experiments/chat.py."""
+    """Make an untrained small model with a tokenizer of a world's words: a start for `lmgym train sft chat`."""
     from lmgym.cli.worlds import make_world_policy
 
     launch(lambda: make_world_policy(folder, output, layers, width, pieces, seed))

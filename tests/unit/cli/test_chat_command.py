@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from patience import PATIENCE
 
+from eval_rewards_api import talk_to_models
 from lmgym.cli.main import main
 
 
@@ -49,6 +50,11 @@ def test_what_cannot_work_is_refused_in_one_line(words: list[str], message: str)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_help_names_every_option_of_the_session() -> None:
+    options = [word for option in talk_to_models.params for word in option.opts if word != "--experiment_name"]
+    assert [word for word in options if word not in chat("--help").output] == []
 
 
 def test_in_a_terminal_it_is_a_session(talkative_models: dict[str, Path], scorers: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_machine_that_can_train_has_exit_code_0_and_each_warning_has_a_fix(qui
     printed = done.stdout.splitlines()
     assert printed[-1] == "training works here"
     assert f"torch {torch.__version__}" in printed[0]
-    assert [line for line, after in zip(printed, printed[1:], strict=False)
+    assert [line for line, after in pairwise(printed)
             if line.startswith("warn") and not after.startswith("     fix: ")] == []  # fmt: skip
 
 
