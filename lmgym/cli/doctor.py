@@ -65,7 +65,7 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
         return check()
     except Exception as error:
         text = one_line(f"{check.__name__}: {type(error).__name__}: {error}")
-        return [Finding(text, "failure", "install this version again: pip install --force-reinstall lmgym")]
+        return [Finding(text, "failure", "install the library that it names again: pip install --force-reinstall NAME")]
 
 
 def versions() -> list[Finding]:
@@ -77,7 +77,7 @@ def versions() -> list[Finding]:
     try:
         requires = [Requirement(text) for text in importlib.metadata.requires("lmgym") or ()]
     except importlib.metadata.PackageNotFoundError:
-        return [Finding("lmgym is not installed", "warning", "pip install -e . in its clone, or pip install lmgym")]
+        return [Finding("lmgym is not installed", "warning", "in its clone: pip install .")]
     found, problems = [], []
     for requirement in requires:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -223,6 +223,7 @@ def trial() -> list[Finding]:
 
     processes = count_processes(None)
     command = launch_command(Path(__file__), ["--deepspeed"], processes)
+    say(f"     trial: one update under deepspeed, up to {TRIAL_SECONDS:.0f} s ...")
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from huggingface_hub import constants
-from patience import PATIENCE
 
 from lmgym.cli import doctor
 from lmgym.cli.doctor import Finding
@@ -82,7 +81,12 @@ def test_a_hub_that_never_answers_is_a_warning_after_the_time_limit(silent_serve
 def test_a_look_up_of_an_address_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(doctor, "HUB_SECONDS", 0.3)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **settings: time.sleep(PATIENCE))
+
+    def look_up(*words: object, **settings: object) -> None:
+        time.sleep(10)
+        raise OSError("the doctor waited for it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
     [finding] = doctor.network()
     assert "cannot be reached (no answer)" in finding.text

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmgym.cli.main import main
+from lmgym.cli.score import ScoredRow, figures
+from lmgym.data.records import Record
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
@@ -61,7 +63,7 @@ def test_every_form_of_a_row_has_the_score_that_the_scorer_gives(scorer_folders:
     assert "rejected" not in done.stdout
 
 
-def test_pairs_have_two_scores_and_an_accuracy_in_which_a_tie_is_wrong(scorer_folders: dict[str, Path]) -> None:
+def test_pairs_have_two_scores_and_an_accuracy(scorer_folders: dict[str, Path]) -> None:
     scorer = HFScorer.load(scorer_folders["llama"])
     worse, better = sorted(["tea", "coffee"], key=lambda reply: scorer.score([HELLO], [reply]).item())
     pair = {"prompt": "hello", "chosen": better, "rejected": worse}
@@ -73,6 +75,15 @@ def test_pairs_have_two_scores_and_an_accuracy_in_which_a_tie_is_wrong(scorer_fo
     assert [margin > 0 for margin in margins] == [True, False, True, True]
     assert "scores: 8;" in done.stdout
     assert f"pairs: 4; accuracy 0.7500, mean margin {sum(margins) / 4:.4g}, ties 0.00%" in done.stdout
+
+
+def test_the_figures_are_those_worked_out_by_hand_and_a_tie_is_wrong() -> None:
+    pair = ScoredRow(Record("f", 1, {}), HELLO, ("a", "b"))
+    alone = ScoredRow(Record("f", 2, {}), HELLO, ("a",))
+    assert figures([(pair, [3.0, 1.0]), (pair, [1.0, 1.0]), (alone, [4.0])]) == [
+        "scores: 5; mean 2, standard deviation 1.265, 5% to 95%: 1 to 3.8, minimum 1, maximum 4",
+        "pairs: 2; accuracy 0.5000, mean margin 1, ties 50.00%",
+    ]
 
 
 def test_csv_and_parquet_are_read_too() -> None:
