@@ -152,7 +152,7 @@ class RunConfig:
     output: str = ""
     """folder of the results; empty: outputs/NAME of the experiment"""
     deepspeed: str | None = None
-    """DeepSpeed config, such as configs/zero2.json; None: plain, or DDP under torchrun"""
+    """zero1, zero2, zero2_offload, zero3, zero3_offload or the path of a DeepSpeed config; None: plain, or DDP"""
     tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
     """in addition to metrics.jsonl; auto uses wandb if WANDB_API_KEY is set"""
     eval_updates: Annotated[int, Range(0, MOST_STEPS, hint="0: five evaluations in a run")] = 0

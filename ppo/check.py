@@ -128,7 +128,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         "iteration can take all of the KL coefficient; 10000 is usual": method.target is not None
         and method.horizon <= horizon,
         "--precision fp16 without --deepspeed; needed: DeepSpeed, which alone scales the loss of PPO so that small "
-        "gradients are not lost: use bf16 or fp32, or add --deepspeed configs/zero2.json": (
+        "gradients are not lost: use bf16 or fp32, or add --deepspeed zero2": (
             config.policy.precision == "fp16" and config.run.deepspeed is None and torch.cuda.is_available()
         ),
     }

@@ -24,11 +24,9 @@ ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
 NEXT = """
 Talk to it:
-    {bin}/python -m IPython -i -- eval_rewards_api.py talk_to_models --experiment_name hh --model {policy} \\
-        --scorers demo={scorer} --select_model demo --best_of 4
+    {bin}/lmgym chat {policy} --scorers demo={scorer} --best_of 4
 Train on your own data (conversations; README goes on to scorers and PPO):
-    {bin}/deepspeed sft/experiments/chat.py \\
-        --deepspeed configs/zero2.json --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
+    {bin}/lmgym train sft chat --deepspeed zero2 --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
 
 
 @dataclass(frozen=True)
@@ -137,9 +135,8 @@ def _deepspeed(stage: str, experiment: str) -> list[object]:
     """The command that launches an experiment of a stage on two ranks with ZeRO 2."""
     package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
     launcher = Path(sys.executable).parent / "deepspeed"
-    config = package.parent / "configs/zero2.json"
     file = package / f"experiments/{experiment}.py"
-    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", config]
+    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", "zero2"]
 
 
 class CompletedSteps:

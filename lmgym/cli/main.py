@@ -2,17 +2,157 @@
 
 import click
 
+from lmgym import __version__
+from lmgym.cli.launching import (
+    HELP,
+    describe_experiments,
+    experiments,
+    find_experiment,
+    launch_experiment,
+    list_experiments,
+)
 from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.console import say
 from lmgym.runs.launch import launch
 
+SECTIONS = {
+    "Train": ("train", "launch", "demo"),
+    "Use what was trained": ("chat", "score"),
+    "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
+    "Set up": ("get", "doctor", "completion"),
+}
+PURPOSES = {
+    "reward": "Train a reward model from choices, rankings or behaviour.",
+    "sft": "Train a policy on conversations.",
+    "ppo": "Optimise a policy against scorers, a function or an environment.",
+}
+OTHER_FLAGS = {"ignore_unknown_options": True}  # an experiment or a session checks its own
 WORLD = click.option("--world", "folder", required=True, help="folder of a world")
 MODEL_FOLDER = click.option("--output", required=True, help="folder for the model")
 TABLES_FOLDER = click.option("--output", required=True, help="folder for the Parquet files")
+FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+NUM_GPUS = click.option("--num_gpus", "--num-gpus", type=int, metavar="N",
+                        help="number of processes  [default: the visible GPUs, or 1 on a CPU]")  # fmt: skip
 
 
-@click.group(cls=OneLineErrors)
+@click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments)
+@click.version_option(__version__, prog_name="lmgym", message="%(prog)s %(version)s")
 def main() -> None:
-    """lmgym: commands that belong to no stage. Experiments are files: deepspeed path/to/experiment.py --help"""
+    """Train reward models and chat policies on human feedback, and talk to the result."""
+
+
+@main.group(cls=OneLineErrors, sections={"Stages": tuple(PURPOSES)})
+def train() -> None:
+    """Train a reward model, or a policy by SFT or PPO."""
+
+
+def _add_stage(stage: str, purpose: str) -> None:
+    """Adds `lmgym train STAGE`. A --help after the experiment is the experiment's own."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in experiments(stage) if name.startswith(incomplete)]
+
+    text = f"{purpose} EXPERIMENT is a name or the path of a file; EXPERIMENT --help lists its flags."
+
+    @train.command(stage, help=text, short_help=purpose, context_settings=OTHER_FLAGS | {"help_option_names": []})
+    @click.argument("experiment", required=False, metavar="EXPERIMENT", shell_complete=complete)
+    @FLAGS
+    @NUM_GPUS
+    @click.pass_context
+    def train_stage(context: click.Context, experiment: str | None, flags: tuple[str, ...], num_gpus) -> None:
+        if experiment is None or experiment in HELP:
+            formatter = context.make_formatter()
+            context.command.format_help(context, formatter)
+            describe_experiments(formatter, stage)
+            for line in formatter.getvalue().splitlines():
+                say(line)
+        else:
+            launch(lambda: launch_experiment(find_experiment(experiment, [stage]), flags, num_gpus))
+
+
+for _stage, _purpose in PURPOSES.items():
+    _add_stage(_stage, _purpose)
+
+
+@main.command(name="launch", context_settings=OTHER_FLAGS)
+@click.argument("experiment", metavar="FILE_OR_NAME")
+@FLAGS
+@NUM_GPUS
+def launch_file(experiment: str, flags: tuple[str, ...], num_gpus: int | None) -> None:
+    """Run an experiment under deepspeed (if FLAGS have --deepspeed), torchrun (several processes) or python."""
+    launch(lambda: launch_experiment(find_experiment(experiment), flags, num_gpus))
+
+
+@main.command(context_settings=OTHER_FLAGS)
+@click.argument("policy")
+@click.option("--scorers", required=True, metavar="NAME=PATH,...",
+              help="reward models: folders or hub ids")  # fmt: skip
+@click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
+@FLAGS
+def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> None:
+    """Talk to a policy: the best of N replies, with the opinion of every scorer.
+
+    POLICY is a model's folder or hub id.
+
+    \b
+    FLAGS:
+      --select_model NAME   scorer that selects the reply  [default: the first]
+      --ranked              show ranks instead of scores
+      --prompt TEXT         persona of the bot; a terminal asks for it
+      --first_message TEXT  first message of the bot; a terminal asks for it
+      --sessions FOLDER     folder for the session's file
+      --json                print a JSON object per turn; read messages from stdin
+    """
+    from eval_rewards_api import talk_to_models
+    from lmgym.scoring.named_scorers import read_names
+
+    words = ["--experiment_name", "hh", "--model", policy, "--scorers", scorers, "--best_of", str(best_of), *flags]
+
+    def run() -> None:
+        first = next(iter(read_names(scorers)))
+        talk_to_models.main(["--select_model", first, *words], standalone_mode=False)
+
+    launch(run)
+
+
+@main.command()
+@click.argument("scorer")
+@click.argument("file")
+@click.option("--output", help="JSONL file: each row with its score  [default: outputs/scores/FILE.jsonl]")
+def score(scorer: str, file: str, output: str | None) -> None:
+    """Score the replies of a file: JSONL, JSON, Parquet or CSV.
+
+    SCORER is a folder or hub id. Rows have prompt and reply (or completion); chosen and rejected, which also gives an
+    accuracy; messages; or input_text and output_text.
+    """
+    from lmgym.cli.score import score_file
+
+    launch(lambda: score_file(scorer, file, output))
+
+
+@main.command()
+def doctor() -> None:
+    """Check this machine: versions, devices, launchers, network, keys, disk and memory; exit code 0 if it can train."""
+    from lmgym.cli.doctor import examine
+
+    launch(examine)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and experiments in a shell.
+
+    \b
+    bash, zsh: eval "$(lmgym completion bash)"
+    fish:      lmgym completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, "click has these three"
+    for line in script(main, {}, "lmgym", "_LMGYM_COMPLETE").source().splitlines():
+        say(line)
 
 
 @main.command()
@@ -74,7 +214,7 @@ def world_model(folder: str, output: str, steps: int, rows: int | None, seed: in
 @click.option("--pieces", default=None, type=int, help="number of BPE tokens  [default: each word is a token]")
 @click.option("--seed", default=0, show_default=True, help="seed of the weights")
 def world_policy(folder: str, output: str, layers: int, width: int, pieces: int | None, seed: int) -> None:
-    """Make an untrained small model with a tokenizer of a world's words: a start for sft/experiments/chat.py."""
+    """Make an untrained small model with a tokenizer of a world's words: a start for `lmgym train sft chat`."""
     from lmgym.cli.worlds import make_world_policy
 
     launch(lambda: make_world_policy(folder, output, layers, width, pieces, seed))

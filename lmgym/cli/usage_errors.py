@@ -1,6 +1,6 @@
 """Errors of click's command lines as one line on stderr with exit code 2, like those of experiments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -12,7 +12,29 @@ from lmgym.runs.flags import exit_with_error
 
 @final
 class OneLineErrors(click.Group):
-    """A group of commands that prints usage errors without click's usage lines."""
+    """A group of commands that prints usage errors without click's usage lines.
+
+    Its help has the commands in `sections`, titles with names of commands, and ends with what `closing` writes.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        closing: Callable[[click.HelpFormatter], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self.sections, self.closing = sections, closing
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands with their summaries, each a whole sentence."""
+        sections = self.sections or {"Commands": self.list_commands(context)}
+        for title, names in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+        if self.closing:
+            self.closing(formatter)
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """Parses the flags of the group."""

@@ -36,6 +36,8 @@ DECIDED_BY_RUN = {  # setting: the argument that decides it
     "bf16.enabled": "--precision",
     "fp16.enabled": "--precision",
 }
+CONFIGS = Path(__file__).parents[1] / "configs"
+"""the repository's configs/ through a link, so that the package contains it"""
 SECTIONS = ("zero_optimization", "bf16", "fp16", "optimizer", "scheduler")
 # all keys that deepspeed 0.19.8 reads, without those that it refuses as removed and `bfloat16`, a synonym of bf16
 KNOWN_KEYS = {
@@ -53,14 +55,11 @@ KNOWN_KEYS = {
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """A DeepSpeed config, with "auto" for absent settings that the run decides. Raises InputError if it is invalid."""
-    path = Path(path)
-    if not os.path.isfile(path):
-        examples = sorted((Path(__file__).parents[2] / "configs").glob("*.json"))
-        known = ", ".join(f"configs/{example.name}" for example in examples)
-        raise InputError(
-            f"DeepSpeed config {shown_path(path)} does not exist; needed: a JSON file such as {known or 'zero2.json'}"
-        )
+    """A DeepSpeed config, with "auto" for absent settings that the run decides. Raises InputError if it is invalid.
+
+    `path` is a file, or the name of one in configs/, with or without its suffix.
+    """
+    path = _find_config(str(path))
     try:
         config = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -69,6 +68,19 @@ def read_config(path: str | Path) -> dict[str, Any]:
     completed = complete(config, name)
     _refuse_invalid_sections(completed, name)
     return completed
+
+
+def _find_config(name: str) -> Path:
+    """The file of a path or of a shipped config's name. Raises InputError, with the names, if there is none."""
+    if os.path.isfile(name):
+        return Path(name)
+    shipped = {path.stem: path for path in sorted(CONFIGS.glob("*.json"))}
+    if name.removesuffix(".json") in shipped:
+        return shipped[name.removesuffix(".json")]
+    near = difflib.get_close_matches(Path(name).stem[:80], shipped, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    known = f"{', '.join(shipped)}, or the path of a JSON file"
+    raise InputError(f"DeepSpeed config {shown_path(name)} does not exist; {hint}needed: {known}")
 
 
 def complete(config: Any, name: str = "DeepSpeed config") -> dict[str, Any]:

@@ -132,7 +132,7 @@ def check_memory(
     fixes = [
         *(["a smaller --micro_batch"] if large_batch else []),
         "--gradient_checkpointing",
-        f"--deepspeed configs/{next_config}.json",
+        f"--deepspeed {next_config}",
         *more,
         "more devices, or --lora_rank 16",
     ]
@@ -160,5 +160,5 @@ def check_copy_fits(model, dtype: torch.dtype) -> None:
     if needed > free:
         raise InputError(
             f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
-            "free; needed: --deepspeed configs/zero2.json, where the weights are whole anyway, or a smaller policy"
+            "free; needed: --deepspeed zero2, where the weights are whole anyway, or a smaller policy"
         )

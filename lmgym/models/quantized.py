@@ -34,7 +34,7 @@ def refuse_unfit_quantization(settings: ModelConfig, deepspeed: dict[str, Any] |
         raise InputError(f"{flag} with --lora_rank 0: quantised weights cannot be trained; needed: --lora_rank 16")
     if zero_stage(deepspeed) == 3:
         raise InputError(
-            f"{flag} under ZeRO-3, which cannot shard quantised weights; needed: --deepspeed configs/zero2.json or none"
+            f"{flag} under ZeRO-3, which cannot shard quantised weights; needed: --deepspeed zero2 or none"
         )
     available = {
         "bitsandbytes (pip install bitsandbytes)": importlib.util.find_spec("bitsandbytes") is not None,

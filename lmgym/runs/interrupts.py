@@ -29,7 +29,10 @@ SAME_REQUEST_SECONDS = 2.0
 POLL_SECONDS = 1.0
 RECORD_SECONDS = 2.0  # closing a tracker may take minutes: a second request does not wait for it
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LAUNCHERS = {"deepspeed", "deepspeed.launcher.launch", "torchrun", "torch.distributed.run", "accelerate"}
+LAUNCHERS = {
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("torchrun", "torch.distributed.run", "accelerate"),
+}
 
 
 @final

@@ -111,7 +111,7 @@ def test_the_level_of_no_config_is_0() -> None:
 
 
 def test_a_config_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"zero9\.json does not exist; needed: .*configs/zero2\.json"):
+    with pytest.raises(InputError, match=r"zero9\.json does not exist; did you mean zero[123]\? needed: .*zero2,"):
         read_config(tmp_path / "zero9.json")
 
 

@@ -15,6 +15,7 @@ COMMANDS = [("lmgym", command) for command in lmgym.main.commands.values()] + [
 ]
 NEEDED = {
     "world": ["--output", "x"], "world-model": ["--world", "x", "--output", "y"], "deploy": ["bots", "--output", "x"],
+    "launch": ["hh_pairwise"], "chat": ["x", "--scorers", "a=y"],
     "world-policy": ["--world", "x", "--output", "y"], "baselines": ["--world", "x"], "ab": ["bots", "bots"],
     "talk_to_models": ["--experiment_name", "random_baseline", "--select_model", "random_a"],
     "convo_evolution": ["--experiment_name", "random_baseline"],
@@ -67,5 +68,5 @@ def test_unknown_and_missing_commands_and_flags_are_one_line(which: str) -> None
 
 def test_a_group_alone_still_shows_its_help() -> None:
     done = CliRunner().invoke(lmgym.main, [])
-    assert "Commands:" in done.output
+    assert "Set up:" in done.output
     assert "error" not in done.output

@@ -26,6 +26,31 @@ def read(folder: Path, config) -> dict:
     return read_config(path)
 
 
+@pytest.mark.parametrize("name", ["zero2", "zero2.json", ROOT / "configs/zero2.json"])
+def test_a_shipped_config_is_read_by_its_name_from_any_folder(name, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = json.loads((ROOT / "configs/zero2.json").read_text())
+    assert {key: read_config(name)[key] for key in expected} == expected
+
+
+def test_a_file_of_the_users_own_goes_before_a_shipped_config_of_that_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    assert read_config("zero2.json")["zero_optimization"]["stage"] == 1
+    assert read_config("zero2")["zero_optimization"]["stage"] == 2
+
+
+def test_an_unknown_config_is_refused_with_the_nearest_and_all_names(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = ", ".join(sorted(path.stem for path in (ROOT / "configs").glob("*.json")))
+    for name, near in (("zero2_ofload", "did you mean zero2_offload? "), ("qqq", "")):
+        with pytest.raises(InputError) as caught:
+            read_config(name)
+        assert str(caught.value) == (
+            f"DeepSpeed config {name} does not exist; {near}needed: {known}, or the path of a JSON file"
+        )
+
+
 def resolve(config: dict, precision: str = "bf16") -> dict:
     return resolve_config(config, 2, 3, 4, precision, 1.0, hidden_size=8)
 

@@ -64,7 +64,7 @@ def test_quantised_weights_need_bitsandbytes_and_a_gpu_and_not_zero_3(monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for deepspeed in (None, ZERO2):
         refuse_unfit_quantization(asked, deepspeed)
-    with pytest.raises(InputError, match=r"^--load_in_4bit under ZeRO-3, .*; needed: --deepspeed configs/zero2.json"):
+    with pytest.raises(InputError, match=r"^--load_in_4bit under ZeRO-3, .*; needed: --deepspeed zero2"):
         refuse_unfit_quantization(asked, ZERO3)
     refuse_unfit_quantization(ModelConfig(), ZERO3)
 

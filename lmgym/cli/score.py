@@ -1,0 +1,156 @@
+"""`lmgym score`: a scorer's opinion of the replies in a file, one JSON line per row, and the figures of them all."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmgym.console import say
+from lmgym.data.pairs import read_pair
+from lmgym.data.records import Record, read_records
+from lmgym.data.rejections import UNFIT, Rejection, tally
+from lmgym.data.rows import read_rows
+from lmgym.errors import InputError, one_line, shown_path
+from lmgym.runs.files import write_lines
+from lmgym.scoring.named_scorers import load_scorer
+from lmgym.scoring.protocol import Scorer, read_scores
+from lmgym.text import Conversation
+
+ROWS_TOGETHER = 1024
+REPLY = ("reply", "response", "output_text", "completion")
+"""columns of a reply beside a prompt"""
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """A conversation with its reply, or with the chosen and the rejected one; and the row itself."""
+
+    record: Record
+    conversation: Conversation
+    replies: tuple[str, ...]
+
+    @property
+    def is_pair(self) -> bool:
+        """True for a chosen and a rejected reply."""
+        return len(self.replies) == 2
+
+    def line(self, scores: Sequence[float]) -> dict[str, Any]:
+        """The row's fields with its scores."""
+        names = ("score_chosen", "score_rejected") if self.is_pair else ("score",)
+        return self.record.fields | dict(zip(names, scores, strict=True))
+
+
+def score_file(path: str, source: str, output: str | None) -> None:
+    """Scores the replies of a file, a folder or a hub id; prints figures, and writes a line for each row in order.
+
+    `path` is a scorer's folder or hub id. Raises InputError if no row can be scored, and for an `output` that is the
+    file itself.
+    """
+    target = Path(os.path.expanduser(output or f"outputs/scores/{_stem(source)}.jsonl"))
+    if target.exists() and Path(source).expanduser().exists() and target.samefile(Path(source).expanduser()):
+        raise InputError(f"--output {shown_path(target)} is the file to score; needed: another one")
+    records = read_records(source)
+    rows, rejections = read_rows(records, read_row)
+    _refuse_none(source, rows, rejections, len(records))
+    _make_folder(target)  # before hours of scoring
+    scored, unfit = score_rows(load_scorer(path), rows)
+    rejections += unfit
+    _refuse_none(source, scored, rejections, len(records))
+    write_lines(target, (row.line(scores) for row, scores in scored))
+    for line in figures(scored):
+        say(line)
+    if rejections:
+        say(f"{tally(rejections, len(records)).line}; the first: {rejections[0]}")
+    say(f"{len(scored):,} rows with their scores are in {target}")
+
+
+def _refuse_none(source: str, left: Sequence[Any], rejections: Sequence[Rejection], rows: int) -> None:
+    """Raises InputError if no row is left to score."""
+    if not left:
+        found = f"{tally(rejections, rows).line}; the first: {rejections[0]}" if rejections else "it holds 0 rows"
+        raise InputError(f"{one_line(source)} has no reply to score: {found}; needed: {NEEDED}")
+
+
+NEEDED = (
+    "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
+    "output_text"
+)
+
+
+def read_row(record: Record) -> ScoredRow:
+    """The replies of a row. Raises RowError for a row without any that can be used."""
+    from sft.conversations import read_chat
+
+    if {"chosen", "rejected"} <= record.fields.keys():
+        pair = read_pair(record)
+        return ScoredRow(record, pair.conversation, (pair.chosen, pair.rejected))
+    fields = record.fields
+    if "prompt" in fields and "completion" not in fields:
+        fields = fields | {"completion": next((fields[name] for name in REPLY if name in fields), None)}
+    chat = read_chat(replace(record, fields=fields))
+    return ScoredRow(record, chat.prompt, (chat.conversation.turns[-1].text,))
+
+
+def score_rows(
+    scorer: Scorer, rows: Sequence[ScoredRow]
+) -> tuple[list[tuple[ScoredRow, list[float]]], list[Rejection]]:
+    """(rows with the scores of their replies, rejections of rows that the scorer cannot read)."""
+    scored: list[tuple[ScoredRow, list[float]]] = []
+    rejections: list[Rejection] = []
+    for first in range(0, len(rows), ROWS_TOGETHER):
+        some = rows[first : first + ROWS_TOGETHER]
+        try:
+            scored += list(zip(some, _score(scorer, some), strict=True))
+        except InputError:  # of one row: the others are scored without it
+            for row in some:
+                try:
+                    scored.append((row, _score(scorer, [row])[0]))
+                except InputError as error:
+                    rejections.append(Rejection(row.record.file, row.record.line, "(row)", str(error), UNFIT))
+        if sys.stderr.isatty() and len(rows) > ROWS_TOGETHER:
+            say(f"{min(first + ROWS_TOGETHER, len(rows)):,} of {len(rows):,} rows", error=True)
+    return scored, rejections
+
+
+def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
+    """The scores of each row's replies."""
+    conversations = [row.conversation for row in rows for _ in row.replies]
+    replies = [reply for row in rows for reply in row.replies]
+    scores = iter(read_scores(scorer.score(conversations, replies), len(replies)))
+    return [[next(scores) for _ in row.replies] for row in rows]
+
+
+def figures(scored: Sequence[tuple[ScoredRow, Sequence[float]]]) -> list[str]:
+    """Lines with count, mean and spread of the scores, and the accuracy on pairs, in which a tie counts as wrong."""
+    values = np.array([score for _, scores in scored for score in scores])
+    low, high = np.percentile(values, [5, 95])
+    lines = [
+        f"scores: {len(values):,}; mean {values.mean():.4g}, standard deviation {values.std():.4g}, "
+        f"5% to 95%: {low:.4g} to {high:.4g}, minimum {values.min():.4g}, maximum {values.max():.4g}"
+    ]
+    pairs = np.array([scores for row, scores in scored if row.is_pair])
+    if len(pairs):
+        margins = pairs[:, 0] - pairs[:, 1]
+        lines.append(
+            f"pairs: {len(pairs):,}; accuracy {(margins > 0).mean():.4f}, mean margin {margins.mean():.4g}, "
+            f"ties {(margins == 0).mean():.2%}"
+        )
+    return lines
+
+
+def _stem(source: str) -> str:
+    """A file name for the scores of a source, without its suffixes."""
+    return Path(source).name.partition(".")[0] or "scores"
+
+
+def _make_folder(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"--output {shown_path(target)}: a folder in its path is a file; name another") from error
+    if target.is_dir():
+        raise InputError(f"--output {shown_path(target)} is a folder; needed: a file, such as {target}/scores.jsonl")

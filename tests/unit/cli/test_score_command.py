@@ -1,0 +1,152 @@
+"""`lmgym score`: every form of row, the file that is written, the figures, and rows that cannot be scored."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from lmgym.cli.main import main
+from lmgym.cli.score import ScoredRow, figures
+from lmgym.data.records import Record
+from lmgym.scoring.scorers import HFScorer
+from lmgym.text import Conversation, Turn
+
+HELLO = Conversation((Turn("user", "hello"),))
+WORLD = "world:0"  # a scorer that needs no folder
+
+
+def score(*words: object) -> Result:
+    return CliRunner().invoke(main, ["score", *(str(word) for word in words)])
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+FORMS = [
+    {"prompt": "hello", "reply": "hi there"},
+    {"prompt": "hello", "response": "hi there"},
+    {"prompt": "hello", "completion": "hi there"},
+    {"prompt": [{"role": "user", "content": "hello"}], "completion": [{"role": "assistant", "content": "hi there"}]},
+    {"input_text": "User: hello\nBot:", "output_text": "hi there"},
+    {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi there"}]},
+    {"text": "User: hello\nBot: hi there"},
+]
+
+
+def test_every_form_of_a_row_has_the_score_that_the_scorer_gives(scorer_folders: dict[str, Path]) -> None:
+    folder = scorer_folders["llama"]
+    [expected] = HFScorer.load(folder).score([HELLO], ["hi there"]).tolist()
+    done = score(folder, write(Path("rows.jsonl"), *FORMS))
+    assert done.exit_code == 0, done.output
+    written = lines(Path("outputs/scores/rows.jsonl"))
+    assert [{k: v for k, v in row.items() if k != "score"} for row in written] == FORMS
+    assert [row["score"] for row in written] == pytest.approx([expected] * len(FORMS), abs=1e-5)
+    assert f"scores: 7; mean {expected:.4g}" in done.stdout
+    assert "7 rows with their scores are in outputs/scores/rows.jsonl" in done.stdout
+    assert "accuracy" not in done.stdout
+    assert "rejected" not in done.stdout
+
+
+def test_pairs_have_two_scores_and_an_accuracy(scorer_folders: dict[str, Path]) -> None:
+    scorer = HFScorer.load(scorer_folders["llama"])
+    worse, better = sorted(["tea", "coffee"], key=lambda reply: scorer.score([HELLO], [reply]).item())
+    pair = {"prompt": "hello", "chosen": better, "rejected": worse}
+    turned = {"prompt": "hello", "chosen": worse, "rejected": better}
+    done = score(scorer_folders["llama"], write(Path("pairs.jsonl"), pair, turned, pair, pair), "--output", "x/y.jsonl")
+    assert done.exit_code == 0, done.output
+    written = lines(Path("x/y.jsonl"))
+    margins = [row["score_chosen"] - row["score_rejected"] for row in written]
+    assert [margin > 0 for margin in margins] == [True, False, True, True]
+    assert "scores: 8;" in done.stdout
+    assert f"pairs: 4; accuracy 0.7500, mean margin {sum(margins) / 4:.4g}, ties 0.00%" in done.stdout
+
+
+def test_the_figures_are_those_worked_out_by_hand_and_a_tie_is_wrong() -> None:
+    pair = ScoredRow(Record("f", 1, {}), HELLO, ("a", "b"))
+    alone = ScoredRow(Record("f", 2, {}), HELLO, ("a",))
+    assert figures([(pair, [3.0, 1.0]), (pair, [1.0, 1.0]), (alone, [4.0])]) == [
+        "scores: 5; mean 2, standard deviation 1.265, 5% to 95%: 1 to 3.8, minimum 1, maximum 4",
+        "pairs: 2; accuracy 0.5000, mean margin 1, ties 50.00%",
+    ]
+
+
+def test_csv_and_parquet_are_read_too() -> None:
+    rows = [{"prompt": "hello", "reply": word} for word in ("hi", "bye")]
+    pq.write_table(pa.Table.from_pylist(rows), "rows.parquet")
+    with open("rows.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "reply"])
+        writer.writeheader()
+        writer.writerows(rows)
+    for name in ("rows.parquet", "rows.csv"):
+        assert score(WORLD, name).exit_code == 0
+        assert [row["reply"] for row in lines(Path("outputs/scores/rows.jsonl"))] == ["hi", "bye"]
+
+
+def test_rows_that_cannot_be_scored_are_counted_with_their_reasons() -> None:
+    good = {"prompt": "hello", "reply": "hi"}
+    bad = [{"prompt": "hello", "reply": " "}, {"prompt": "hello"}, "not json", {"a": 1}]
+    done = score(WORLD, write(Path("rows.jsonl"), good, *bad, good))
+    assert done.exit_code == 0, done.output
+    assert len(lines(Path("outputs/scores/rows.jsonl"))) == 2
+    [line] = [line for line in done.stdout.splitlines() if "rejected" in line]
+    assert line.startswith("4 of 6 rows rejected: ")
+    assert "without a reply (field completion)" in line
+    assert "1 not JSON" in line
+    assert "; the first: rows.jsonl, line 2, completion: " in line
+
+
+def test_a_row_that_the_scorers_template_refuses_costs_only_itself(scorer_folders, tmp_path: Path) -> None:
+    folder = tmp_path / "strict"
+    shutil.copytree(scorer_folders["llama"], folder)
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    path = folder / "chat_template.jinja"
+    path.write_text(template + path.read_text())
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    rows = [{"messages": turns}, {"messages": [{"role": "system", "content": "A bot."}, *turns]}, {"messages": turns}]
+    done = score(folder, write(Path("rows.jsonl"), *rows))
+    assert done.exit_code == 0, done.output
+    assert "1 of 3 rows rejected: 1 too long, or refused by the chat template" in done.stdout
+    assert "rows.jsonl, line 2, (row): " in done.stdout
+    assert [row["messages"] for row in lines(Path("outputs/scores/rows.jsonl"))] == [turns, turns]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "message"),
+    [
+        ([{"a": 1}], [], "rows.jsonl has no reply to score: 1 of 1 rows rejected: "),
+        ([], [], "rows.jsonl has no reply to score: it holds 0 rows; needed: columns chosen and rejected"),
+        ([FORMS[0]], ["--output", "rows.jsonl"], "--output rows.jsonl is the file to score; needed: another one"),
+        ([FORMS[0]], ["--output", "."], "--output . is a folder; needed: a file"),
+        ([FORMS[0]], ["--output", "rows.jsonl/x"], "--output rows.jsonl/x: a folder in its path is a file"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(rows: list, words: list[str], message: str) -> None:
+    write(Path("rows.jsonl"), *rows)
+    before = Path("rows.jsonl").read_text()
+    done = score(WORLD, "rows.jsonl", *words)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert Path("rows.jsonl").read_text() == before
+
+
+def test_a_missing_file_and_a_missing_scorer_are_named() -> None:
+    assert "none.jsonl does not exist" in score(WORLD, "none.jsonl").stderr
+    write(Path("rows.jsonl"), FORMS[0])
+    assert "scorer ./none does not exist" in score("./none", "rows.jsonl").stderr
