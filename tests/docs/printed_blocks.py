@@ -79,14 +79,14 @@ def copy_repository(folder: Path) -> Path:
     for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines():
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
 def run_block(block: Block, folder: Path, bin_folder: Path, timeout: float) -> str:
     """The output of a block that bash runs in a folder, with `bin_folder` first on PATH. Fails where a command does."""
     environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
+    environment["PYTHONPATH"] = str(folder)  # this tree, whichever one the environment has installed
     done = subprocess.run(
         ("bash", "-euo", "pipefail", "-c", block.text),
         cwd=folder,

@@ -205,36 +205,6 @@ def tracked() -> list[str]:
     return [name for name in listed.splitlines() if (ROOT / name).is_file()]
 
 
-def tree_of(readme: str) -> dict[str, str]:
-    """The first fenced block whose every line is `path  description`, as a dict; empty where there is none."""
-    for block in re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL):
-        lines = [re.fullmatch(r"([\w./*-]+)\s{2,}(\S.*)", line.strip()) for line in block.splitlines() if line.strip()]
-        if len(lines) > 5 and all(lines):
-            assert len({line[1] for line in lines}) == len(lines), "a path stands twice in README's tree"
-            return {line[1]: line[2] for line in lines}
-    return {}
-
-
-def test_the_reader_of_the_tree_takes_the_block_of_paths_alone() -> None:
-    paths = "".join(f"lmgym/file{i}.py   what file {i} is\n" for i in range(6))
-    found = tree_of(f"# x\n```bash\nmake demo  # x\n```\ntext\n```\n{paths}tests/  all tests\n```\n")
-    assert len(found) == 7
-    assert found["lmgym/file3.py"] == "what file 3 is"
-    assert tree_of("# x\n```\nmake demo\n```\n") == {}
-
-
-def test_the_readmes_tree_names_every_folder_that_there_is_and_no_other() -> None:
-    tree = tree_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert tree, "README.md has no tree: a fenced block with lines `path  description`, two spaces between"
-    for name in tracked():
-        folder = f"{name.rpartition('/')[0]}/"
-        by_folder = folder in tree or name.startswith("tests/")
-        assert name in tree or by_folder or name in (".gitignore", "README.md"), f"{name} has no line in README's tree"
-    for path in tree:
-        assert (ROOT / path).exists(), f"README names {path}, which does not exist"
-    assert "tests/" in tree
-
-
 PRINTERS = {
     ("lmgym/console.py", "print"),  # the one place
     ("lmgym/chat/pipe_frontend.py", "print"),  # JSON for programs, in ASCII
