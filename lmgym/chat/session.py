@@ -52,7 +52,7 @@ class ChatSession:
         self.head: int | None = None
         self.conversation_id = uuid.uuid4().hex[:12]
         self.about = {"sampling": as_json(self.sampling), **(about or {})}
-        name = f"{datetime.now():%Y-%m-%d_%H%M%S}_{self.about.get('experiment', 'session')}_{self.conversation_id}"
+        name = f"{datetime.now():%Y-%m-%d_%H%M%S}_{self.about.get('experiment', 'session')}_{self.conversation_id[:6]}"
         path = Path(folder).absolute() / f"{name}.jsonl"  # the user may change the working folder in IPython
         self._file = SessionFile(path, self._rows)
 
