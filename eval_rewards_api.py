@@ -8,6 +8,7 @@ reward_models/evaluation/experiments, or the path of your own; the fields of its
 """
 
 import sys
+from typing import final
 
 import click
 
@@ -21,14 +22,29 @@ OTHER_FLAGS = {
 EXPERIMENT = click.option("--experiment_name", help="name of an experiment, or path/to/file.py")
 
 
+@final
+class ExperimentCommand(click.Command):
+    """A command whose help lists the experiments and the flags that each adds."""
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes both lists."""
+        from lmgym.chat.loading import describe_experiments
+
+        experiments, flags = describe_experiments()
+        with formatter.section("Experiments"):
+            formatter.write_dl(experiments)
+        with formatter.section("The fields of an experiment's CONFIG are flags too"):
+            formatter.write_dl(flags)
+
+
 @click.group(cls=OneLineErrors)
 def main() -> None:
     """Chat with models and compare reward models."""
 
 
-@main.command("talk_to_models", context_settings=OTHER_FLAGS)
+@main.command("talk_to_models", cls=ExperimentCommand, context_settings=OTHER_FLAGS)
 @EXPERIMENT
-@click.option("--select_model", help="reward model that selects the reply")
+@click.option("--select_model", help="scorer that selects the reply  [default: the only one]")
 @click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
 @click.option("--ranked", is_flag=True, help="show ranks instead of scores")
 @click.option("--prompt", help="persona of the bot; a terminal asks for it")
@@ -47,7 +63,7 @@ def talk_to_models(context: click.Context, as_json: bool, **options) -> None:
     launch(run)
 
 
-@main.command("convo_evolution", context_settings=OTHER_FLAGS)
+@main.command("convo_evolution", cls=ExperimentCommand, context_settings=OTHER_FLAGS)
 @EXPERIMENT
 @click.option("--dataset", help="conversations: a file, a folder or a hub id  [default: the experiment's own]")
 @click.option("--conversations", "most", default=3, show_default=True, help="number of conversations to show")

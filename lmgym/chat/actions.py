@@ -1,19 +1,20 @@
 """The commands of a session: functions of the chat and of the command's arguments as text."""
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from lmgym.chat.arguments import parse_assignments, parse_float, parse_int, parse_path, parse_sampling
 from lmgym.chat.exchanges import Exchange, check_count, explain, readable
+from lmgym.chat.loading import describe_revision
 from lmgym.chat.records import export_preferences
 from lmgym.chat.records import load as read_session
 from lmgym.chat.session import ChatSession
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import Progress
 from lmgym.scoring.ranking import agreement, describe_weights, ranks
+from lmgym.text import Turn
 
 VIEWS = ("scores", "ranks", "z")
 ECHOED = 500  # characters of a message that a command repeats
@@ -42,6 +43,8 @@ class Response:
     ok: bool = True
     is_turn: bool = False
     """True if the exchange has new candidates, or reveals those of a blind turn"""
+    first: int = 0
+    """index of the first candidate to show; those before it are on the screen already, unchanged"""
 
 
 def best_of(chat: ChatView, text: str) -> Response:
@@ -79,13 +82,17 @@ def retry(chat: ChatView, text: str) -> Response:
 
 
 def more(chat: ChatView, text: str) -> Response:
+    before, view = chat.session.last, chat.view
     n = parse_int(text, "%more 4") if text else chat.session.best_of
-    return Response(exchange=chat.session.more(n, chat.progress), is_turn=True)
+    exchange = chat.session.more(n, chat.progress)
+    # ranks and z of the earlier replies change; an open turn is shuffled; a new branch may be off the screen
+    is_on_screen = view == "scores" and not exchange.is_open and exchange.id == before.id
+    return Response(exchange=exchange, is_turn=True, first=len(before.candidates) if is_on_screen else 0)
 
 
 def undo(chat: ChatView, text: str) -> Response:
     chat.session.undo()
-    return Response(f"one turn back; {_position(chat.session)}")
+    return Response(f"one turn back: {_position(chat.session)}")
 
 
 def edit(chat: ChatView, text: str) -> Response:
@@ -105,38 +112,70 @@ def back(chat: ChatView, text: str) -> Response:
 
 
 def _position(session: ChatSession) -> str:
-    """The path of turns and the last messages."""
-    path = " > ".join(str(exchange.id) for exchange in session.history) or "the beginning"
+    """The current turn, the turns before it, and the last messages."""
     if session.head is None:
-        messages = [f"{turn.speaker}: {one_line(turn.text, ECHOED)}" for turn in session.opening]
-    else:
-        reply = "(not decided)" if session.last.is_open else one_line(session.last.reply or "", ECHOED)
-        messages = [f"you: {one_line(session.last.user, ECHOED)}", f"bot: {reply}"]
-    return "\n".join([f"turns {path}", *messages])
+        return "\n".join(["at the beginning, before any turn", *map(_said, session.opening)])
+    last, path = session.last, " > ".join(str(exchange.id) for exchange in session.history)
+    place = f"at turn {last.id}" + (f" (turns {path})" if last.parent else "")
+    return "\n".join([place, _said(last.prompt.turns[-1]), _replied(last)])
 
 
-def _decided(chat: ChatView, text: str, decide: Callable[[], Exchange]) -> Response:
-    """A decision, which reveals the scores of an open turn."""
+def _said(turn: Turn) -> str:
+    return f"{'you' if turn.speaker == 'user' else 'bot'}> {one_line(turn.text, ECHOED)}"
+
+
+def _replied(exchange: Exchange) -> str:
+    return "bot> (not decided)" if exchange.is_open else f"bot> {one_line(exchange.reply or '', ECHOED)}"
+
+
+def history(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    rows = [("", _said(turn)) for turn in session.opening]
+    for exchange in session.history:
+        rows += [(f"turn {exchange.id}", _said(exchange.prompt.turns[-1])), ("", _replied(exchange))]
+    others = session.exchanges.keys() - {exchange.id for exchange in session.history}
+    lines = [aligned(rows)] if rows else ["nothing was said yet"]
+    if others:
+        numbers = one_line(", ".join(map(str, sorted(others))), ECHOED)
+        lines.append(f"turns on other branches: {numbers}; %back N goes to turn N")
+    return Response("\n".join(lines))
+
+
+def aligned(rows: Iterable[tuple[str, str]]) -> str:
+    """Lines of a label and a value, the values one below the other."""
+    rows = list(rows)
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:{width}}  {value}" for label, value in rows)
+
+
+def _decided(chat: ChatView, decide: Callable[[], Exchange], decision: str) -> Response:
+    """A decision: one line, or for a blind turn, whose scores it reveals, the table."""
     was_open = chat.session.last.is_open
-    return Response(text, decide(), is_turn=was_open)
+    exchange = decide()
+    text = f"turn {exchange.id}: {decision}"
+    if was_open:
+        return Response(text, exchange, is_turn=True)
+    return Response(f"{text}; {_replied(exchange)}", exchange, first=len(exchange.candidates))
 
 
 def pick(chat: ChatView, text: str) -> Response:
-    return _decided(chat, "picked", lambda: chat.session.pick(parse_int(text, "%pick 3, a reply's number")))
+    example = "%pick 3, a reply's number"
+    return _decided(chat, lambda: chat.session.pick(parse_int(text, example)), f"picked reply {text}")
 
 
 def write(chat: ChatView, text: str) -> Response:
-    return _decided(chat, "written", lambda: chat.session.write(text))
+    return _decided(chat, lambda: chat.session.write(text), "written by you")
 
 
 def reject(chat: ChatView, text: str) -> Response:
-    hint = "all rejected; %retry generates other replies, %write TEXT gives your own"
-    return _decided(chat, hint, chat.session.reject)
+    hint = "all replies rejected; %retry generates others, %write TEXT gives your own"
+    return _decided(chat, chat.session.reject, hint)
 
 
 def tie(chat: ChatView, text: str) -> Response:
     numbers = [parse_int(word, "%tie 1 3, or %tie for all") for word in text.split()]
-    return _decided(chat, "tied", lambda: chat.session.tie(*numbers))
+    tied = f"replies {', '.join(map(str, sorted(set(numbers))))}" if numbers else "all replies"
+    return _decided(chat, lambda: chat.session.tie(*numbers), f"{tied} tied")
 
 
 def blind(chat: ChatView, text: str) -> Response:
@@ -208,7 +247,7 @@ def save(chat: ChatView, text: str) -> Response:
         chat.session.save(path)
     except OSError as error:
         raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
-    return Response(f"saved: {path}")
+    return Response(f"saved: {shown_file(path)}")
 
 
 def _holds(path: Path, conversation_id: str) -> bool:
@@ -223,7 +262,7 @@ def load(chat: ChatView, text: str) -> Response:
     if not text:
         raise InputError("%load PATH, a file of outputs/sessions/")
     problems = chat.session.restore(parse_path(text))
-    return Response("\n".join([f"{len(chat.session.exchanges)} turns; {_position(chat.session)}", *problems]))
+    return Response("\n".join([f"{len(chat.session.exchanges)} turns loaded; {_position(chat.session)}", *problems]))
 
 
 def export(chat: ChatView, text: str) -> Response:
@@ -238,16 +277,22 @@ def export(chat: ChatView, text: str) -> Response:
     )
 
 
+def shown_file(path: Path) -> str:
+    """The path, relative to the working folder if it is inside."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def status(chat: ChatView, text: str) -> Response:
     session = chat.session
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
-    lines = [
-        _position(session),
-        f"turns: {len(session.exchanges)}, decided by you: {decided}; session file: {session.path}",
-        f"{session.selects} selects the best of {session.best_of}; scorers: {', '.join(session.judges)}",
-        f"blind {'on' if session.blind else 'off'}; view {chat.view}",
-        persona(chat, "").text,
-        _sampling_settings(session),
+    rows = [
+        ("turns", f"{len(session.exchanges)}, {decided} decided by you; {_position(session).splitlines()[0]}"),
+        ("selects", f"{session.selects}, the best of {session.best_of}"),
+        ("scorers", ", ".join(session.judges)),
+        ("table", f"{chat.view}; blind {'on' if session.blind else 'off'}"),
+        ("persona", one_line(session.persona, ECHOED) or "(none)"),
+        ("sampling", _sampling_settings(session)),
+        ("file", shown_file(session.path)),
     ]
-    lines += [f"{name}: {json.dumps(value)}" for name, value in session.about.get("models", {}).items()]
-    return Response("\n".join(lines))
+    rows += [(name, describe_revision(revision)) for name, revision in session.about.get("models", {}).items()]
+    return Response(aligned(rows))

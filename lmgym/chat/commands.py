@@ -25,16 +25,14 @@ class ChatCommand:
 
 def show_help(chat: ChatView, text: str) -> Response:
     """The table of commands."""
-    width = max(len(command.usage) for command in COMMANDS.values())
-    lines = [f"{command.usage:{width}}  {command.help}" for command in COMMANDS.values()]
-    return Response(
-        "\n".join([*lines, "To send a message that begins with %, put a space before it. exit or quit leaves."])
-    )
+    lines = actions.aligned((command.usage, command.help) for command in COMMANDS.values())
+    notes = "Tab completes them; exit or quit leaves.\nTo send a message that begins with %, put a space before it."
+    return Response(f"{lines}\n{notes}")
 
 
 COMMANDS = {
     "best_of": ChatCommand(actions.best_of, "%best_of 8", "number of replies per turn"),
-    "set": ChatCommand(actions.set_sampling, "%set temperature=.9 top_p=.7", "change the sampling settings"),
+    "set": ChatCommand(actions.set_sampling, "%set temperature=.9", "change the sampling settings"),
     "select": ChatCommand(actions.select, "%select rm_b", "let this scorer select the reply"),
     "blend": ChatCommand(actions.blend, "%blend rm_a=1 rm_b=.5", "select by a weighted sum of standardised scores"),
     "retry": ChatCommand(actions.retry, "%retry", "generate other replies to the same message"),
@@ -42,17 +40,16 @@ COMMANDS = {
     "undo": ChatCommand(actions.undo, "%undo", "go back one turn"),
     "edit": ChatCommand(actions.edit, "%edit [TURN] TEXT", "change your message, and generate new replies"),
     "back": ChatCommand(actions.back, "%back 3", "go to turn 3, on any branch; 0 is the beginning"),
-    "pick": ChatCommand(actions.pick, "%pick 3", "reply 3 is the best: continue with it, and save the preference"),
-    "write": ChatCommand(actions.write, "%write TEXT", "continue with your own reply, and save the preference"),
+    "history": ChatCommand(actions.history, "%history", "the conversation so far, with the numbers of its turns"),
+    "pick": ChatCommand(actions.pick, "%pick 3", "continue with reply 3, and save it as the best"),
+    "write": ChatCommand(actions.write, "%write TEXT", "continue with your own reply, and save it as the best"),
     "reject": ChatCommand(actions.reject, "%reject", "none of the replies is good"),
     "tie": ChatCommand(actions.tie, "%tie [1 3]", "these replies (default: all) are equally good"),
     "blind": ChatCommand(actions.blind, "%blind on|off", "hide scores and shuffle replies until you decide"),
-    "why": ChatCommand(actions.why, "%why 2", "length, score, score of an empty reply, and the scorer's input text"),
-    "table": ChatCommand(
-        actions.table, "%table scores|ranks|z", "values in the table; z: standardised within the turn"
-    ),
-    "agree": ChatCommand(actions.agree, "%agree", "agreement of the scorers with each other and with you"),
-    "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" for none'),
+    "why": ChatCommand(actions.why, "%why 2", "reply 2: length, scores, those of an empty reply, input"),
+    "table": ChatCommand(actions.table, "%table scores|ranks|z", "values in the table; z: standardised per turn"),
+    "agree": ChatCommand(actions.agree, "%agree", "agreement of the scorers, among themselves and with you"),
+    "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" is none'),
     "save": ChatCommand(actions.save, "%save [PATH]", "write the whole session to a file"),
     "load": ChatCommand(actions.load, "%load PATH", "continue a session from a file"),
     "export": ChatCommand(actions.export, "%export prefs PATH", "write your decisions as pairs for hh_pairwise"),

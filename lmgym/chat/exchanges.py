@@ -1,11 +1,8 @@
-"""An exchange: the user's message, the candidate replies and the decision; the unit of a session and of its file."""
+"""An exchange: the user's message, the candidate replies and the decision; the unit of a session."""
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from types import NoneType
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lmgym.errors import InputError, shown
@@ -13,7 +10,7 @@ from lmgym.generation.context_fitting import reply_within
 from lmgym.generation.protocol import Generator, Progress, Sampling
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.ranking import ranks, score_replies
-from lmgym.text import Conversation, Turn, from_messages, messages
+from lmgym.text import Conversation, Turn, messages
 
 MOST_REPLIES = 1024
 HUMAN_DECISIONS = ("written", "tie", "rejected")
@@ -122,87 +119,30 @@ class Exchange:
         return f"<turn {self.id}: {self.user!r} -> {reply}; {len(self.candidates)} candidates, see .df>"
 
 
-FIELDS: dict[str, tuple[type, ...]] = {
-    "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
-    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "seed": (int,), "sampling": (dict,),
-    "dropped_turns": (int,), "failed": (dict,),
-}  # fmt: skip
-CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
-    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
-}  # fmt: skip
+def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any]]:
+    """A row per pair: the reply that the user picked or wrote, and each candidate with another text.
 
-
-def to_record(exchange: Exchange, before: Conversation) -> dict[str, Any]:
-    """The exchange as a row of a session's file. An open one has no scores, since users can read the file.
-
-    `before` is the conversation up to the parent's reply. The row has the user's message, a digest of `before` (its own
-    line may be corrupt) and a changed persona; the whole prompt only if that does not continue `before`.
+    Of two decisions on the same two replies to the same prompt, such as on two branches, the later one counts.
     """
-    hidden: dict[str, Any] = {"scores": {}} if exchange.is_open else {}
-    prompt: dict[str, Any] = {}
-    if exchange.prompt.turns != (*before.turns, Turn("user", exchange.user)):
-        prompt = {"prompt": messages(exchange.prompt)}
-    else:
-        persona = exchange.prompt.persona
-        prompt = {"before": digest(before)} | ({"persona": persona} if persona != before.persona else {})
-    return {
-        "turn": exchange.id,
-        "parent": exchange.parent,
-        **prompt,
-        "user": exchange.user,
-        "reply": exchange.reply,
-        "candidates": [{**vars(candidate), **hidden} for candidate in exchange.candidates],
-        **{name: getattr(exchange, name) for name in FIELDS},
-    }
-
-
-def from_record(row: dict[str, Any], before: Conversation) -> Exchange:
-    """The exchange of a row by `to_record`, or by an earlier version, which always wrote the whole prompt.
-
-    Raises KeyError, TypeError or ValueError for an invalid row.
-    """
-    tree = _typed(row, {"turn": (int,), "parent": (int, NoneType), "candidates": (list,)})
-    candidates = [Candidate(**_typed(candidate, CANDIDATE_FIELDS)) for candidate in tree["candidates"]]
-    exchange = Exchange(tree["turn"], tree["parent"], _prompt(row, before), candidates, **_typed(row, FIELDS))
-    _validate(exchange)
-    return exchange
-
-
-def digest(conversation: Conversation) -> str:
-    """A hash of 16 hexadecimal digits."""
-    return blake2b(json.dumps(messages(conversation)).encode(), digest_size=8).hexdigest()
-
-
-def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:
-    if "prompt" in row:
-        return from_messages(_typed(row, {"prompt": (list,)})["prompt"])
-    texts = _typed({"persona": before.persona, **row}, {"user": (str,), "persona": (str,)})
-    return Conversation((*before.turns, Turn("user", texts["user"])), texts["persona"])
-
-
-def _typed(row: dict[str, Any], types: dict[str, tuple[type, ...]]) -> dict[str, Any]:
-    """The fields named in `types`. Raises TypeError unless each has exactly one of its types: true is not 1."""
-    for name, allowed in types.items():
-        if type(row[name]) not in allowed:
-            raise TypeError(f"{name} is {type(row[name]).__name__}")
-    return {name: row[name] for name in types}
-
-
-def _validate(exchange: Exchange) -> None:
-    """Raises TypeError or ValueError for values that would fail, loop or send control characters to the screen."""
-    prompt, candidates, picked = exchange.prompt.turns, exchange.candidates, exchange.human_pick
-    if not (prompt and prompt[-1].speaker == "user" and candidates):
-        raise ValueError("a turn needs a user's message and at least one candidate")
-    if not exchange.id > (exchange.parent or 0):
-        raise ValueError("the id of a turn is above its parent's")
-    if isinstance(picked, str) and picked not in HUMAN_DECISIONS:
-        raise ValueError(f"human_pick is none of {', '.join(HUMAN_DECISIONS)}")
-    places = [place for place in (exchange.selected, picked) if place is not None and place not in HUMAN_DECISIONS]
-    if not all(type(place) is int and 0 <= place < len(candidates) for place in [*places, *exchange.tied]):
-        raise ValueError("a candidate's number is out of range")
-    scores = [score for candidate in candidates for score in candidate.scores.values()]
-    if not all(score is None or math.isfinite(score) for score in scores):
-        raise ValueError("a score is not finite")
+    rows: dict[str, dict[str, Any]] = {}
+    for exchange in exchanges:
+        if exchange.human_pick is None or exchange.human_pick in ("tie", "rejected"):
+            continue
+        chosen = (exchange.reply or "").strip()
+        for other in exchange.candidates:
+            rejected = other.text.strip()
+            if not chosen or not rejected or rejected == chosen:
+                continue
+            row = {
+                "prompt": messages(exchange.prompt),
+                "chosen": [{"role": "assistant", "content": chosen}],
+                "rejected": [{"role": "assistant", "content": rejected}],
+                "group": group,
+                "turn": exchange.id,
+                "scores_visible": exchange.scores_visible,
+            }
+            rows[json.dumps([row["prompt"], *sorted((chosen, rejected))])] = row
+    return list(rows.values())
 
 
 @dataclass(frozen=True)
@@ -245,6 +185,11 @@ def check_count(n: int, name: str = "best_of") -> int:
     if not 1 <= n <= MOST_REPLIES:
         raise InputError(f"{name}={shown(n)}: needed 1 to {MOST_REPLIES:,} replies")
     return n
+
+
+def as_json(sampling: Sampling) -> dict[str, Any]:
+    """The settings as JSON reads them back."""
+    return {**asdict(sampling), "stop": list(sampling.stop)}
 
 
 def generate_candidates(

@@ -6,15 +6,19 @@ Optional: `SAMPLING`, or `DEFAULT_SAMPLING` for models without a generation conf
 functions then receive.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,12 +75,50 @@ class Experiment:
         return _guarded(f"{name} of {self.name}", lambda: getattr(self.module, name)(*self.arguments))
 
 
+def experiment_names() -> list[str]:
+    """Names of the experiments that come with lmgym."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def describe_experiments() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(name and purpose of every experiment, `NAME: --flag` and meaning of every field of a config), for a help."""
+    purposes, flags = [], []
+    for name in experiment_names():
+        module = _import_by_name(name)
+        purposes.append((name, (module.__doc__ or "").partition("\n")[0]))
+        if (config := getattr(module, "CONFIG", None)) is not None:
+            meanings = _field_docstrings(type(config))
+            for field in fields(config):
+                default = getattr(config, field.name)
+                flags.append((f"{name}: --{field.name}", f"{meanings.get(field.name, '')}  [default: {default}]"))
+    return purposes, flags
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass, by field."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        statement.target.id: text.value.value.strip()
+        for statement, text in pairwise(definition.body)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def _import_by_name(name: str) -> ModuleType:
+    return importlib.import_module(f"reward_models.evaluation.experiments.{name}")
+
+
 def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence[str] = ()) -> Experiment:
     """The experiment of a name or path. `known` are the command's own flags.
 
     Raises InputError for an unknown name, a file that does not import or lacks a function, and a wrong flag.
     """
-    names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+    names = experiment_names()
     available = f"available: {', '.join(names)}, or a path/to/file.py"
     if not name:
         raise InputError(f"--experiment_name is missing; {available}")
@@ -86,7 +128,7 @@ def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence
             raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
         module = _guarded(str(path), lambda: _import_file(path))
     elif name in names:
-        module = _guarded(name, lambda: importlib.import_module(f"reward_models.evaluation.experiments.{name}"))
+        module = _guarded(name, lambda: _import_by_name(name))
     else:
         raise InputError(f"there is no experiment {shown(name)}; {available}")
     for function in ("get_base_model", "get_reward_models"):
@@ -133,19 +175,21 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     except InputError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         message = one_line(f"{type(error).__name__}: {error}", 1000)
         raise InputError(f"{what} failed: {message}{place}") from error
 
 
-def check_scorer(select: str | None, judges: dict[str, Scorer]) -> str:
-    """The name of the scorer that selects. Raises InputError if it is missing or unknown."""
+def check_scorer(select: str | None, judges: dict[str, Scorer], experiment: str) -> str:
+    """The name of the scorer that selects; the only one by default. Raises InputError if it is missing or unknown."""
+    if not select and len(judges) == 1:
+        return next(iter(judges))
     available = f"available: {', '.join(judges)}"
     if not select:
-        raise InputError(f"--select_model is missing; {available}")
+        raise InputError(f"--select_model is missing, and {experiment} has {len(judges)} scorers; {available}")
     if select not in judges:
-        raise InputError(f"there is no model {shown(select)} in this experiment; {available}")
+        raise InputError(f"there is no scorer {shown(select)} in {experiment}; {available}")
     return select
 
 
@@ -178,6 +222,12 @@ def _innermost(generator: Any) -> Any:
 def model_revisions(generator: Any, judges: dict[str, Scorer]) -> dict[str, dict[str, str]]:
     """Class, path or hub id, commit, and digest of the weights, of the generator and each scorer by name."""
     return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
+
+
+def describe_revision(revision: Mapping[str, str]) -> str:
+    """A model's class, its path or hub id, and what tells its versions apart, in words."""
+    facts = [f"{name} {value}" for name, value in revision.items() if name not in ("kind", "model")]
+    return ", ".join([" ".join(filter(None, [revision["kind"], revision.get("model")])), *facts])
 
 
 def _revision(source: Any) -> dict[str, str]:

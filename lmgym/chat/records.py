@@ -1,21 +1,144 @@
 """The file of a session: a JSON object per line, appended and synced, so that a kill loses at most the open turn.
 
-Kinds of rows: "session" first, "turn" after every change of a turn (the last row of an id counts), "head" after going
-back, and "failure". A turn's row has the new message only: its prompt is the parent's conversation with that message.
+Kinds of rows: "session" first, with what all turns share; "turn" for a new or changed turn (the last row of an id
+counts); "decision" for one about a turn that the file has; "head" after going back; and "failure". A row has nothing
+that can be rebuilt from those before it: a turn's prompt is the parent's conversation with the new message.
 Files are readable by their owner only.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from lmgym.chat.exchanges import Exchange, digest, from_record
+from lmgym.chat.exchanges import HUMAN_DECISIONS, Candidate, Exchange, preferences
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.runs.files import sync
 from lmgym.text import Conversation, Turn, from_messages, messages
+
+FIELDS: dict[str, tuple[type, ...]] = {
+    "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
+    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "seed": (int,), "sampling": (dict,),
+    "dropped_turns": (int,), "failed": (dict,),
+}  # fmt: skip
+DECISION = ("selected", "selected_by", "human_pick", "edited_text", "tied", "scores_visible")
+CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
+    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
+}  # fmt: skip
+COLUMNS = ("tokens", "finish_reason", "seed")  # one value where all candidates have the same
+
+
+def to_record(exchange: Exchange, before: Conversation, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """The exchange as a row of a session's file. An open one has no scores, since users can read the file.
+
+    `before` is the conversation up to the parent's reply, `sampling` the header's. The row has the user's message, a
+    digest of `before` (its own line may be corrupt) and the fields that differ from the header, from `before` or from
+    their defaults; the whole prompt only if that does not continue `before`. Candidates are columns.
+    """
+    prompt: dict[str, Any] = {}
+    if exchange.prompt.turns != (*before.turns, Turn("user", exchange.user)):
+        prompt = {"prompt": messages(exchange.prompt)}
+    else:
+        persona = exchange.prompt.persona
+        prompt = {"before": digest(before)} | ({"persona": persona} if persona != before.persona else {})
+    columns = {name: _folded([getattr(candidate, name) for candidate in exchange.candidates]) for name in COLUMNS}
+    known = {**_defaults(), "sampling": sampling, "seed": None}
+    return {
+        "turn": exchange.id,
+        "parent": exchange.parent,
+        **prompt,
+        "user": exchange.user,
+        "candidates": {
+            "text": [candidate.text for candidate in exchange.candidates],
+            **columns,
+            "scores": {} if exchange.is_open else exchange.columns,
+        },
+        **{name: value for name in FIELDS if (value := getattr(exchange, name)) != known[name]},
+    }
+
+
+def to_decision(exchange: Exchange) -> dict[str, Any]:
+    """The row of a decision about a turn whose own row has its candidates and scores."""
+    known = _defaults()
+    changed = {name: value for name in DECISION if (value := getattr(exchange, name)) != known[name]}
+    return {"turn": exchange.id, **changed}
+
+
+def from_record(row: dict[str, Any], before: Conversation, sampling: Mapping[str, Any] | None) -> Exchange:
+    """The exchange of a row by `to_record`, or by an earlier version, which wrote a row per candidate and every field.
+
+    Raises KeyError, TypeError or ValueError for an invalid row.
+    """
+    tree = _typed(row, {"turn": (int,), "parent": (int, NoneType), "candidates": (list, dict)})
+    values = _typed({**_defaults(), "sampling": sampling, "seed": None, **row}, FIELDS)
+    exchange = Exchange(tree["turn"], tree["parent"], _prompt(row, before), _candidates(tree["candidates"]), **values)
+    _validate(exchange)
+    return exchange
+
+
+def digest(conversation: Conversation) -> str:
+    """A hash of 16 hexadecimal digits."""
+    return blake2b(json.dumps(messages(conversation)).encode(), digest_size=8).hexdigest()
+
+
+def _defaults() -> dict[str, Any]:
+    """Values of the fields that a row may omit."""
+    return vars(Exchange(0, None, Conversation(()), [], 0, {}))
+
+
+def _folded(values: list[Any]) -> Any:
+    """The value that all have, or else the list."""
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _candidates(value: list | dict) -> list[Candidate]:
+    """Candidates of columns, or of a row each."""
+    rows = value
+    if isinstance(value, dict):
+        parts = _typed(value, {"text": (list,), "scores": (dict,)})
+        texts, scores = parts["text"], parts["scores"]
+        columns = [column if type(column := value[name]) is list else [column] * len(texts) for name in COLUMNS]
+        by_candidate = zip(*scores.values(), strict=True) if scores else [()] * len(texts)
+        named = [dict(zip(scores, numbers, strict=True)) for numbers in by_candidate]
+        rows = [dict(zip(CANDIDATE_FIELDS, row, strict=True)) for row in zip(texts, *columns, named, strict=True)]
+    return [Candidate(**_typed(row, CANDIDATE_FIELDS)) for row in rows]
+
+
+def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:
+    if "prompt" in row:
+        return from_messages(_typed(row, {"prompt": (list,)})["prompt"])
+    texts = _typed({"persona": before.persona, **row}, {"user": (str,), "persona": (str,)})
+    return Conversation((*before.turns, Turn("user", texts["user"])), texts["persona"])
+
+
+def _typed(row: dict[str, Any], types: dict[str, tuple[type, ...]]) -> dict[str, Any]:
+    """The fields named in `types`. Raises TypeError unless each has exactly one of its types: true is not 1."""
+    for name, allowed in types.items():
+        if type(row[name]) not in allowed:
+            raise TypeError(f"{name} is {type(row[name]).__name__}")
+    return {name: row[name] for name in types}
+
+
+def _validate(exchange: Exchange) -> None:
+    """Raises TypeError or ValueError for values that would fail, loop or send control characters to the screen."""
+    prompt, candidates, picked = exchange.prompt.turns, exchange.candidates, exchange.human_pick
+    if not (prompt and prompt[-1].speaker == "user" and candidates):
+        raise ValueError("a turn needs a user's message and at least one candidate")
+    if not exchange.id > (exchange.parent or 0):
+        raise ValueError("the id of a turn is above its parent's")
+    if isinstance(picked, str) and picked not in HUMAN_DECISIONS:
+        raise ValueError(f"human_pick is none of {', '.join(HUMAN_DECISIONS)}")
+    places = [place for place in (exchange.selected, picked) if place is not None and place not in HUMAN_DECISIONS]
+    if not all(type(place) is int and 0 <= place < len(candidates) for place in [*places, *exchange.tied]):
+        raise ValueError("a candidate's number is out of range")
+    scores = [score for candidate in candidates for score in candidate.scores.values()]
+    if not all(score is None or math.isfinite(score) for score in scores):
+        raise ValueError("a score is not finite")
 
 
 @dataclass
@@ -25,6 +148,8 @@ class LoadedSession:
     conversation_id: str | None = None
     """None until the header is read"""
     opening: Conversation = field(default_factory=lambda: Conversation(()))
+    sampling: dict[str, Any] | None = None
+    """of the turns whose rows name none; files of earlier versions have it in every row"""
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     head: int | None = None
     corrupt: list[int] = field(default_factory=list)
@@ -67,7 +192,7 @@ class SessionFile:
 def append(path: Path, *rows: dict[str, Any]) -> None:
     """Appends rows to the file in one system call, and syncs them to the disk."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    data = "".join(f"{json.dumps(row, separators=(',', ':'))}\n" for row in rows).encode()
     is_new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -116,14 +241,21 @@ def load(path: Path) -> LoadedSession:
 def _add(loaded: LoadedSession, row: dict[str, Any]) -> None:
     if row["kind"] == "session":
         loaded.conversation_id, loaded.opening = str(row["conversation"]), from_messages(row["opening"])
+        loaded.sampling = row.get("sampling")
     elif row["kind"] == "turn":
         parent = row["parent"] if row["parent"] in loaded.exchanges else None  # its line may be corrupt
         before = conversation_before(parent, loaded.exchanges, loaded.opening.turns)
-        exchange = from_record(row, before)
+        exchange = from_record(row, before, loaded.sampling)
         exchange.parent = parent
         changed = "prompt" not in row and row["before"] != digest(before)
         if changed and exchange.id not in loaded.orphans:
             loaded.orphans.append(exchange.id)
+        loaded.exchanges[exchange.id] = exchange
+        loaded.head = exchange.id
+    elif row["kind"] == "decision":
+        decided = _typed({**_defaults(), **row}, {name: FIELDS[name] for name in DECISION})
+        exchange = replace(loaded.exchanges[row["turn"]], **decided)
+        _validate(exchange)
         loaded.exchanges[exchange.id] = exchange
         loaded.head = exchange.id
     elif row["kind"] == "head":
@@ -145,32 +277,6 @@ class ExportCounts:
     ties: int
     rejections: int
     decisions: int
-
-
-def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any]]:
-    """A row per pair: the reply that the user picked or wrote, and each candidate with another text.
-
-    Of two decisions on the same two replies to the same prompt, such as on two branches, the later one counts.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    for exchange in exchanges:
-        if exchange.human_pick is None or exchange.human_pick in ("tie", "rejected"):
-            continue
-        chosen = (exchange.reply or "").strip()
-        for other in exchange.candidates:
-            rejected = other.text.strip()
-            if not chosen or not rejected or rejected == chosen:
-                continue
-            row = {
-                "prompt": messages(exchange.prompt),
-                "chosen": [{"role": "assistant", "content": chosen}],
-                "rejected": [{"role": "assistant", "content": rejected}],
-                "group": group,
-                "turn": exchange.id,
-                "scores_visible": exchange.scores_visible,
-            }
-            rows[json.dumps([row["prompt"], *sorted((chosen, rejected))])] = row
-    return list(rows.values())
 
 
 def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) -> ExportCounts:

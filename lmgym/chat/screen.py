@@ -1,6 +1,7 @@
 """Shows an exchange as a table, and a progress line while replies are generated. All text is cleaned first.
 
-The table has a column per scorer and a mark at the chosen row; rank 1 is best.
+The table has a column per scorer, with bars, and a mark at the chosen row; rank 1 is best. Rows that are on the screen
+already are not drawn again.
 """
 
 import contextlib
@@ -9,9 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +25,8 @@ from lmgym.generation.protocol import Progress
 from lmgym.scoring.ranking import ranks, standardise
 
 REPLY_WIDTH, NARROW_REPLY_WIDTH = 24, 8  # least width of a reply; and beside the deciding scorer alone
+NARROW_BAR, BAR, WIDE = 4, 8, 120  # cells of the longest bar; and from this width on
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")  # of a cell
 MOST_SHOWN, LONGEST_NAME = 2000, 16  # characters of a reply, and of a scorer's name
 
 
@@ -32,18 +37,28 @@ def make_console(file: IO[str] | None = None, width: int | None = None) -> Clean
 
 
 def show(console: CleanConsole, chat: ChatView, response: Response) -> None:
-    """Shows the table of a response, its notes, the reply and the text."""
+    """Shows what is new of a response's exchange (rows, notes, the reply), and the text."""
     if response.exchange is not None:
-        exchange = response.exchange
-        table, omitted = table_of(exchange, chat.view, console.width, chat.session.weights)
-        console.print(table)
-        for note in [*exchange.notes, *_notes_on_omitted(exchange, omitted)]:
-            console.print(Text(printed_line(f"note: {note}"), "yellow"))
-        console.print(Text("Decide: %pick N, %write TEXT, %tie or %reject") if exchange.is_open else _reply(exchange))
+        _show_exchange(console, chat, response.exchange, response.first)
     if response.text and not response.ok:
         console.print(Text(printed_line(response.text), "red"))
     elif response.text:
         console.print(Text("\n".join(map(printed_line, response.text.split("\n")))))
+
+
+def _show_exchange(console: CleanConsole, chat: ChatView, exchange: Exchange, first: int) -> None:
+    notes = list(exchange.notes)
+    has_rows = first < len(exchange.candidates)
+    if has_rows:
+        table, legend, omitted = table_of(exchange, chat.view, console, chat.session.weights, first)
+        console.print(table)
+        if legend:
+            console.print(legend)
+        notes += _notes_on_omitted(exchange, omitted)
+    for note in notes:
+        console.print(Text(printed_line(f"note: {note}"), "yellow"))
+    if has_rows:
+        console.print(Text("Decide: %pick N, %write TEXT, %tie or %reject") if exchange.is_open else _reply(exchange))
 
 
 def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str]) -> list[str]:
@@ -59,33 +74,78 @@ def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str]) -> list[str]:
 def _reply(exchange: Exchange) -> Text:
     """The bot's reply; further lines are indented, so that none looks like a prompt."""
     reply = _cropped(exchange.reply or "").replace("\n", "\n     ")
-    return Text.assemble(("Bot: ", "bold"), Text(reply, "bold green"))
+    return Text.assemble(("bot> ", "bold"), Text(reply, "bold green"))
 
 
-def table_of(exchange: Exchange, view: str, width: int, deciding: Collection[str]) -> tuple[Table, list[str]]:
-    """(the table, columns that did not fit). The deciding scorers are omitted last; the reply is always shown."""
-    names = [] if exchange.is_open else exchange.names
-    columns = {name: _cells(exchange, name, view) for name in names}
-    headings = {name: _heading(exchange, name) for name in names}
-    widths = {n: max(cell_len(headings[n]), *(cell_len(c) for c, _ in columns[n])) for n in names}
-    kept = _fitting_columns(widths, width, deciding)
-    table = Table(title=Text(f"turn {exchange.id}", "dim"), title_justify="left", expand=False)
+@dataclass(frozen=True)
+class ScorerColumn:
+    """A scorer's column; for each cell the number, its style, and the length of its bar."""
+
+    heading: str
+    numbers: list[str]
+    styles: list[str]
+    lengths: list[float]
+    """0 for the lowest score of the turn, 1 for the highest; empty without bars"""
+
+    def width(self, bar: int) -> int:
+        """Of the widest cell, the heading included, with bars of at most `bar` cells."""
+        bars = 1 + bar if bar and self.lengths else 0
+        return max(cell_len(self.heading), len(self.numbers[0]) + bars)
+
+    def cell(self, i: int, bar: int) -> Text:
+        """A number and its bar."""
+        eighths = 1 + round(self.lengths[i] * (8 * bar - 1)) if bar and self.lengths and self.lengths[i] >= 0 else 0
+        return Text(f"{self.numbers[i]} {'█' * (eighths // 8)}{EIGHTHS[eighths % 8]}".rstrip(), self.styles[i])
+
+
+def table_of(
+    exchange: Exchange, view: str, console: CleanConsole, deciding: Collection[str], first: int = 0
+) -> tuple[Table, Text, list[str]]:
+    """(the table of the candidates from `first` on, its legend, columns that did not fit).
+
+    The deciding scorers are omitted last; the reply is always shown.
+    """
+    width, names = console.width, [] if exchange.is_open else exchange.names
+    columns = {name: _column(exchange, name, view) for name in names}
+    bars = (0,) if console.options.ascii_only else (0, NARROW_BAR, BAR) if width >= WIDE else (0, NARROW_BAR)
+    layouts = [(bar, _fitting_columns({n: c.width(bar) for n, c in columns.items()}, width, deciding)) for bar in bars]
+    # the longest bars that cost no scorer its column
+    bar, kept = next(layout for layout in reversed(layouts) if layouts[0][1] & set(names) <= layout[1])
+    shown = [columns[name] for name in names if name in kept]
+    title = f"turn {exchange.id}" + (f", {len(exchange.candidates) - first} more replies" if first else "")
+    table = Table(title=Text(title, "dim"), title_justify="left", expand=False)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("reply", overflow="fold", ratio=None, min_width=max(1, min(NARROW_REPLY_WIDTH, width - 9)))
-    shown = [name for name in names if name in kept]
-    for name in shown:
-        table.add_column(Text(headings[name]), justify="right", no_wrap=True)
+    for column in shown:
+        justify: JustifyMethod = "left" if bar and column.lengths else "right"
+        table.add_column(Text(column.heading), justify=justify, min_width=column.width(bar), no_wrap=True)
     for name in ("tokens", "end"):
         if name in kept:
             table.add_column(name, justify="right", no_wrap=True)
-    for i, candidate in enumerate(exchange.candidates):
+    for i, candidate in list(enumerate(exchange.candidates))[first:]:
         chosen = i == exchange.chosen
         row = [Text(f"{'>' if chosen else ' '}{i + 1}"), Text(_cropped(candidate.text) or "(empty)")]
-        row += [Text(*columns[name][i]) for name in shown]
+        row += [column.cell(i, bar) for column in shown]
         row += [Text(_tokens(candidate))] if "tokens" in kept else []
         row += [Text(clean_line(candidate.finish_reason))] if "end" in kept else []
         table.add_row(*row, style="bold" if chosen else None)
-    return table, [name for name in [*names, "tokens", "end"] if name not in kept]
+    styles = {style for column in shown for style in column.styles[first:] if console.color_system}
+    legend = _legend(exchange.chosen is not None and exchange.chosen >= first, shown, view, bar, styles)
+    return table, legend, [name for name in [*names, "tokens", "end"] if name not in kept]
+
+
+def _legend(chosen: bool, columns: Sequence[ScorerColumn], view: str, bar: int, styles: Collection[str]) -> Text:
+    """A line that explains the marks, bars and colours of the table; empty without scores."""
+    entries = [
+        ("> chosen", "dim", chosen),
+        ("* selects", "dim", any(column.heading.endswith(" *") for column in columns)),
+        ("1: best", "dim", view == "ranks"),
+        ("z: deviations from the mean", "dim", view == "z"),
+        ("bar: worst to best", "dim", bar and any(column.lengths for column in columns)),
+        ("green: best", "green", "green" in styles),
+        ("magenta: scorers disagree", "magenta", "magenta" in styles),
+    ]
+    return Text("  ").join(Text(text, style) for text, style, is_used in entries if is_used and columns)
 
 
 def _fitting_columns(widths: Mapping[str, int], width: int, deciding: Collection[str]) -> set[str]:
@@ -110,24 +170,34 @@ def _heading(exchange: Exchange, name: str) -> str:
     return clean_line(short) + (" *" if name in exchange.selected_by.replace("=", " ").split() else "")
 
 
-def _cells(exchange: Exchange, name: str, view: str) -> list[tuple[str, str]]:
-    """(text, style) of each cell of a scorer's column."""
+def _column(exchange: Exchange, name: str, view: str) -> ScorerColumn:
     scores = exchange.column(name)
     places = ranks(scores)
     views: dict[str, Sequence[float | None]] = {"scores": scores, "ranks": places, "z": standardise(scores)}
-    values = views[view]
     others = [ranks(exchange.column(other)) for other in exchange.names if other != name]
-    cells = []
-    for i, value in enumerate(values):
-        if value is None:
-            cells.append(("failed", "red"))
-            continue
-        place = places[i]
-        assert place is not None
+    styles = []
+    for i, place in enumerate(places):
         other_ranks = [rank for column in others if (rank := column[i]) is not None]
-        text = str(value) if view == "ranks" else f"{value:+.2f}" if view == "z" else _number(float(value))
-        cells.append((text, _colour(place, other_ranks, len(scores))))
-    return cells
+        styles.append("red" if place is None else _colour(place, other_ranks, len(scores)))
+    numbers = [_value(value, view) for value in views[view]]
+    width = max(map(len, numbers))
+    lengths = [] if view == "ranks" else _bar_lengths(scores)
+    return ScorerColumn(_heading(exchange, name), [f"{number:>{width}}" for number in numbers], styles, lengths)
+
+
+def _value(value: float | None, view: str) -> str:
+    if value is None:
+        return "failed"
+    return str(value) if view == "ranks" else f"{value:+.2f}" if view == "z" else _number(float(value))
+
+
+def _bar_lengths(scores: Sequence[float | None]) -> list[float]:
+    """0 for the lowest score to 1 for the highest, -1 for a scorer that failed; empty if all are equal."""
+    known = [score for score in scores if score is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if not 0 < high - low < math.inf:
+        return []
+    return [-1.0 if score is None else (score - low) / (high - low) for score in scores]
 
 
 def _colour(place: int, other_ranks: list[int], n: int) -> str:

@@ -9,13 +9,13 @@ Design decisions:
 import random
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lmgym.chat.exchanges import Candidate, Exchange, check_count, generate_candidates, readable, to_record
-from lmgym.chat.records import SessionFile, conversation_before, load, write_whole
+from lmgym.chat.exchanges import Candidate, Exchange, as_json, check_count, generate_candidates, readable
+from lmgym.chat.records import SessionFile, conversation_before, load, to_decision, to_record, write_whole
 from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
 from lmgym.runs.record import timestamp
@@ -51,8 +51,8 @@ class ChatSession:
         self.exchanges: dict[int, Exchange] = {}
         self.head: int | None = None
         self.conversation_id = uuid.uuid4().hex[:12]
-        self.about = dict(about or {})
-        name = f"{datetime.now():%Y-%m-%d_%H%M%S}_{self.about.get('experiment', 'session')}_{self.conversation_id}"
+        self.about = {"sampling": as_json(self.sampling), **(about or {})}
+        name = f"{datetime.now():%Y-%m-%d_%H%M%S}_{self.about.get('experiment', 'session')}_{self.conversation_id[:6]}"
         path = Path(folder).absolute() / f"{name}.jsonl"  # the user may change the working folder in IPython
         self._file = SessionFile(path, self._rows)
 
@@ -165,11 +165,13 @@ class ChatSession:
         return self._decide("rejected")
 
     def _decide(self, pick: int | str, edited_text: str | None = None, tied: Sequence[int] = ()) -> Exchange:
-        exchange = self._changeable(self.last)
+        exchange, was_open = self._changeable(self.last), self.last.is_open
         exchange.scores_visible = not exchange.is_open  # a second decision is made with the scores in view
         exchange.human_pick, exchange.edited_text, exchange.tied = pick, edited_text, list(tied)
         self._choose(exchange)
-        return self._add(exchange)
+        if was_open or exchange.id != self.head:  # the file has no row of it, or one without scores
+            return self._add(exchange)
+        return self._add(exchange, self._row("decision", **to_decision(exchange)))
 
     def select(self, name: str) -> None:
         """Makes that scorer select from now on."""
@@ -221,8 +223,7 @@ class ChatSession:
     def _answer(self, prompt: Conversation, parent: int | None, progress: Progress | None) -> Exchange:
         seed = self._next_seed()
         candidates, dropped, notes = self._generate(prompt, self.best_of, seed, progress)
-        number = max(self.exchanges, default=0) + 1
-        sampling = {**asdict(self.sampling), "stop": list(self.sampling.stop)}  # equal to what JSON reads back
+        number, sampling = max(self.exchanges, default=0) + 1, as_json(self.sampling)
         exchange = Exchange(number, parent, prompt, candidates, seed, sampling, dropped_turns=dropped, notes=notes)
         self._judge(exchange, hides=self.blind)
         return self._add(exchange)
@@ -265,9 +266,9 @@ class ChatSession:
         is_followed = any(other.parent == exchange.id for other in self.exchanges.values())
         return replace(exchange, id=max(self.exchanges) + 1 if is_followed else exchange.id, notes=[])
 
-    def _add(self, exchange: Exchange) -> Exchange:
-        """Writes the exchange to the file, then adds it: an interrupt between the two loses nothing."""
-        if problem := self._file.append(self._turn_row(exchange)):
+    def _add(self, exchange: Exchange, row: dict[str, Any] | None = None) -> Exchange:
+        """Writes the exchange (by `row` if given), then adds it: an interrupt between the two loses nothing."""
+        if problem := self._file.append(row or self._turn_row(exchange)):
             exchange.notes.append(problem)
         self.exchanges[exchange.id] = exchange
         self.head = exchange.id
@@ -289,11 +290,10 @@ class ChatSession:
 
     def _turn_row(self, exchange: Exchange) -> dict[str, Any]:
         before = conversation_before(exchange.parent, self.exchanges, self.opening)
-        return self._row("turn", **to_record(exchange, before))
+        return self._row("turn", **to_record(exchange, before, self.about["sampling"]))
 
     def _row(self, kind: str, **fields: Any) -> dict[str, Any]:
-        models = {"models": self.about["models"]} if kind == "turn" and "models" in self.about else {}
-        return {"kind": kind, "time": timestamp(), **fields, **models}
+        return {"kind": kind, "time": timestamp(), **fields}
 
     def _next_seed(self) -> int:
         self.requests += 1

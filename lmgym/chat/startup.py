@@ -34,7 +34,7 @@ def open_chat(options: ChatOptions, flags: Sequence[str] = (), interactive: bool
     known = [*(field.name for field in fields(options)), "json"]
     experiment = load_experiment(options.experiment_name, flags, known)
     judges = experiment.judges()
-    select = check_scorer(options.select_model, judges)
+    select = check_scorer(options.select_model, judges, experiment.name)
     generator = experiment.generator()
     persona = _ask("Model prompt (the bot's persona)", options.prompt, experiment.get("PERSONA", ""), interactive)
     opening = _ask("Bot's first message", options.first_message, experiment.get("FIRST_MESSAGE", ""), interactive)
@@ -64,6 +64,10 @@ def run_chat(options: ChatOptions, flags: Sequence[str], as_json: bool) -> None:
     replace_unencodable(sys.stdin, sys.stdout, sys.stderr)
     shell = _running_ipython()
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    if shell is not None and at_terminal:
+        from lmgym.chat.ipython_frontend import hide_banner
+
+        hide_banner(shell)
     chat = open_chat(options, flags, interactive=at_terminal)
     if shell is not None and not as_json:
         from lmgym.chat.ipython_frontend import attach

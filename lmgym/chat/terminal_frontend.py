@@ -5,12 +5,13 @@ import sys
 
 from rich.text import Text
 
-from lmgym.chat.actions import ChatView
+from lmgym.chat.actions import ChatView, shown_file
 from lmgym.chat.commands import LEAVE, complete, respond
 from lmgym.chat.screen import make_console, progress_on, show
 from lmgym.console import CleanConsole, clean, printed_line, say
 
-GREETING = "Type a message. %help lists commands (Tab completes them), exit or quit leaves, Ctrl-C stops a reply."
+PROMPT = "you> "
+GREETING = "Type a message. %help lists commands, exit leaves, Ctrl-C stops a reply."
 NEEDS_IPYTHON = "Python and the shell need IPython: python3 -m IPython -i -- eval_rewards_api.py ..."
 
 
@@ -21,7 +22,7 @@ def converse(chat: ChatView) -> None:
     greet(console, chat)
     while True:
         try:
-            line = input("\nYou: ")
+            line = input(f"\n{PROMPT}")
         except KeyboardInterrupt:
             say()
             say("(exit or quit leaves)")
@@ -53,12 +54,12 @@ def greet(console: CleanConsole, chat: ChatView) -> None:
     for line in start_notes(chat):
         console.print(Text(printed_line(line)))
     for turn in session.opening:
-        console.print(Text(f"Bot: {clean(turn.text)}"))
+        console.print(Text(f"bot> {clean(turn.text)}"))
 
 
 def start_notes(chat: ChatView) -> list[str]:
     """Notes at the start of every session: the sampling, the chat template and the session's file."""
-    return [*filter(None, [chat.sampling_note, chat.template_note]), f"session file: {chat.session.path}"]
+    return [*filter(None, [chat.sampling_note, chat.template_note]), f"session file: {shown_file(chat.session.path)}"]
 
 
 def _complete_with_tab(chat: ChatView) -> None:

@@ -111,7 +111,7 @@ def test_the_first_line_names_the_session_file_in_the_given_folder(home: Path) -
     done = piped(home, *TALK, "--sessions", "mine/chats", lines="hello\n")
     assert done.returncode == 0, done.stderr
     [kept] = (home / "mine/chats").glob("*.jsonl")
-    assert f"session file: {kept}" in done.stderr
+    assert f"session file: {kept.relative_to(home)}\n" in done.stderr
     assert not (home / "outputs").exists()
 
 
@@ -119,7 +119,7 @@ def test_without_json_the_output_is_a_table_and_exported_preferences_are_valid_p
     done = piped(home, *TALK, "--ranked", lines="hello\n%pick 2\n%export prefs prefs.jsonl\n")
     assert done.returncode == 0, done.stderr
     assert re.search(r"│ +>?\d │ .* │ +[1-6] │ +[1-6] │ +[1-6] │", done.stdout)
-    assert re.search(r"^Bot: \w", done.stdout, re.MULTILINE)
+    assert re.search(r"^bot> \w", done.stdout, re.MULTILINE)
     pairs, rejections = validate(read_records(str(home / "prefs.jsonl")))
     assert pairs
     assert rejections == []
@@ -129,19 +129,23 @@ def test_without_json_the_output_is_a_table_and_exported_preferences_are_valid_p
     (True, (*TALK[:2], "nope", *TALK[3:]), "available: gptj_engagement, hh, random_baseline, world"),
     (True, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
     (False, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
+    (True, TALK[:1], "--experiment_name is missing"),
+    (True, (*TALK[:2], "hh", "--scorers", "a=/absent/model"), "error: scorer /absent/model does not exist"),
+    (True, (*TALK, "--best_of", "many"), "'many' is not a valid integer"),
 ])  # fmt: skip
-def test_an_unknown_experiment_or_scorer_is_answered_with_the_available_ones_and_exit_2(
+def test_a_mistake_at_the_start_is_one_line_with_what_is_available_and_exit_2(
     home: Path, ipython: bool, arguments: tuple[str, ...], expected: str
 ) -> None:
     done = piped(home, *arguments, lines="> 1 + 1\n", ipython=ipython)
     assert done.returncode == 2
     assert expected in done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stdout
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     (("talk_to_models",), "--experiment_name is missing; available"),
-    (TALK[:3], "--select_model is missing; available: random_a"),
+    (TALK[:3], "--select_model is missing, and random_baseline has 3 scorers; available: random_a, random_b, random_c"),
     ((*TALK, "--best_of", "0"), "needed 1 to 1,024"),
     ((*TALK, "--best_of", "1000000"), "needed 1 to 1,024"),
     ((*TALK, "--best_off", "3"), "did you mean --best_of?"),
@@ -174,6 +178,23 @@ def test_a_mistake_on_the_command_line_is_a_line_and_exit_2(
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert not (home / "outputs/sessions").exists()
+
+
+def test_the_help_lists_the_experiments_and_the_flags_that_they_add() -> None:
+    for command in ("talk_to_models", "convo_evolution"):
+        text = " ".join(CliRunner().invoke(eval_rewards_api.main, [command, "--help"]).stdout.split())
+        for name in ("gptj_engagement", "hh", "random_baseline", "world"):
+            assert f" {name} " in text
+        assert "random_baseline A scripted bot and random scorers" in text
+        assert "hh: --model a causal model: folder or hub id [default: Qwen/Qwen3-0.6B]" in text
+        assert "hh: --scorers name=PATH of each scorer" in text
+
+
+def test_a_single_scorer_selects_by_default(home: Path) -> None:
+    (home / "single.py").write_text(HOSTILE.replace("'random': RandomScorer(), ", ""))
+    done = piped(home, *TALK[:2], "./single.py", "--json", lines="a\n")
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)["candidates"][0]["scores"]) == ["breaks"]
 
 
 def test_an_experiment_may_be_a_path_and_a_failing_scorer_has_its_column(home: Path) -> None:
@@ -209,10 +230,10 @@ def test_a_bot_that_emits_every_byte_sends_no_control_byte_to_a_terminal(home: P
         child.sendline("")
         child.expect("first message")
         child.sendline("")
-        child.expect("You: ")
+        child.expect("you> ")
         for line in ("hello", "%retry", "%table z", "%pick 3", "%why 1", "%status", "more"):
             child.sendline(line)
-            child.expect("You: $")
+            child.expect("you> $")
         output = child.seen()
     assert "owned" in output
     assert drives(output) == set()
@@ -252,7 +273,7 @@ def test_the_random_baseline_starts_without_torch(home: Path) -> None:
     )  # fmt: skip
     assert json.loads(done.stdout)["turn"] == 1
     kept, modules = done.stderr.splitlines()
-    assert kept.startswith(f"session file: {home / 'outputs/sessions'}")
+    assert kept.startswith("session file: outputs/sessions/")
     assert modules == "[]"
 
 
@@ -296,7 +317,7 @@ def ipython(home: Path) -> Iterator[Terminal]:
     child.sendline("A cat.")
     child.expect("first message")
     child.sendline("meow")
-    child.expect(r"1.*\]: ")
+    child.expect("you> ")
     yield child
     child.close(force=True)
 
@@ -311,7 +332,7 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     for number, line in enumerate(typed, 1):
         ipython.sendline(line)
         ipython.expect(rf"turn {number}\b")
-        ipython.expect("Bot: ")
+        ipython.expect("bot> ")
     ipython.sendline("%pick 2")
     ipython.expect("picked")
     ipython.sendline("%write is {this} yours?")
@@ -323,12 +344,12 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     ipython.sendline("!echo shell$((40 + 2))")
     ipython.expect("shell42")
     ipython.sendline("%pick?")
-    ipython.expect("reply 3 is the best")
+    ipython.expect("continue with reply 3")
     ipython.sendline("q")  # were it in a pager; so it is a turn
     ipython.sendline("%edit 2 and you?")
-    ipython.expect("Bot: ")
+    ipython.expect("bot> ")
     ipython.sendline("%status")
-    ipython.expect("turns 1 > ")
+    ipython.expect("decided by you")
     ipython.sendline("%timeit -n 2 -r 1 sum([])")
     ipython.expect("loops each")
     ipython.sendline("%reset -f")
@@ -336,7 +357,7 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     ipython.expect("random_c")
     ipython.sendline("\x15\x1b[200~exit now\n%pick 1\n\x1b[201~")
     ipython.expect("turn 10")
-    ipython.expect("Bot: ")
+    ipython.expect("bot> ")
     ipython.sendline("\x04")
     ipython.expect("really want to exit")
     ipython.sendline("n")
@@ -354,12 +375,35 @@ def test_a_typed_line_in_ipython_is_the_next_turn_whatever_it_ends_with(ipython:
     assert [t.text for t in exchanges[0].prompt.turns] == ["meow", "hello"]
 
 
+def test_ipython_shows_the_chat_and_not_itself(ipython: Terminal) -> None:
+    screen = ipython.seen()
+    banner = screen.index("An enhanced Interactive Python")
+    assert screen[banner:].count("\n") > 50, "the banner is scrolled out"
+    assert banner < screen.index("\x1b[2J") < screen.index("Model prompt")
+    ipython.sendline("hello")
+    ipython.expect("chosen.*selects.*bar: worst to best")
+    ipython.sendline("%pikc 2")
+    ipython.expect("unknown command %pikc; did you mean %pick")
+    ipython.sendline("%history")
+    ipython.expect(r"turn 1  you> hello\s+bot> \w")
+    ipython.sendline("> session.pick(9)")
+    ipython.expect("error: there is no reply 9; needed: 1 to 6")
+    before = len(ipython.seen())
+    ipython.sendline("%pick 2")
+    ipython.expect("turn 1: picked reply 2; bot> ")
+    ipython.sendline("> 6 * 7")
+    ipython.expect("42")
+    assert "┃" not in ipython.seen()[before:], "no second table"
+    for unwanted in ("Traceback", "UsageError", "In [", "Out["):
+        assert unwanted not in STYLE.sub("", ipython.seen())
+
+
 def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Path) -> None:
     (home / "hostile.py").write_text(HOSTILE)
     arguments = ["-m", "IPython", "-i", "--", SCRIPT, *TALK[:2], "hostile.py", "--select_model", "random"]
     env = {**COLOURED, "IPYTHONDIR": str(home / "ipython")}
     with terminal(home, [*arguments, "--prompt", "", "--first_message", ""], env) as child:
-        child.expect(r"1.*\]: ")
+        child.expect("you> ")
         child.sendline("slow")
         child.expect(r"\d+ of at most 600")
         child.sendintr()
@@ -367,7 +411,7 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
         for number, line in enumerate(("one", "two"), 1):
             child.sendline(line)
             child.expect(rf"turn {number}\b")
-            child.expect("Bot: ")
+            child.expect("bot> ")
         child.sendline("> list(session.history[-1].df)")  # pandas would leave out columns where texts are wide
         child.expect("rank_random")
         child.sendline("> session.history, session.last.candidates")
@@ -388,10 +432,10 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
 
 def test_the_plain_terminal_is_a_loop_with_help_that_ends_with_exit_only(home: Path) -> None:
     with terminal(home, [SCRIPT, *TALK, "--prompt", "", "--first_message", "hi"], PLAIN) as child:
-        child.expect("You: ")
+        child.expect("you> ")
         child.sendline("please do not exit")
         child.expect("turn 1")
-        child.expect("You: ")
+        child.expect("you> ")
         child.sendintr()
         child.expect("exit or quit leaves")
         child.sendline("%sel\tx\x15")

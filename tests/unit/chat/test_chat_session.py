@@ -191,9 +191,9 @@ def test_blind_mode_leaks_neither_scores_nor_order_until_the_user_decides(make) 
     assert "123456" not in f"{session.history}{exchange.candidates}{exchange.df.to_string()}"
     assert set(exchange.df.columns) == {"text", "tokens", "finish_reason"}
     kept = json.loads(session.path.read_text().splitlines()[-1])
-    assert [c["text"] for c in kept["candidates"]] == shown
+    assert kept["candidates"]["text"] == shown
     assert "123456" not in session.path.read_text(), "the file must not reveal scores"
-    assert (kept["selected"], kept["selected_by"], kept["reply"], kept["human_pick"]) == (None, "", None, None)
+    assert not {"selected", "selected_by", "reply", "human_pick"} & set(kept)
     with pytest.raises(InputError, match="not decided"):
         session.say("next")
     with pytest.raises(InputError, match="not decided"):
@@ -218,7 +218,7 @@ def test_an_open_blind_choice_from_a_file_is_scored_again(make, tmp_path: Path) 
     picked = other.pick(texts.index("a") + 1)
     assert (picked.reply, picked.scores_visible) == ("a", False)
     assert picked.candidates[picked.selected].text == "ccc"
-    assert other.path.read_text().count('"scores": {}') == 3, "the open turn, as it was loaded"
+    assert other.path.read_text().count('"scores":{}') == 1, "the open turn, as it was loaded"
 
 
 def test_blind_orders_do_not_repeat(make) -> None:

@@ -31,13 +31,27 @@ class FakeSession:
     weights = {"rm_a": 1.0}  # noqa: RUF012
 
 
-def shown(exchange: Exchange, width: int = 100, view: str = "scores", colour: bool = False, session=FakeSession) -> str:
+def shown(
+    exchange: Exchange,
+    width: int = 100,
+    view: str = "scores",
+    colour: bool = False,
+    session=FakeSession,
+    first: int = 0,
+) -> str:
     out = io.StringIO()
     console = make_console(out, width)
     if colour:
         console = CleanConsole(width, out, "standard", force_terminal=True)
-    show(console, ChatView(session(), view), Response(exchange=exchange))
+    show(console, ChatView(session(), view), Response(exchange=exchange, first=first))
     return out.getvalue()
+
+
+def legend(text: str) -> str:
+    """The line after the table."""
+    lines = text.splitlines()
+    [end] = [i for i, line in enumerate(lines) if line.startswith("└")]
+    return lines[end + 1].rstrip()
 
 
 def row(text: str, number: int) -> list[str]:
@@ -47,16 +61,63 @@ def row(text: str, number: int) -> list[str]:
 
 def test_the_table_has_a_column_per_scorer_and_marks_the_chosen_row() -> None:
     text = shown(exchange_of("first", "second", "third", selected=2))
-    assert re.search(r"reply +┃ rm_a \* ┃ +rm_b ┃ tokens ┃ end", text)
-    assert row(text, 1) == ["1", "first", "0.000", "3.000", "3", "eos"]
-    assert row(text, 3) == [">3", "third", "4.000", "2.000", "3", "eos"]
-    assert text.rstrip().endswith("Bot: third")
+    assert re.search(r"reply +┃ rm_a \* +┃ rm_b +┃ tokens ┃ end", text)
+    assert row(text, 1) == ["1", "first", "0.000 ▏", "3.000 ████", "3", "eos"]
+    assert row(text, 3) == [">3", "third", "4.000 ████", "2.000 ██▊", "3", "eos"]
+    assert text.rstrip().endswith("bot> third")
+
+
+def test_bars_tell_close_scores_apart_and_need_scores_that_differ() -> None:
+    exchange = exchange_of("first", "second", "third", "fourth")
+    for candidate, score in zip(exchange.candidates, (0.634, 0.631, 0.643, None), strict=True):
+        candidate.scores.update(rm_a=score, rm_b=0.5)
+    assert [row(shown(exchange), n)[2] for n in (1, 2, 3, 4)] == ["0.634 █▏", "0.631 ▏", "0.643 ████", "failed"]
+    assert [row(shown(exchange), n)[3] for n in (1, 2, 3, 4)] == ["0.500"] * 4
+    assert row(shown(exchange, width=160), 3)[2] == "0.643 ████████"
+
+
+def test_bars_are_left_out_where_a_scorer_would_lose_its_column_and_without_unicode() -> None:
+    exchange = exchange_of("first", "second", names=("rm_a", "rm_b", "rm_c", "rm_d"))
+    assert "█" in shown(exchange, width=100)
+    narrow = shown(exchange, width=72)
+    assert "█" not in narrow
+    assert "rm_d" in narrow
+    assert "bar:" not in narrow
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    show(make_console(stream, 100), ChatView(FakeSession()), Response(exchange=exchange))
+    stream.flush()
+    assert b"0.000" in stream.buffer.getvalue()
+
+
+def test_the_legend_explains_what_is_in_the_table_and_nothing_else() -> None:
+    exchange = exchange_of("first", "second", "third")
+    assert legend(shown(exchange)) == "> chosen  * selects  bar: worst to best"
+    assert legend(shown(exchange, view="ranks")) == "> chosen  * selects  1: best"
+    assert legend(shown(exchange, view="z")) == "> chosen  * selects  z: deviations from the mean  bar: worst to best"
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", shown(exchange, colour=True))
+    assert legend(coloured) == "> chosen  * selects  bar: worst to best  green: best  magenta: scorers disagree"
+    assert max(len(line) for line in coloured.splitlines()) < 80
+    exchange.edited_text = "mine"
+    assert legend(shown(exchange)) == "* selects  bar: worst to best"
+
+
+def test_rows_that_are_on_the_screen_are_not_drawn_again() -> None:
+    exchange = exchange_of("first", "second", "third", "fourth", selected=3)
+    exchange.notes.append("NOT RECORDED")
+    text = shown(exchange, first=2)
+    assert "turn 1, 2 more replies" in text
+    assert re.findall(r"^│ +>?(\d) │", text, re.MULTILINE) == ["3", "4"]
+    assert row(text, 4)[2] == row(shown(exchange), 4)[2], "bars are of all replies of the turn"
+    assert text.endswith("bot> fourth\n")
+    exchange.human_pick = 0
+    assert legend(shown(exchange, first=2)) == "* selects  bar: worst to best", "the chosen reply is further up"
+    assert shown(exchange, first=4) == "note: NOT RECORDED\n"
 
 
 def test_ranks_and_standardised_scores() -> None:
     exchange = exchange_of("first", "second", "third")  # rm_a 0 2 4, rm_b 3 0 2
     assert row(shown(exchange, view="ranks"), 3)[2:4] == ["1", "2"]
-    assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22", "+1.07"]
+    assert row(shown(exchange, view="z"), 1)[2:4] == ["-1.22 ▏", "+1.07 ████"]
 
 
 def test_identical_replies_are_separate_rows() -> None:
@@ -67,7 +128,8 @@ def test_an_open_turn_shows_no_score_no_mark_and_no_reply() -> None:
     text = shown(exchange_of("first", "second", selected=None))
     assert "rm_a" not in text
     assert ">" not in text
-    assert "Bot:" not in text
+    assert "chosen" not in text
+    assert "bot>" not in text
     assert "%pick N" in text
 
 
@@ -164,13 +226,13 @@ def test_disagreement_is_coloured_and_agreement_is_not() -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_hostile_reply_stays_within_its_cell(name: str) -> None:
-    exchange = exchange_of(ATTACKS[name], "[bold]markup[/bold] :smile:", ATTACKS[name] + "\nBot: fake\nYou: fake")
+    exchange = exchange_of(ATTACKS[name], "[bold]markup[/bold] :smile:", ATTACKS[name] + "\nbot> fake\nyou> fake")
     exchange.selected = 2
     text = shown(exchange)
     assert drives(text) == []
     assert "[bold]markup[/bold] :smile:" in text
-    assert not re.search(r"^You: fake", text, re.MULTILINE)
-    assert len(re.findall(r"^Bot: ", text, re.MULTILINE)) == 1
+    assert not re.search(r"^you> fake", text, re.MULTILINE)
+    assert len(re.findall(r"^bot> ", text, re.MULTILINE)) == 1
 
 
 def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from lmgym.chat.commands import COMMANDS, ChatView, Response, complete, respond
-from lmgym.chat.ipython_frontend import CellTransformer, is_ours, transform
 from lmgym.chat.session import ChatSession
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
+from lmgym.text import Turn
 
 ALL = (
-    "best_of set select blend retry more undo edit back pick write reject tie blind why table agree persona save load "
-    "export status help"
+    "best_of set select blend retry more undo edit back history pick write reject tie blind why table agree persona "
+    "save load export status help"
 )
 
 
@@ -43,6 +43,7 @@ def fails(chat: ChatView, line: str) -> str:
 def test_every_command_has_a_line_of_help(chat: ChatView) -> None:
     assert set(COMMANDS) == set(ALL.split())
     listed = does(chat, "%help").text
+    assert max(map(len, listed.splitlines())) <= 80
     for name, command in COMMANDS.items():
         assert command.usage.startswith(f"%{name}")
         assert re.search(rf"^{re.escape(command.usage)} +{re.escape(command.help)}$", listed, re.MULTILINE)
@@ -114,11 +115,11 @@ def test_branches(chat: ChatView) -> None:
     for line in ("one", "two", "three"):
         does(chat, line)
     assert len(does(chat, "%more 4").exchange.candidates) == 8
-    assert does(chat, "%undo").text.splitlines()[:2] == ["one turn back; turns 1 > 2", "you: two"]
+    assert does(chat, "%undo").text.splitlines()[:2] == ["one turn back: at turn 2 (turns 1 > 2)", "you> two"]
     assert does(chat, "%edit 1 eins").exchange.user == "eins"
     assert does(chat, "%edit zwei words").exchange.user == "zwei words"
     assert "turns 1 > 2 > 3" in does(chat, "%back 3").text
-    assert "the beginning" in does(chat, "%back 0").text
+    assert does(chat, "%back 0").text == "at the beginning, before any turn"
     assert "%edit 2 NEW TEXT; turn 2 is: two" in fails(chat, "%edit 2")
 
 
@@ -130,17 +131,67 @@ def test_decisions_are_recorded_and_exported(chat: ChatView, tmp_path: Path) -> 
     does(chat, "three")
     assert does(chat, "%tie 1 2").exchange.tied == [0, 1]
     assert "%retry" in does(chat, "%reject").text
-    assert "turns: 3, decided by you: 3" in does(chat, "%status").text
+    assert re.search("^turns +3, 3 decided by you; at turn 3 ", does(chat, "%status").text, re.MULTILINE)
     output = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}").text
     assert "7 preferences from 3 decisions (0 ties and 1 rejections give none)" in output
     assert len((tmp_path / "prefs.jsonl").read_text().splitlines()) == 7
+
+
+def test_history_shows_the_turns_of_this_branch_with_the_numbers_of_back(chat: ChatView) -> None:
+    assert does(chat, "%history").text == "nothing was said yet"
+    chat.session.opening = (Turn("bot", "welcome"),)
+    lines = ("one", "%write first", "two", "%write second\nreply", "%retry", "%write other", "three", "%write third")
+    for line in lines:
+        does(chat, line)
+    assert does(chat, "%history").text.splitlines() == [
+        "        bot> welcome", "turn 1  you> one", "        bot> first",
+        "turn 3  you> two", "        bot> other", "turn 4  you> three", "        bot> third",
+        "turns on other branches: 2; %back N goes to turn N",
+    ]  # fmt: skip
+    does(chat, "%back 2")
+    assert does(chat, "%history").text.splitlines()[4] == "        bot> second reply"
+    does(chat, "%blind on")
+    does(chat, "four")
+    assert "bot> (not decided)" in does(chat, "%history").text
+
+
+def test_status_is_a_line_per_setting_and_model_in_words(chat: ChatView) -> None:
+    revision = {"kind": "HFScorer", "model": "outputs/x/model", "commit": "abc", "weights": "123"}
+    chat.session.about["models"] = {"generator": {"kind": "ScriptedGenerator"}, "long": revision}
+    lines = does(chat, "%status").text.splitlines()
+    assert "turns      0, 0 decided by you; at the beginning, before any turn" in lines
+    assert "generator  ScriptedGenerator" in lines
+    assert "long       HFScorer outputs/x/model, commit abc, weights 123" in lines
+    assert not re.search("[{}]", "".join(lines))
+
+
+def test_only_new_rows_are_shown_again(chat: ChatView) -> None:
+    new = does(chat, "hello")
+    assert new.first == 0
+    assert (added := does(chat, "%more 2")).first == 4
+    for line in ("%pick 2", "%write mine", "%tie 1 2", "%reject"):
+        shown = does(chat, line)
+        assert (shown.first, len(shown.text.splitlines())) == (len(added.exchange.candidates), 1), line
+    does(chat, "next")
+    does(chat, "%back 1")
+    assert does(chat, "%more 2").first == 0, "a new branch, maybe far from its rows on the screen"
+    does(chat, "%table z")
+    assert does(chat, "%more 2").first == 0, "standardised scores of all change"
+    assert does(chat, "%table scores").first == 0
+    does(chat, "%blind on")
+    does(chat, "once more")
+    assert does(chat, "%more 2").first == 0, "all are shuffled"
+    assert does(chat, "%pick 2").first == 0, "scores are revealed"
 
 
 def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat: ChatView) -> None:
     does(chat, "%blind on")
     shown = does(chat, "hello")
     numbers = {str(abs(score)) for column in shown.exchange.columns.values() for score in column}
-    output = [does(chat, line).text for line in ("%status", "%table ranks", "%help", "%persona", "%best_of", "%select")]
+    output = [
+        does(chat, line).text
+        for line in ("%status", "%history", "%table ranks", "%help", "%persona", "%best_of", "%select")
+    ]
     assert not [n for n in numbers if re.search(rf"\b{re.escape(n)}\b", " ".join(output))]
     for line in ("%why 1", "%agree", "next"):
         assert "not decided" in fails(chat, line)
@@ -184,7 +235,7 @@ def test_a_saved_session_loads(chat: ChatView, tmp_path: Path) -> None:
     does(chat, f"%save '{tmp_path}/kept one.jsonl'")
     does(chat, "%back 0")
     does(chat, "other")
-    assert does(chat, f"%load {tmp_path}/kept one.jsonl").text.startswith("2 turns; turns 1 > 2")
+    assert does(chat, f"%load {tmp_path}/kept one.jsonl").text.startswith("2 turns loaded; at turn 2 (turns 1 > 2)")
     with (tmp_path / "kept one.jsonl").open("a") as file:
         file.write('{"kind": "turn", "turn": 3')
     assert "line(s) 5 could not be read" in does(chat, f"%load {tmp_path}/kept one.jsonl").text
@@ -234,41 +285,6 @@ def test_ctrl_c_stops_the_reply_and_an_unexpected_error_is_reported(chat: ChatVi
     assert "ZeroDivisionError: a defect; the session continues" in fails(chat, "hello")
     monkeypatch.undo()
     assert does(chat, "hello").exchange.id == 1
-
-
-# --- IPython's cells
-
-
-@pytest.mark.parametrize("line", [
-    "hello", "how are you?", 'an "open quote', "it's (", "back\\", "exit()", "quit now", "import os", " %not a command",
-    "%write is it?", "%pick 3", "x = 1", "# hash", "@you", ";", "'''", "def f():",
-])  # fmt: skip
-def test_a_typed_line_is_a_turn_or_a_command_word_for_word(line: str) -> None:
-    [code] = transform([line + "\n"])
-    output = []
-    exec(code, {"_lmgym_say": output.append})
-    assert output == [line]
-
-
-@pytest.mark.parametrize("line", ["%timeit 1", "!ls", "?print", "%%time", "exit", "quit", " exit ", ""])
-def test_ipython_handles_magics_the_shell_help_and_exit(line: str) -> None:
-    assert not is_ours(line)
-    assert "".join(transform([line + "\n"])).strip() == line.strip()
-
-
-def test_a_line_after_the_mark_is_python() -> None:
-    assert transform(["> session.history[-1].df\n"]) == ["session.history[-1].df\n"]
-    assert transform([">for x in y:\n", ">     print(x)\n"]) == ["for x in y:\n", "    print(x)\n"]
-    assert transform([">>> 1 + 1\n"]) == [">>> 1 + 1\n"], "IPython knows what to do with pasted examples"
-
-
-def test_a_cell_that_a_running_cell_runs_is_not_a_turn() -> None:
-    cells = CellTransformer()
-    output = cells.transform(["hello\n"])
-    cells.begin(None)
-    assert cells.transform(["1 + 1\n"]) == ["1 + 1\n"]
-    cells.end(None)
-    assert cells.transform(["hello\n"]) == output != ["hello\n"]
 
 
 def test_records_are_plain_json_whatever_was_typed(chat: ChatView) -> None:

@@ -3,11 +3,12 @@
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lmgym.chat.records import export_preferences, load
+from lmgym.chat.records import FIELDS, export_preferences, load
 from lmgym.text import messages
 
 
@@ -56,25 +57,57 @@ def test_a_corrupt_line_of_a_decision_is_detected_by_the_turns_after_it(make_ses
     assert new.restore(old.path) == ["line(s) 3 could not be read", "turn(s) 2: the conversation before is unknown"]
 
 
-def test_files_of_earlier_versions_with_whole_prompts_still_load(make_session) -> None:
+@pytest.mark.parametrize("whole_prompts", [True, False])
+def test_files_of_earlier_versions_with_every_field_still_load(make_session, whole_prompts: bool) -> None:
     old, new = make_session(), make_session()
     for line in ("one", "two", "three"):
         old.say(line)
     rows = rows_of(old.path)
+    del rows[0]["sampling"]
     for row in rows[1:]:
-        row["prompt"] = messages(old.exchanges[row["turn"]].prompt)
-        del row["before"]
-        row.pop("persona", None)
+        exchange = old.exchanges[row["turn"]]
+        row |= {name: getattr(exchange, name) for name in FIELDS} | {"models": {}, "reply": exchange.reply}
+        row |= {"candidates": [vars(candidate) for candidate in exchange.candidates]}
+        if whole_prompts:
+            row["prompt"] = messages(exchange.prompt)
+            del row["before"]
+            row.pop("persona", None)
     former = old.path.with_name("former.jsonl")
     former.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert new.restore(former) == []
     assert new.exchanges == old.exchanges
+    if not whole_prompts:
+        return
     former.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:2], *rows[3:]]))
     again = make_session()
     assert again.restore(former) == []
     assert [t.text for t in again.last.prompt.turns[1::2]] == ["one", "two", "three"], "the prompt has them"
     again.say("four")
     assert load(again.path).exchanges == again.exchanges
+
+
+def test_a_row_has_only_what_differs_and_a_decision_is_a_row_of_its_own(make_session) -> None:
+    session = make_session()
+    session.say("one")
+    session.pick(3)
+    session.write("mine")
+    session.sampling = replace(session.sampling, temperature=0.5)
+    session.say("two")
+    header, first, pick, write, second = rows_of(session.path)
+    assert set(first) == {
+        "kind", "time", "turn", "parent", "before", "persona", "user", "candidates", "selected", "selected_by", "seed",
+    }  # fmt: skip
+    assert first["candidates"]["seed"] == first["seed"]
+    assert {**pick, "time": ""} == {
+        "kind": "decision", "time": "", "turn": 1, "selected": first["selected"], "selected_by": "length",
+        "human_pick": 2,
+    }  # fmt: skip
+    assert (write["human_pick"], write["edited_text"]) == ("written", "mine")
+    assert header["sampling"]["temperature"] == 1
+    assert second["sampling"]["temperature"] == 0.5
+    assert load(session.path).exchanges == session.exchanges
+    session.path.write_bytes(session.path.read_bytes().replace(b'"human_pick":2', b'"human_pick":4'))
+    assert load(session.path).corrupt == [3], "there are four candidates"
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])

@@ -60,7 +60,7 @@ def test_a_failed_turn_is_explained_and_leaves_the_session_and_its_file_intact(
     loaded = load(chat.session.path)
     assert [(e.user, len(e.candidates)) for e in loaded.exchanges.values()] == [("one", 3), ("three", 3)]
     assert loaded.corrupt == []
-    assert chat.session.path.read_text().count('"kind": "failure"') == 2
+    assert chat.session.path.read_text().count('"kind":"failure"') == 2
 
 
 def test_ctrl_c_stops_a_request_to_a_server_and_not_the_session(chat: ChatView, serve: Serve) -> None:
