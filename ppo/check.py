@@ -77,6 +77,7 @@ class Plan:
         )
         if setup.rows:
             show_rejections(setup.tally)
+        show_notes([part.line("prompts") for part in setup.parts])
         engine = engine_name(self.deepspeed)
         say(f"{engine}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
         show_notes(self.notes)

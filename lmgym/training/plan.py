@@ -56,6 +56,7 @@ class TrainingPlan(Generic[C_co]):
             f"{f', {unused:,} beyond the limits' if unused else ''}"
         )
         show_rejections(data.tally)
+        show_notes([part.line(data.noun) for part in data.parts])
         say(
             f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {self.model.precision}; "
             f"{o.global_batch} {data.noun} an update = {world_size()} x {self.accumulation} micro-batches of "
