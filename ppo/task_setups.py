@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lmgym.data.mixing import Part, used_by_set
+from lmgym.data.mixing import Part, drawn_by_set
 from lmgym.data.prompts import Prompts, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
@@ -56,7 +56,7 @@ class TaskSetup:
     rows: int = 0
     """number of rows that the tasks were read from"""
     parts: Sequence[Part] = ()
-    """of several data sets, what is used of each"""
+    """of several data sets, what is drawn of each"""
     uses_settings: frozenset[str] = frozenset()
     """SCORER_SETTINGS that a custom reward function uses; those that nothing uses are refused"""
 
@@ -69,7 +69,7 @@ class TaskSetup:
     def counts(self) -> dict[str, Any]:
         """Counts for run.json."""
         counts = {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
-        return counts | used_by_set(self.parts)
+        return counts | drawn_by_set(self.parts)
 
 
 class Prepare(Protocol):

@@ -113,7 +113,7 @@ class Log:
     read: int
     """number of rows of the dataset, usable or not"""
     parts: Sequence[Part] = ()
-    """of several data sets, what is used of each"""
+    """of several data sets, what is drawn of each"""
 
 
 def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
@@ -147,7 +147,7 @@ def read_log(source: str, split: str, label: Label, max_rows: int | None = None)
 
 
 def mix_log(log: Log, settings: RewardDataConfig, seed: int) -> Log:
-    """The log with the rows that are used of each data set. Raises InputError for a set without a usable row."""
+    """The log with the rows that are drawn of each data set. Raises InputError for a set without a usable row."""
     names = set_names(settings.dataset)
     weights = read_weights(settings.dataset_weights, names, "dataset_weights")
     places = np.array(log.columns.sets)[log.columns.file[log.usable]]

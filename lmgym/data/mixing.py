@@ -1,6 +1,6 @@
-"""Several data sets at once, `--dataset a.jsonl,b.jsonl`, and the proportions in which their rows are used.
+"""Several data sets at once, `--dataset a.jsonl,b.jsonl`, and the proportions in which their rows are drawn.
 
-With weights the set that has the fewest usable rows for its weight is used whole, and of each other set a random part
+With weights the set that has the fewest usable rows for its weight is drawn whole, and of each other set a random part
 (by `--split_seed`) that stands to it as their weights do: with the weights 2 and 1, sets of 100 and 400 usable rows
 give 100 and 50. Rows are drawn after duplicates are rejected and before the split, so both sides have the proportions.
 """
@@ -22,17 +22,17 @@ from lmgym.errors import MOST_STEPS, InputError, one_line, shown
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a data set that is used, one of several."""
+    """The rows that are drawn from a data set, one of several."""
 
     name: str
     usable: int
-    """its rows that are not rejected"""
-    used: int
-    """rows drawn from these"""
+    """its rows that are neither rejected nor duplicates"""
+    drawn: int
+    """of these; some may still be too long for the model"""
 
     def line(self, noun: str) -> str:
-        """`a.jsonl: 50 of 400 pairs used`."""
-        return f"{one_line(self.name)}: {self.used:,} of {self.usable:,} {noun} used"
+        """`a.jsonl: 50 of its 400 usable pairs drawn`."""
+        return f"{one_line(self.name)}: {self.drawn:,} of its {self.usable:,} usable {noun} drawn"
 
 
 def set_names(setting: str) -> list[str]:
@@ -85,7 +85,7 @@ def _number(word: str) -> float:
 def mix(
     sets: Sequence[int] | NDArray[np.int64], names: Sequence[str], weights: Sequence[float] | None, seed: int
 ) -> tuple[NDArray[np.int64], list[Part]]:
-    """(indices of the rows that are used, increasing; the part of each data set, none for a single one).
+    """(indices of the rows that are drawn, increasing; the part of each data set, none for a single one).
 
     `sets`: [rows], the place in `names` of each usable row's set; every set has a row.
     """
@@ -93,12 +93,12 @@ def mix(
     usable = np.bincount(of_row, minlength=len(names))
     if len(names) == 1:
         return np.arange(len(of_row)), []
-    used = usable
+    drawn = usable
     if weights is not None:
         scale = (usable / weights).min()
-        used = np.maximum(1, np.minimum(usable, np.round(scale * np.array(weights)).astype(np.int64)))
-    kept = [np.flatnonzero(of_row == i)[ordered_sample(usable[i], used[i], seed)] for i in range(len(names))]
-    parts = [Part(name, int(n), int(k)) for name, n, k in zip(names, usable, used, strict=True)]
+        drawn = np.maximum(1, np.minimum(usable, np.round(scale * np.array(weights)).astype(np.int64)))
+    kept = [np.flatnonzero(of_row == i)[ordered_sample(usable[i], drawn[i], seed)] for i in range(len(names))]
+    parts = [Part(name, int(n), int(k)) for name, n, k in zip(names, usable, drawn, strict=True)]
     return np.sort(np.concatenate(kept)), parts
 
 
@@ -120,6 +120,6 @@ def sets_of_rows(
     return found
 
 
-def used_by_set(parts: Sequence[Part]) -> dict[str, dict[str, int]]:
-    """Numbers of used rows by data set, where there are several, to be recorded."""
-    return {"used_by_dataset": {part.name: part.used for part in parts}} if parts else {}
+def drawn_by_set(parts: Sequence[Part]) -> dict[str, dict[str, int]]:
+    """Numbers of drawn rows by data set, where there are several, to be recorded."""
+    return {"drawn_by_dataset": {part.name: part.drawn for part in parts}} if parts else {}

@@ -45,7 +45,7 @@ class Prompts:
     rows: int = 0
     """that were read"""
     parts: Sequence[Part] = ()
-    """of several data sets, what is used of each"""
+    """of several data sets, what is drawn of each"""
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lmgym.config import RowSettings
-from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names, sets_of_rows, used_by_set
+from lmgym.data.mixing import Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.data.rows import P, fingerprint, split_by_prompt, without_prompts
 from lmgym.data.sampling import ordered_sample
@@ -38,7 +38,7 @@ class TaskData:
     rows: int = 0
     """read for training and evaluation"""
     parts: Sequence[Part] = ()
-    """of several data sets, what is used of each"""
+    """of several data sets, what is drawn of each"""
 
     @property
     def tally(self) -> Tally:
@@ -55,18 +55,19 @@ class TaskData:
             f"shortened_{self.noun}": self.shortened,
             **self.tally.counts,
             **self.left_out,
-            **used_by_set(self.parts),
+            **drawn_by_set(self.parts),
         }
 
 
 def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
     """The data unchanged. Raises InputError if a side is empty, or there are fewer training examples than ranks."""
     noun = data.noun.removesuffix("s")
+    first = f"; the first: {data.tally.first}" if data.tally.first else ""
     for name, side in (("training", data.train), ("evaluation", data.evaluation)):
         if not len(side):
             raise InputError(
-                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}; check those "
-                "rows, --max_length and --eval_size"
+                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}{first}; check "
+                "those rows, --max_length and --eval_size"
             )
     if len(data.train) < ranks:
         raise InputError(
