@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -42,6 +44,8 @@ class Response:
     ok: bool = True
     is_turn: bool = False
     """True if the exchange has new candidates, or reveals those of a blind turn"""
+    command: str = ""
+    """a command for the shell, shown below the text in one line whatever the width of the terminal"""
 
 
 def best_of(chat: ChatView, text: str) -> Response:
@@ -232,10 +236,23 @@ def export(chat: ChatView, text: str) -> Response:
         raise InputError("%export prefs PATH")
     session, path = chat.session, parse_path(path)
     counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    return Response(
+    found = (
         f"{path}: {counts.pairs} preferences from {counts.decisions} decisions ({counts.ties} ties and "
-        f"{counts.rejections} rejections give none); to train on them: hh_pairwise.py --dataset {path}"
+        f"{counts.rejections} rejections give none)"
     )
+    if counts.prompts < 2:
+        return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
+    command = shlex.join(training_command(session, path, counts.pairs))
+    return Response(f"{found}; to train a scorer on them:", command=command)
+
+
+def training_command(session: ChatSession, path: str, pairs: int) -> list[str]:
+    """The command that trains a scorer on exported pairs, from the session's own model if it is in this process."""
+    generator = session.about.get("models", {}).get("generator", {})
+    model = ["--model", generator["model"]] if "model" in generator and "server" not in generator else []
+    # by default a tenth is held out, which of fewer pairs is none
+    held_out = ["--eval_size", "1"] if pairs < 10 else []
+    return [sys.executable, "-m", "reward_models.experiments.hh_pairwise", *model, "--dataset", path, *held_out]
 
 
 def status(chat: ChatView, text: str) -> Response:
