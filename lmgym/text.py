@@ -252,7 +252,7 @@ def render_each(
         turns = conversation.turns
         # the template adds an eos after a bot's turn that ends a prompt
         ends_with_bot = reply is None and turns and ROLES[turns[-1].speaker] == "assistant"
-        if flat and not ends_with_bot and not isinstance(reply, Turn) and not _has_tools(conversation):
+        if flat and not ends_with_bot and not isinstance(reply, Turn) and not has_tools(conversation):
             return bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
         try:
             return render(tokenizer, conversation, reply)
@@ -263,7 +263,8 @@ def render_each(
     return [text_or_error(conversation, reply) for conversation, reply in zip(conversations, given, strict=True)]
 
 
-def _has_tools(conversation: Conversation) -> bool:
+def has_tools(conversation: Conversation) -> bool:
+    """True if only a chat template with tools can write the conversation."""
     return bool(conversation.tools) or any(turn.extra or turn.speaker == "tool" for turn in conversation.turns)
 
 

@@ -82,7 +82,7 @@ class Prepare(Protocol):
 
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """One reply to each prompt, rewarded by the scorers of the settings, on the rank that sampled it."""
-    prompts = read_prompts(config.rollout, config.optimizer.split_seed)
+    prompts = read_prompts(config.rollout, config.optimizer.split_seed, tokenizer=tokenizer)
     reward_function, monitors = load_scorer_reward(config.reward)
     return TaskSetup(
         prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, monitors=monitors,
@@ -120,7 +120,7 @@ def text_with_function(
         refuse_unused(config.reward, ("scorers", "weights"), why)
         reward = FunctionReward(function, tokenizer, config.reward.reward_timeout, config.reward.reward_retries)
         if tasks is None:
-            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text)
+            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text, tokenizer)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks

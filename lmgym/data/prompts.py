@@ -10,10 +10,10 @@ from lmgym.data.formats import recognise
 from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.pairs import read_pair
 from lmgym.data.records import Record
-from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
+from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, UNFIT, Rejection, RowError
 from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
 from lmgym.errors import InputError, one_line
-from lmgym.text import Conversation
+from lmgym.text import Conversation, has_tools, render_each
 
 Task = Mapping[str, Any]
 """a row of data that an episode begins from"""
@@ -69,19 +69,20 @@ class _Row:
     answers: tuple = ()
 
 
-def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False) -> Prompts:
+def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None) -> Prompts:
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
-    With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
+    With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation. A prompt with
+    tools that the chat template of a tokenizer, if given, cannot write is rejected.
     """
     weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
     sets = read_sets(settings.prompts, "train")
-    found, rejections = _read(sets, as_text)
+    found, rejections = _read(sets, as_text, tokenizer)
     kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
     rows, read = [found[i] for i in kept], sum(map(len, sets.values()))
     if settings.eval_prompts:
         others = read_sets(settings.eval_prompts, "test")
-        held_out, more = _read(others, as_text)
+        held_out, more = _read(others, as_text, tokenizer)
         train, leaks = without_prompts(rows, held_out)
         rejections += [*more, *leaks]
         read += sum(map(len, others.values()))
@@ -96,7 +97,7 @@ def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False) -> 
     return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read, parts)
 
 
-def _read(sets: Mapping[str, Sequence[Record]], as_text: bool) -> tuple[list[_Row], list[Rejection]]:
+def _read(sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any) -> tuple[list[_Row], list[Rejection]]:
     """(rows, rejections) of all data sets."""
     for source, records in sets.items():
         name = one_line(source)
@@ -113,7 +114,7 @@ def _read(sets: Mapping[str, Sequence[Record]], as_text: bool) -> tuple[list[_Ro
     seen: dict[str, _Row] = {}
 
     def read(record: Record) -> _Row:
-        row = _read_row(record, as_text)
+        row = _read_row(record, as_text, tokenizer)
         if row.prompt_key in seen:
             raise RowError("prompt", f"the same prompt as in {line_of(seen[row.prompt_key], row)}", DUPLICATE_PROMPT)
         seen[row.prompt_key] = row
@@ -134,7 +135,7 @@ def _reasons(rejections: Sequence[Rejection]) -> str:
     return f"; rows rejected: {len(rejections):,} ({said})" if rejections else ""
 
 
-def _read_row(record: Record, as_text: bool) -> _Row:
+def _read_row(record: Record, as_text: bool, tokenizer: Any) -> _Row:
     name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
     if name is None:
         raise RowError("prompt", "missing or empty", NO_PROMPT)
@@ -149,6 +150,10 @@ def _read_row(record: Record, as_text: bool) -> _Row:
         )
         if not prompt.turns:
             raise RowError(name, "no turn to answer", NO_PROMPT)
+        if tokenizer is not None and has_tools(prompt):
+            [text] = render_each(tokenizer, [prompt])
+            if isinstance(text, InputError):
+                raise RowError(name, str(text), UNFIT)
         key = prompt_key(prompt)
     columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
     return _Row({"prompt": prompt, **columns}, record.file, record.line, key)

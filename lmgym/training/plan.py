@@ -104,6 +104,15 @@ def fit_to_context(max_length: int, model: ModelConfig) -> tuple[int, list[str]]
     return limit, [f"{found}: rows are truncated to its {limit} tokens"]
 
 
+def fit_prompts_to_context(max_prompt: int, context: int, max_new_tokens: int, model: str) -> tuple[int, list[str]]:
+    """Return the smaller of `--max_prompt` and the context less a reply, with a note if that is less."""
+    left = context - max_new_tokens
+    if max_prompt <= left or left < 1:  # without room for a reply `room_for_prompts` refuses the run
+        return max_prompt, []
+    found = f"--max_prompt {max_prompt} exceeds what {model} reads beside a reply of {max_new_tokens} tokens"
+    return left, [f"{found}: prompts are truncated to {left} tokens"]
+
+
 def check_training_memory(
     config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lmgym.data.prompts import read_prompts
 from lmgym.data.records import Record, read_records
 from lmgym.data.rows import prompt_key
 from lmgym.data.truncation import tokenize_replies, truncate
@@ -14,6 +15,7 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, from_messages, messages, render, render_each
 from lmgym.tool_calls import read_tools
+from ppo.config import RolloutConfig
 from sft.conversations import validate_chats
 from sft.tokenization import tokenize_chats
 
@@ -170,6 +172,21 @@ def test_a_template_that_cannot_write_tools_rejects_the_row_in_one_line(template
     [failed] = tokenize_replies(tokenizer, [both[0].prompt], [["x"]], 256)
     assert isinstance(failed, str)
     assert found.partition("; needed")[0] in failed
+
+
+def test_a_prompt_that_the_template_cannot_write_is_rejected_and_others_are_used(small_models, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, {"prompt": "a"}, {"prompt": "b"})))
+    tokenizer = load_tokenizer(str(small_models["gpt2"]))
+    found = read_prompts(RolloutConfig(str(path), eval_size=1), 0, tokenizer=tokenizer)
+    assert len(found.train) + len(found.evaluation) == 2
+    [rejection] = found.rejections
+    assert (rejection.line, rejection.field) == (1, "messages")
+    assert "leaves out the functions of `tools` and calls of tools and results of tools" in rejection.found
+    tokenizer.chat_template = TEMPLATE
+    found = read_prompts(RolloutConfig(str(path), eval_size=1), 0, tokenizer=tokenizer)
+    [prompt] = [t["prompt"] for t in (*found.train, *found.evaluation) if len(t["prompt"].turns) > 1]
+    assert render(tokenizer, prompt).endswith("[tool] rain\n[assistant] ")
 
 
 def test_a_template_is_judged_by_the_parts_that_a_row_uses(tokenizer) -> None:
