@@ -58,14 +58,17 @@ def recognise(sets: Sequence[Sequence[Record]], forms: Sequence[Sequence[str]], 
 
 
 def _refuse_stepwise(records: Sequence[Record]) -> None:
-    """Raises InputError for TRL's stepwise type, a label for each step of a reply."""
-    for record in records:
-        completions = record.fields.get("completions")
-        if "labels" in record.fields and isinstance(completions, list) and isinstance(next(iter(completions), ""), str):
-            raise InputError(
-                f"{one_line(record.file)} holds stepwise rows (prompt, completions, labels), which no stage trains on; "
-                "needed: one label or rank for a whole reply"
-            )
+    """Raises InputError where every row is of TRL's stepwise type, a label for each step of a reply."""
+    rows = [record.fields for record in records if not record.fault]
+    if rows and all("labels" in fields and _is_texts(fields.get("completions")) for fields in rows):
+        raise InputError(
+            f"{one_line(records[0].file)} holds stepwise rows (prompt, completions, labels), which no stage trains on; "
+            "needed: one label or rank for a whole reply"
+        )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _renamed(record: Record) -> Record:

@@ -195,8 +195,9 @@ def test_stepwise_rows_are_refused_in_one_line_at_every_stage(tmp_path: Path) ->
     for reader in (validate, validate_groups, validate_chats, validate_chosen):
         with pytest.raises(InputError, match=expected):
             reader(records(row))
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="holds stepwise rows"):
-        prompts_of(tmp_path, row)
+        read_prompts(RolloutConfig(str(tmp_path / "a.jsonl"), eval_size=0), 0)
 
 
 @pytest.mark.parametrize(
