@@ -17,8 +17,7 @@ from typing import Any
 
 from lmgym.data.json_rows import parse_json
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, WRONG_TYPE, RowError
-from lmgym.data.rows import unreadable
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, WRONG_TYPE, RowError, tally
 from lmgym.errors import InputError, listed, one_line, shown
 
 SPEAKERS = {
@@ -29,7 +28,7 @@ SPEAKERS = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""of ShareGPT, by the roles of messages; the others have the same name"""
+"""ShareGPT's speakers as roles of messages; others have the names of roles"""
 SCORES = ("overall_score", "fine-grained_score")
 """of UltraFeedback: the first that all completions of a row have"""
 
@@ -43,7 +42,7 @@ def recognise(sets: Sequence[Sequence[Record]], forms: Sequence[Sequence[str]], 
     Raises InputError for a set without rows, and for one in which no row has all columns of a form; `noun` ("pairs")
     and `needed` (the columns in words) are for the message.
     """
-    found = [[_renamed(record) for record in records] for records in sets]
+    found = [[renamed(record) for record in records] for records in sets]
     for records in found:
         if not records:
             raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
@@ -52,9 +51,15 @@ def recognise(sets: Sequence[Sequence[Record]], forms: Sequence[Sequence[str]], 
             columns = sorted({name for record in records[:100] for name in record.fields})
             raise InputError(
                 f"{one_line(records[0].file)} holds no {noun}: found the columns {listed(columns)}; needed: {needed} "
-                f"(rename yours to these){unreadable(records)}"
+                f"(rename yours to these){_unreadable(records)}"
             )
     return list(chain.from_iterable(found))
+
+
+def _unreadable(records: Sequence[Record]) -> str:
+    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
+    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
+    return f"; {found.line}" if found.rejected else ""
 
 
 def _refuse_stepwise(records: Sequence[Record]) -> None:
@@ -71,9 +76,11 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _renamed(record: Record) -> Record:
+def renamed(record: Record) -> Record:
     """A row under our names; one that is in none of the formats is unchanged."""
     fields = record.fields
+    if record.fault or record.names:
+        return record
     try:
         if fields.get("conversations") and not fields.get("messages"):
             columns, names = _sharegpt(fields)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from lmgym.data.formats import renamed
 from lmgym.data.json_rows import refuse_unusable
 from lmgym.data.records import Record, cell_fault
-from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError, tally
+from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError
 from lmgym.errors import InputError, one_line, shown
 from lmgym.text import Conversation, from_messages, from_transcript
 from lmgym.tool_calls import read_tools
@@ -51,19 +52,13 @@ P = TypeVar("P", bound=Prompted)
 T = TypeVar("T")
 
 
-def unreadable(records: Sequence[Record]) -> str:
-    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
-    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
-    return f"; {found.line}" if found.rejected else ""
-
-
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
-    """(`read` of each record, a rejection for each record that it raises an exception for).
+    """(`read` of each record under our names, a rejection for each record that it raises an exception for).
 
     An InputError is not caught: it concerns more than one row.
     """
     rows, rejections = [], []
-    for record in records:
+    for record in map(renamed, records):
         try:
             if record.fault:
                 raise record.fault
