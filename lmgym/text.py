@@ -9,14 +9,17 @@ Design decisions:
   line breaks, lists and code. Texts that are too long are cut in lmgym/data/truncation.py.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
 
-from lmgym.errors import InputError, shown
+from lmgym.errors import InputError, one_line, shown
+from lmgym.tool_calls import parts_in_use, parts_left_out, read_extra
 
 FLAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -30,17 +33,20 @@ FLAT_TEMPLATE = (
 BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
 
 ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
-LABELS = {"user": "User", "assistant": "Bot"}
+ROLES |= {"tool": "tool"}
+LABELS = {"user": "User", "assistant": "Bot", "tool": "Tool"}
 HH_MARKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A message; speaker is "user" or "bot"."""
+    """A message; speaker is "user", "bot" or "tool", whose text is the result of a call."""
 
     speaker: str
     text: str
+    extra: str = ""
+    """further fields of its message as JSON: the bot's `tool_calls`, a tool's `name` and `tool_call_id`"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,12 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     persona: str = ""
+    tools: str = ""
+    """the functions that the bot may call, as JSON"""
+
+
+Reply = str | Turn
+"""a reply to a conversation: text, or a turn of the bot that calls tools"""
 
 
 @dataclass(frozen=True)
@@ -73,13 +85,23 @@ class Replies:
         return len(self.prefix) + sum(map(len, self.suffixes))
 
 
-def messages(conversation: Conversation, reply: str | None = None) -> list[dict[str, str]]:
+def messages(conversation: Conversation, reply: Reply | None = None) -> list[dict[str, Any]]:
     """Chat messages, as a template takes them, of a conversation and a reply to it."""
     rows = [{"role": "system", "content": conversation.persona}] if conversation.persona else []
-    rows += [{"role": ROLES[turn.speaker], "content": turn.text} for turn in conversation.turns]
+    rows += [_message(turn) for turn in conversation.turns]
     if reply is not None:
-        rows.append({"role": "assistant", "content": reply})
+        rows.append(_message(reply if isinstance(reply, Turn) else Turn("bot", reply)))
     return rows
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    message = {"role": ROLES[turn.speaker], "content": turn.text}
+    return message | json.loads(turn.extra) if turn.extra else message
+
+
+def as_reply(turn: Turn) -> Reply:
+    """A turn of the bot as a reply: its text, or the turn if it calls tools."""
+    return turn if turn.extra else turn.text
 
 
 def reply_text(text: str) -> str:
@@ -87,38 +109,50 @@ def reply_text(text: str) -> str:
     return text.strip()
 
 
-def from_messages(rows: Sequence[dict[str, str]]) -> Conversation:
+def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
     """The conversation of chat messages, stripped like a transcript's turns.
 
-    Raises ValueError for an unknown role or a message that is not text.
+    Raises ValueError for an unknown role, a message that is not text, and a tool's result that answers nothing.
     """
-    turns, persona = [], []
+    turns: list[Turn] = []
+    persona = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise ValueError(f"message {number} is {shown(row)}; needed: an object with role and content")
-        name, content = row.get("role"), row.get("content")
+        name = row.get("role")
         role = ROLES.get(name.lower()) if isinstance(name, str) else None
-        if role is None or not isinstance(content, str) or row.get("tool_calls"):
-            raise ValueError(f"message {number} {_unsupported(row, role)}")
+        try:
+            if role is None:
+                raise ValueError(_unknown_role(name))
+            content, extra = _content(row, role), read_extra(row, role)
+        except ValueError as error:
+            raise ValueError(f"message {number} {error}") from None
+        if role == "tool" and (not turns or turns[-1].speaker == "user"):
+            raise ValueError(f"message {number} is the result of a tool; needed: an assistant's message before it")
         if role == "system":
             persona.append(content.strip())
         else:
-            turns.append(Turn("user" if role == "user" else "bot", content.strip()))
+            turns.append(Turn("bot" if role == "assistant" else role, content.strip(), extra))
     return Conversation(tuple(turns), "\n".join(persona))
 
 
-def _unsupported(row: dict, role: str | None) -> str:
-    """The reason that a message cannot be read."""
+def _unknown_role(name: object) -> str:
+    found = f"has the role {shown(name)}, which is not supported" if name else "has no role"
+    return f"{found}; needed: user, assistant, system or tool"
+
+
+def _content(row: dict[str, Any], role: str) -> str:
+    """The text of a message; a bot that calls tools may say nothing. Raises ValueError for other content."""
     content = row.get("content")
-    if row.get("tool_calls"):
-        return "calls tools, which is not supported; needed: messages of text"
-    if role is None:
-        found = f"has the role {shown(row['role'])}, which is not supported" if row.get("role") else "has no role"
-        return f"{found}; needed: user, assistant or system"
+    if isinstance(content, str):
+        return content
+    if content is None and role == "assistant" and row.get("tool_calls"):
+        return ""
     if isinstance(content, list):
-        return f"has content in parts ({shown(content)}), which is not supported; needed: content of text"
-    found = "has no content" if content is None else f"has the content {shown(content)}"
-    return f"{found}; needed: content of text"
+        found = f"has content in parts ({shown(content)}), which is not supported"
+    else:
+        found = "has no content" if content is None else f"has the content {shown(content)}"
+    raise ValueError(f"{found}; needed: content of text")
 
 
 def from_transcript(text: str) -> Conversation:
@@ -139,7 +173,10 @@ def from_transcript(text: str) -> Conversation:
 
 
 def to_transcript(conversation: Conversation, reply: str | None = None) -> str:
-    """The flat transcript, which `from_transcript` reads; without a reply it ends in "\\nBot:"."""
+    """The flat transcript, which `from_transcript` reads; without a reply it ends in "\\nBot:".
+
+    Calls and results of tools are in it without their functions' names: it shows them, and no model reads it.
+    """
     lines = [conversation.persona] if conversation.persona else []
     lines += [f"{LABELS[ROLES[turn.speaker]]}: {turn.text}" for turn in conversation.turns]
     return "\n".join([*lines, "Bot:" if reply is None else f"Bot: {reply}"])
@@ -167,23 +204,30 @@ def _adds_classifier_token(tokenizer) -> bool:
     return tokenizer.cls_token_id is not None and tokenizer("x").input_ids[0] == tokenizer.cls_token_id
 
 
-def render(tokenizer, conversation: Conversation, reply: str | None = None) -> str:
+def render(tokenizer, conversation: Conversation, reply: Reply | None = None) -> str:
     """The text that a model sees; without a reply it ends where the bot's reply begins.
 
-    Raises InputError if the tokenizer's template refuses the conversation, as some refuse a system message.
+    Raises InputError if the tokenizer's template refuses the conversation, as some refuse a system message, and if it
+    would leave out what the conversation has of tools.
     """
     rows = messages(conversation, reply)
+    tools = json.loads(conversation.tools) if conversation.tools else None
+    if lost := parts_left_out(tokenizer, parts_in_use(rows, tools)):
+        raise InputError(
+            f"the chat template of {tokenizer.name_or_path} leaves out {' and '.join(lost)}; needed: a template that "
+            "writes them (chat_template.jinja beside the tokenizer), or rows without them"
+        )
     try:
-        return tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=reply is None)
-    except TemplateError as error:
+        return tokenizer.apply_chat_template(rows, tools=tools, tokenize=False, add_generation_prompt=reply is None)
+    except (TemplateError, TypeError) as error:
         roles = ", ".join(row["role"] for row in rows)
         raise InputError(
-            f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {error}; needed: a "
-            "template for these roles (chat_template.jinja beside the tokenizer), or data without them"
+            f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {one_line(str(error))}; "
+            "needed: a template for these roles (chat_template.jinja beside the tokenizer), or data without them"
         ) from error
 
 
-def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[str] | None = None) -> list[str]:
+def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[Reply] | None = None) -> list[str]:
     """`render` of conversation i with reply i, or of the conversations alone. Raises InputError as `render` does."""
     texts = []
     for text in render_each(tokenizer, conversations, replies):
@@ -194,7 +238,7 @@ def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequen
 
 
 def render_each(
-    tokenizer, conversations: Sequence[Conversation], replies: Sequence[str | None] | None = None
+    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Reply | None] | None = None
 ) -> list[str | InputError]:
     """`render_all` with an error in the place of each conversation that the template refuses.
 
@@ -204,19 +248,24 @@ def render_each(
     bos = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
     eos = tokenizer.eos_token or ""
 
-    def text_or_error(conversation: Conversation, reply: str | None) -> str | InputError:
+    def text_or_error(conversation: Conversation, reply: Reply | None) -> str | InputError:
         turns = conversation.turns
         # the template adds an eos after a bot's turn that ends a prompt
         ends_with_bot = reply is None and turns and ROLES[turns[-1].speaker] == "assistant"
-        if flat and not ends_with_bot:
+        if flat and not ends_with_bot and not isinstance(reply, Turn) and not has_tools(conversation):
             return bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
         try:
             return render(tokenizer, conversation, reply)
         except InputError as error:
             return error
 
-    given: Sequence[str | None] = [None] * len(conversations) if replies is None else replies
+    given: Sequence[Reply | None] = [None] * len(conversations) if replies is None else replies
     return [text_or_error(conversation, reply) for conversation, reply in zip(conversations, given, strict=True)]
+
+
+def has_tools(conversation: Conversation) -> bool:
+    """True if only a chat template with tools can write the conversation."""
+    return bool(conversation.tools) or any(turn.extra or turn.speaker == "tool" for turn in conversation.turns)
 
 
 def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:

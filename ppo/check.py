@@ -37,7 +37,7 @@ from lmgym.models.memory import (
 from lmgym.models.quantized import bits_of
 from lmgym.random_state import seed_all
 from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
-from lmgym.training.plan import start_ranks
+from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
 from ppo.actor_critic import count_layers
 from ppo.algorithms.advantages import MOST_CHANGE
@@ -77,6 +77,7 @@ class Plan:
         )
         if setup.rows:
             show_rejections(setup.tally)
+        show_notes([part.line("prompts") for part in setup.parts])
         engine = engine_name(self.deepspeed)
         say(f"{engine}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
         show_notes(self.notes)
@@ -97,6 +98,9 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     deepspeed = start_ranks(config, config.policy, config.accumulation_steps(world_size()))
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     context = check_models(config, tokenizer)
+    lengths = config.rollout.max_prompt, context, config.rollout.max_new_tokens
+    max_prompt, notes = fit_prompts_to_context(*lengths, config.policy.model)
+    config = replace(config, rollout=replace(config.rollout, max_prompt=max_prompt))
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)
     check_unused_settings(config.reward, setup)
@@ -104,7 +108,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
-    notes = [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
+    notes += [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
     return Plan(config, deepspeed, tokenizer, setup, prompt_room(config, context), iterations, notes)
 
 
@@ -154,7 +158,7 @@ def check_models(config: PPOConfig, tokenizer) -> int:
     if not is_on_trunk(method.critic):
         refuse_unfit_critic(method.critic, tokenizer)
     context = context_length(found)
-    prompt_room(config, context)
+    room_for_prompts(context, config.sampling)
     return context
 
 

@@ -15,7 +15,11 @@ class RolloutConfig:
     """Prompts and sampling."""
 
     prompts: str = "outputs/world/sft.parquet"
-    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out"""
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out;
+    several are separated by commas"""
+    prompt_weights: str | None = None
+    """of several data sets: numbers separated by commas, in whose proportion prompts are used: the set that is scarcest
+    for its weight is used whole, of the others a random part (split_seed); None: all prompts"""
     eval_prompts: str | None = None
     """prompts to evaluate on; None: a part of the prompts"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = 64

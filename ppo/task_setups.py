@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lmgym.data.mixing import Part, drawn_by_set
 from lmgym.data.prompts import Prompts, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
@@ -54,6 +55,8 @@ class TaskSetup:
     rejections: Sequence[Rejection] = ()
     rows: int = 0
     """number of rows that the tasks were read from"""
+    parts: Sequence[Part] = ()
+    """of several data sets, what is drawn of each"""
     uses_settings: frozenset[str] = frozenset()
     """SCORER_SETTINGS that a custom reward function uses; those that nothing uses are refused"""
 
@@ -65,7 +68,8 @@ class TaskSetup:
     @property
     def counts(self) -> dict[str, Any]:
         """Counts for run.json."""
-        return {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
+        counts = {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
+        return counts | drawn_by_set(self.parts)
 
 
 class Prepare(Protocol):
@@ -78,11 +82,11 @@ class Prepare(Protocol):
 
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """One reply to each prompt, rewarded by the scorers of the settings, on the rank that sampled it."""
-    prompts = read_prompts(config.rollout, config.optimizer.split_seed)
+    prompts = read_prompts(config.rollout, config.optimizer.split_seed, tokenizer=tokenizer)
     reward_function, monitors = load_scorer_reward(config.reward)
     return TaskSetup(
         prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, monitors=monitors,
-        rejections=prompts.rejections, rows=prompts.rows,
+        rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts,
     )  # fmt: skip
 
 
@@ -116,7 +120,7 @@ def text_with_function(
         refuse_unused(config.reward, ("scorers", "weights"), why)
         reward = FunctionReward(function, tokenizer, config.reward.reward_timeout, config.reward.reward_retries)
         if tasks is None:
-            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text)
+            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text, tokenizer)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
@@ -125,7 +129,7 @@ def text_with_function(
         monitors = load_monitors(config.reward, held_out)
         return TaskSetup(
             prompts.train, held_out, ScoredChat, reward, prompts.fingerprint, metric, monitors,
-            rejections=prompts.rejections, rows=prompts.rows,
+            rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts,
         )  # fmt: skip
 
     return prepare

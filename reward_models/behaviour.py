@@ -22,6 +22,7 @@ from reward_models.logs import (
     id_array,
     limit_and_split,
     limit_users,
+    mix_log,
     read_log,
     refuse_one_class,
     shared_users,
@@ -62,8 +63,8 @@ class BehaviourTask:
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Logs read, validated, labelled, split by user and tokenised."""
         settings, seed = config.data, config.optimizer.split_seed
-        log = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
-        rejections = list(log.rejections)
+        whole = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
+        log, rejections = mix_log(whole, settings, seed), list(whole.rejections)
         if settings.eval_dataset:
             held_out = read_log(settings.eval_dataset, "test", self.label)
             rejections += held_out.rejections
@@ -95,8 +96,9 @@ class BehaviourTask:
             shortened=train.tokens.shortened_rows + evaluation.tokens.shortened_rows,
             rejections=[*rejections, *too_long, *too_long_held_out],
             fingerprint=digest.hexdigest(),
-            left_out={"unused_rows": unused},
+            left_out={"unused_rows": unused + len(whole.usable) - len(log.usable)},
             rows=read,
+            parts=log.parts,
         )
         return check_sides(data, log.read, world_size())
 

@@ -13,7 +13,10 @@ class RewardDataConfig:
     """Source, limits, split and truncation of the rows."""
 
     dataset: str = "Anthropic/hh-rlhf"
-    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id; several are separated by commas"""
+    dataset_weights: str | None = None
+    """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
+    for its weight is used whole, of the others a random part (split_seed); None: all rows"""
     dataset_split: str = "train"
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
@@ -23,7 +26,7 @@ class RewardDataConfig:
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """use only the first rows of the dataset"""
+    """use only the first rows of each data set"""
     rows_per_user: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """of logs: at most this many rows per user; None: all"""
     rows_per_user_mode: Literal["unchanged", "random", "reverse"] = "unchanged"

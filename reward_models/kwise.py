@@ -1,6 +1,7 @@
 """Ranked groups as a task: k replies to one prompt with people's ranks, Plackett-Luce.
 
-Accepted rows: `prompt` as text or messages, `replies` (a list of text) and `ranks` (a list of integers, 1 the best).
+Accepted rows: `prompt` as text or messages, `replies` (a list of text) and `ranks` (a list of integers, 1 the best);
+UltraFeedback's, whose scores are ranks then (lmgym/data/formats.py).
 """
 
 from collections import Counter
@@ -8,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmgym.data.json_rows import parse_json, refuse_unusable_value
+from lmgym.data.formats import recognise
+from lmgym.data.pairs import RANKED, read_ranked
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, UNFIT, WRONG_TYPE, Rejection, RowError
-from lmgym.data.rows import prompt_key, read_conversation, read_rows, require_some_columns, require_value, whole_number
+from lmgym.data.rejections import NO_PROMPT, TIED, UNFIT, Rejection, RowError
+from lmgym.data.rows import prompt_key, read_conversation, read_rows
 from lmgym.data.task_data import TaskData, prepare_prompted
 from lmgym.data.truncation import tokenize_replies
-from lmgym.errors import shown
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from lmgym.text import Conversation
@@ -23,10 +24,6 @@ from reward_models.losses import MOST_TIED
 from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
-
-COLUMNS = ("prompt", "replies", "ranks")
-MOST_RANK = 1_000_000
-IDENTICAL_RANKS = "with too many tied ranks"
 
 
 @dataclass(frozen=True)
@@ -78,47 +75,29 @@ class KwiseTask:
         return RankingProbe(data.evaluation, model, pad_id, batch_tokens)
 
 
-def validate_groups(records: Sequence[Record]) -> tuple[list[Group], list[Rejection]]:
-    """Every record as a group or as a rejection. Raises InputError where no row has the columns that are needed."""
-    needed = "prompt, replies (a list of text) and ranks (a list of integers, 1 the best)"
-    require_some_columns(records, COLUMNS, "groups", needed)
-    return read_rows(records, _group)
+def validate_groups(*sets: Sequence[Record]) -> tuple[list[Group], list[Rejection]]:
+    """The rows of all data sets as groups or as rejections.
+
+    Raises InputError for a set in which no row has the columns that are needed.
+    """
+    needed = (
+        "prompt, replies (a list of text) and ranks (a list of integers, 1 the best); or UltraFeedback's instruction "
+        "and completions"
+    )
+    return read_rows(recognise(sets, [("prompt", *RANKED)], "groups", needed), _group)
 
 
 def _group(record: Record) -> Group:
-    conversation = read_conversation(record.fields.get("prompt"), "prompt")
+    conversation = read_conversation(record.fields.get("prompt"), "prompt", record.fields.get("tools"))
     if not any(turn.text for turn in conversation.turns):
         raise RowError("prompt", "no turn before the reply", NO_PROMPT)
-    replies, ranks = (_list(record, name) for name in ("replies", "ranks"))
-    if len(replies) < 2:
-        raise RowError("replies", f"{len(replies)} of them; needed: at least 2", NO_REPLY)
-    if len(replies) != len(ranks):
-        raise RowError("ranks", f"{len(ranks)} of them for {len(replies)} replies", WRONG_TYPE)
-    for reply in replies:
-        if not isinstance(reply, str) or not reply.strip():
-            raise RowError("replies", f"{shown(reply)}; needed: text", NO_REPLY)
-    whole = []
-    for rank in ranks:
-        number = whole_number(rank)
-        if number is None or not 1 <= number <= MOST_RANK:
-            raise RowError("ranks", f"{shown(rank)}; needed: integers, 1 the best", OUT_OF_RANGE)
-        whole.append(number)
-    rank, tied = Counter(whole).most_common(1)[0]
+    replies, ranks = read_ranked(record)
+    rank, tied = Counter(ranks).most_common(1)[0]
     if tied > MOST_TIED:
-        raise RowError("ranks", f"{tied} replies of rank {rank}; needed: at most {MOST_TIED} tied", IDENTICAL_RANKS)
-    if tied == len(whole):
-        raise RowError("ranks", f"all {tied} replies tied; needed: at least two ranks", IDENTICAL_RANKS)
-    return Group(conversation, tuple(r.strip() for r in replies), tuple(whole), record.file, record.line)
-
-
-def _list(record: Record, name: str) -> list:
-    value = require_value(record, name)
-    if isinstance(value, str):  # a CSV's list comes as JSON
-        value = parse_json(value, name)
-        refuse_unusable_value(value, name)
-    if not isinstance(value, list):
-        raise RowError(name, f"{shown(value)}; needed: a list", WRONG_TYPE)
-    return value
+        raise RowError("ranks", f"{tied} replies of rank {rank}; needed: at most {MOST_TIED} tied", TIED)
+    if tied == len(ranks):
+        raise RowError("ranks", f"all {tied} replies tied; needed: at least two ranks", TIED)
+    return Group(conversation, replies, ranks, record.file, record.line)
 
 
 def tokenize_groups(groups: Sequence[Group], tokenizer, max_length: int) -> tuple[list[RankedExample], list[Rejection]]:

@@ -6,7 +6,7 @@ No Python object per row outlives the tokenisation of its block, and no loop is 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from lmgym.data.column_kinds import ID, TEXT
 from lmgym.data.columns import Columns, read_columns, require_columns
+from lmgym.data.mixing import Part, mix, read_weights, set_names
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
 from lmgym.data.sampling import limit_per_group, split_by_group
 from lmgym.data.task_data import sample_rows
@@ -111,6 +112,8 @@ class Log:
     rejections: list[Rejection]
     read: int
     """number of rows of the dataset, usable or not"""
+    parts: Sequence[Part] = ()
+    """of several data sets, what is drawn of each"""
 
 
 def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
@@ -141,6 +144,20 @@ def read_log(source: str, split: str, label: Label, max_rows: int | None = None)
         )
     users = id_array(columns.table["user_id"].take(usable))
     return Log(columns, labels, users, usable, rejections, read)
+
+
+def mix_log(log: Log, settings: RewardDataConfig, seed: int) -> Log:
+    """The log with the rows that are drawn of each data set. Raises InputError for a set without a usable row."""
+    names = set_names(settings.dataset)
+    weights = read_weights(settings.dataset_weights, names, "dataset_weights")
+    places = np.array(log.columns.sets)[log.columns.file[log.usable]]
+    for place in set(range(len(names))) - set(places.tolist()):
+        files = {file for file, of_set in zip(log.columns.files, log.columns.sets, strict=True) if of_set == place}
+        faults = [rejection for rejection in log.rejections if rejection.file in files]
+        first = f"the first: {faults[0]}" if faults else "found 0 rows"
+        raise InputError(f"none of the rows of {one_line(names[place])} is usable: {first}")
+    kept, parts = mix(places, names, weights, seed)
+    return replace(log, usable=log.usable[kept], users=log.users[kept], parts=parts)
 
 
 def _missing(columns: Columns, label: Label, labels: np.ndarray) -> tuple[list[Rejection], np.ndarray]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.data.batching import accumulation_steps
-from lmgym.data.records import read_records
+from lmgym.data.mixing import read_sets
 from lmgym.data.rejections import tally
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.ranks import world_size
@@ -74,9 +74,9 @@ def read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) ->
     if settings.prompts is None:
         chats = list({example.chat.prompt: example.chat for example in data.evaluation}.values())
     else:
-        records = read_records(settings.prompts, "test")
-        chats, rejections = task.validate(records)
-        found = tally(rejections, len(records))
+        sets = read_sets(settings.prompts, "test")
+        chats, rejections = task.validate(*sets.values())
+        found = tally(rejections, sum(map(len, sets.values())))
         if not chats:
             raise InputError(f"--prompts: no row can be used: {found.line}; the first: {rejections[0]}")
         if rejections:

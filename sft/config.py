@@ -12,7 +12,10 @@ class SftDataConfig:
     """Source, split and truncation of the conversations."""
 
     dataset: str = "outputs/world/sft.parquet"
-    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id"""
+    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id; several are separated by commas"""
+    dataset_weights: str | None = None
+    """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
+    for its weight is used whole, of the others a random part (split_seed); None: all rows"""
     dataset_split: str = "train"
     """split of a hub id, or the start of the file names in a folder"""
     eval_dataset: str | None = None
@@ -22,7 +25,7 @@ class SftDataConfig:
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """use only the first rows of the dataset"""
+    """use only the first rows of each data set"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a row; longer conversations become several rows, each output whole"""
 

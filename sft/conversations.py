@@ -2,8 +2,9 @@
 
 Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, a flat transcript
 ("User: ...\\nBot: ...") or hh's; and pairs, of which the chosen side is read. Of `messages` and transcripts every turn
-of the bot that answers something is an output; of the others the completion alone. A teacher's `tokens` and `logprobs`
-take the place of the last output.
+of the bot that answers something is an output; of the others the completion alone. A completion with the `label` false
+(TRL's unpaired preferences) is left out. A teacher's `tokens` and `logprobs` take the place of the last output. Other
+tools' formats: see lmgym/data/formats.py.
 """
 
 import math
@@ -11,21 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.data.pairs import read_pair
+from lmgym.data.formats import recognise
+from lmgym.data.pairs import COLUMNS, RANKED, read_pair
 from lmgym.data.records import Record
 from lmgym.data.rejections import (
     DUPLICATE_REPLY,
     NO_PROMPT,
     NO_REPLY,
     NO_VALUE,
+    NOT_LIKED,
     OUT_OF_RANGE,
     WRONG_TURNS,
     WRONG_TYPE,
     Rejection,
     RowError,
 )
-from lmgym.data.rows import prompt_key, read_conversation, read_rows, require_value, unreadable, whole_number
-from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, require_value, whole_number
+from lmgym.errors import shown
 from lmgym.text import Conversation, Turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
@@ -56,7 +59,7 @@ class TrainingChat:
     def prompt(self) -> Conversation:
         """The conversation before the last output."""
         turns = self.conversation.turns
-        return self.conversation if self.tokens else Conversation(turns[:-1], self.conversation.persona)
+        return self.conversation if self.tokens else replace(self.conversation, turns=turns[:-1])
 
     @property
     def prompt_key(self) -> str:
@@ -66,48 +69,41 @@ class TrainingChat:
     @property
     def answers(self) -> tuple:
         """The outputs, as JSON can hold them."""
-        return *(self.conversation.turns[i].text for i in self.outputs), list(self.tokens), list(self.logprobs)
+        turns = [self.conversation.turns[i] for i in self.outputs]
+        return *(turn.text + turn.extra for turn in turns), list(self.tokens), list(self.logprobs)
 
 
-def validate_chats(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
-    """Every record as a conversation or as a rejection. Raises InputError where no row has a form that is known."""
+def validate_chats(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+    """The rows of all data sets as conversations or as rejections.
+
+    Raises InputError for a set in which no row has a form that is known.
+    """
     needed = "; or ".join(" and ".join(form) for form in FORMS)
-    _require_a_form(records, FORMS, needed)
-    return read_rows(records, read_chat)
+    others = "; or Alpaca's instruction and output; or ShareGPT's conversations"
+    return read_rows(recognise(sets, FORMS, "conversations", needed + others), read_chat)
 
 
-def validate_distillation_rows(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+def validate_distillation_rows(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """`validate_chats` of rows with a teacher's `tokens` and `logprobs`."""
     forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
-    _require_a_form(records, forms, "tokens and logprobs beside messages, prompt, input_text or text")
-    return read_rows(records, read_distillation)
+    needed = "tokens and logprobs beside messages, prompt, input_text or text"
+    return read_rows(recognise(sets, forms, "conversations", needed), read_distillation)
 
 
-def validate_chosen(records: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+def validate_chosen(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
     """The chosen sides of pairs, each once; a pair that could not train a scorer trains no policy."""
-    _require_a_form(records, [("chosen", "rejected")], "chosen and rejected, and optionally prompt")
-    seen: dict[Conversation, int] = {}
+    needed = "chosen and rejected, and optionally prompt; or UltraFeedback's instruction and completions"
+    seen: dict[Conversation, TrainingChat] = {}
 
     def read(record: Record) -> TrainingChat:
         chat = read_chosen(record)
         if chat.conversation in seen:
-            found = f"the same reply to the same prompt as in line {seen[chat.conversation]}"
+            found = f"the same reply to the same prompt as in {line_of(seen[chat.conversation], chat)}"
             raise RowError("chosen", found, DUPLICATE_REPLY)
-        seen[chat.conversation] = chat.line
+        seen[chat.conversation] = chat
         return chat
 
-    return read_rows(records, read)
-
-
-def _require_a_form(records: Sequence[Record], forms: Sequence[tuple[str, ...]], needed: str) -> None:
-    if not records:
-        raise InputError("the dataset is empty: found 0 rows; needed: at least 2 conversations")
-    if not any(set(form) <= set(record.fields) for record in records for form in forms):
-        found = sorted({name for record in records[:100] for name in record.fields})
-        raise InputError(
-            f"{one_line(records[0].file)} holds no conversations: found the columns {listed(found)}; needed: "
-            f"{needed} (rename yours to these){unreadable(records)}"
-        )
+    return read_rows(recognise(sets, (COLUMNS, RANKED), "pairs", needed), read)
 
 
 def read_chat(record: Record) -> TrainingChat:
@@ -120,7 +116,7 @@ def read_chosen(record: Record) -> TrainingChat:
     """The chosen side of a pair."""
     pair = read_pair(record)
     turns = (*pair.conversation.turns, Turn("bot", pair.chosen))
-    return _chat(Conversation(turns, pair.conversation.persona), len(turns) - 1, "chosen", record)
+    return _chat(replace(pair.conversation, turns=turns), len(turns) - 1, "chosen", record)
 
 
 def read_distillation(record: Record) -> TrainingChat:
@@ -163,11 +159,12 @@ def _is_logprob(value: Any) -> bool:
 
 def _read_prompt(record: Record) -> tuple[Conversation, str]:
     """The conversation before the teacher's tokens, without the output if the row has it too."""
+    fields = record.fields
     for name in ("prompt", "input_text", "messages", "text"):
-        if record.fields.get(name) not in (None, "", []):
-            conversation = read_conversation(record.fields[name], name)
+        if fields.get(name) not in (None, "", []):
+            conversation = read_conversation(fields[name], name, fields.get("tools"))
             if name in ("messages", "text") and conversation.turns and conversation.turns[-1].speaker == "bot":
-                conversation = Conversation(conversation.turns[:-1], conversation.persona)
+                conversation = replace(conversation, turns=conversation.turns[:-1])
             return conversation, name
     found = "missing; needed: what the tokens answer, as prompt, input_text, messages or text"
     raise RowError("prompt", found, NO_PROMPT)
@@ -188,8 +185,11 @@ def _read_form(record: Record) -> tuple[Conversation, int, str]:
             continue
         first = require_value(record, form[0], NO_PROMPT if len(form) > 1 else NO_VALUE)
         rest = require_value(record, form[1], NO_REPLY) if len(form) > 1 else None
-        conversation = read_conversation(first, form[0])
-        return (conversation, 0, form[0]) if len(form) == 1 else _joined(conversation, rest, form)
+        conversation = read_conversation(first, form[0], record.fields.get("tools"))
+        if len(form) == 1:
+            return conversation, 0, form[0]
+        _refuse_false_label(record)
+        return _joined(conversation, rest, form)
     raise RowError("(row)", f"none of {', '.join(form[0] for form in FORMS)}", NO_VALUE)
 
 
@@ -202,7 +202,14 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
         if rest.persona:
             raise RowError(form[1], "a system message; needed: turns after the prompt", WRONG_TURNS)
         turns = rest.turns
-    return Conversation((*prompt.turns, *turns), prompt.persona), len(prompt.turns), form[1]
+    return replace(prompt, turns=(*prompt.turns, *turns)), len(prompt.turns), form[1]
+
+
+def _refuse_false_label(record: Record) -> None:
+    """Raises RowError for a completion that was not liked."""
+    label = record.fields.get("label")
+    if label is False or (isinstance(label, str) and label.lower() == "false"):  # a CSV's is text
+        raise RowError("label", "false; needed: true, for a reply to learn from", NOT_LIKED)
 
 
 def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:
@@ -214,14 +221,13 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
     if not outputs:
         raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)
     turns = turns[: outputs[-1] + 1]
-    return TrainingChat(
-        Conversation(turns, conversation.persona), outputs, file=record.file, line=record.line, field=name
-    )
+    conversation, column = replace(conversation, turns=turns), record.column(name)
+    return TrainingChat(conversation, outputs, file=record.file, line=record.line, field=column)
 
 
 def _refuse_turns(turns: Sequence[Turn], name: str) -> None:
     for i, turn in enumerate(turns):
-        if turn.speaker == "bot" and not turn.text.strip():
+        if turn.speaker == "bot" and not turn.text.strip() and not turn.extra:
             raise RowError(name, f"an empty output, turn {i + 1}", NO_REPLY)
         if i and turn.speaker == turns[i - 1].speaker == "bot":
             found = f"two turns of the bot in a row, turns {i} and {i + 1}; needed: a user's turn between"

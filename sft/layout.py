@@ -5,9 +5,10 @@ its text, and the first and the last prompt show how a reply begins.
 """
 
 import re
+from dataclasses import replace
 
 from lmgym.errors import InputError
-from lmgym.text import Conversation, Turn, render_all
+from lmgym.text import Conversation, Turn, as_reply, render_all
 
 MARK = re.compile("\ue000(\\d+)\ue001")
 
@@ -22,35 +23,42 @@ def pieces_of(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -
     output needs a text of its own. A string is the reason why the conversation cannot be learned.
     """
     turns, eos = conversation.turns, tokenizer.eos_token
-    if any(eos in turns[i].text for i in outputs):
+    if any(eos in turns[i].text + turns[i].extra for i in outputs):
         return f"an output that holds {eos}, which ends a reply; needed: text without it"
     try:
-        return _one_output(tokenizer, conversation) if len(outputs) == 1 else _several(tokenizer, conversation, outputs)
+        if len(outputs) == 1:
+            return _one_output(tokenizer, conversation)
+        if any(turns[i].extra for i in outputs):  # no mark can stand in a call of a tool: the template reads its fields
+            render_all(
+                tokenizer, [replace(conversation, turns=turns[:-1])], [as_reply(turns[-1])]
+            )  # or is refused whole
+            return None
+        return _several(tokenizer, conversation, outputs)
     except InputError as error:  # the template refuses it
         return str(error)
 
 
 def _one_output(tokenizer, conversation: Conversation) -> Pieces | str:
     *before, last = conversation.turns
-    prompt = Conversation(tuple(before), conversation.persona)
+    prompt = replace(conversation, turns=tuple(before))
     [context] = render_all(tokenizer, [prompt])
-    [whole] = render_all(tokenizer, [prompt], [last.text])
+    [whole] = render_all(tokenizer, [prompt], [as_reply(last)])
     if not whole.startswith(context):
         return "the tokenizer's template does not begin prompt and reply with the prompt; needed: one that appends"
     return [context, whole[len(context) :].partition(tokenizer.eos_token)[0]]
 
 
 def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | None:
-    turns, persona = conversation.turns, conversation.persona
+    turns = conversation.turns
     texts = [turns[i].text for i in outputs]
     marked = list(turns)
     for number, i in enumerate(outputs):
         marked[i] = Turn(turns[i].speaker, f"\ue000{number}\ue001")
-    before = Conversation(turns[:-1], persona)
+    before = replace(conversation, turns=turns[:-1])
     whole, gapped = render_all(
-        tokenizer, [before, Conversation(tuple(marked[:-1]), persona)], [turns[-1].text, marked[-1].text]
+        tokenizer, [before, replace(conversation, turns=tuple(marked[:-1]))], [turns[-1].text, marked[-1].text]
     )
-    first_prompt, last_prompt = render_all(tokenizer, [Conversation(turns[: outputs[0]], persona), before])
+    first_prompt, last_prompt = render_all(tokenizer, [replace(conversation, turns=turns[: outputs[0]]), before])
     # alternately gaps and numbers
     parts = MARK.split(gapped)
     gaps = parts[::2]

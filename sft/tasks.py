@@ -1,9 +1,8 @@
 """Tasks of SFT: how rows become conversations, and the objective."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from lmgym.data.records import Record
 from lmgym.data.rejections import Rejection
 from lmgym.data.task_data import TaskData, prepare_prompted
 from lmgym.models.forward.policies import PolicyModel
@@ -19,7 +18,8 @@ class SftTask:
     """A form of rows, and the loss in words and as an objective."""
 
     loss: str
-    validate: Callable[[Sequence[Record]], tuple[list[TrainingChat], list[Rejection]]]
+    validate: Callable[..., tuple[list[TrainingChat], list[Rejection]]]
+    """of the rows of each data set"""
     objective: Callable[[PolicyModel, int], Objective]
 
     def prepare(self, config: SftConfig, tokenizer) -> TaskData:

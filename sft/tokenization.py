@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lmgym.data.rejections import UNFIT, Rejection
 from lmgym.data.truncation import FEW_TURNS, Truncated, start_at_turn, truncate
-from lmgym.text import Conversation, Replies, render_each, tokenize_texts
+from lmgym.text import Conversation, Replies, as_reply, render_each, tokenize_texts
 from sft.conversations import TrainingChat
 from sft.layout import pieces_of
 
@@ -117,7 +117,7 @@ class _Tokenization:
         for limit, taught in {(window.limit, not window.outputs) for window in windows}:
             group = [window for window in windows if (window.limit, not window.outputs) == (limit, taught)]
             chats = [window.conversation for window in group]
-            replies = None if taught else [[chat.turns[-1].text] for chat in chats]
+            replies = None if taught else [[as_reply(chat.turns[-1])] for chat in chats]
             contexts = chats if taught else [replace(chat, turns=chat.turns[:-1]) for chat in chats]
             fitted = truncate(self.tokenizer, contexts, replies, limit)
             found |= {id(window): result for window, result in zip(group, fitted, strict=True)}

@@ -1,6 +1,7 @@
 """The commands of a session: functions of the chat and of the command's arguments as text."""
 
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +46,8 @@ class Response:
     """True if the exchange has new candidates, or reveals those of a blind turn"""
     first: int = 0
     """index of the first candidate to show; those before it are on the screen already, unchanged"""
+    command: str = ""
+    """a command for the shell, shown below the text in one line whatever the width of the terminal"""
 
 
 def best_of(chat: ChatView, text: str) -> Response:
@@ -271,10 +274,23 @@ def export(chat: ChatView, text: str) -> Response:
         raise InputError("%export prefs PATH")
     session, path = chat.session, parse_path(path)
     counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    return Response(
+    found = (
         f"{path}: {counts.pairs} preferences from {counts.decisions} decisions ({counts.ties} ties and "
-        f"{counts.rejections} rejections give none); to train on them: hh_pairwise.py --dataset {path}"
+        f"{counts.rejections} rejections give none)"
     )
+    if counts.prompts < 2:
+        return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
+    command = shlex.join(training_command(session, path, counts.pairs))
+    return Response(f"{found}; to train a scorer on them:", command=command)
+
+
+def training_command(session: ChatSession, path: str, pairs: int) -> list[str]:
+    """The command that trains a scorer on exported pairs, from the session's own model if it is in this process."""
+    generator = session.about.get("models", {}).get("generator", {})
+    model = ["--model", generator["model"]] if "model" in generator and "server" not in generator else []
+    # by default a tenth is held out, which of fewer pairs is none
+    held_out = ["--eval_size", "1"] if pairs < 10 else []
+    return ["lmgym", "train", "reward", "hh_pairwise", *model, "--dataset", path, *held_out]
 
 
 def shown_file(path: Path) -> str:

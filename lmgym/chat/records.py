@@ -277,13 +277,16 @@ class ExportCounts:
     ties: int
     rejections: int
     decisions: int
+    prompts: int
+    """different prompts of the pairs"""
 
 
 def export_preferences(exchanges: Sequence[Exchange], group: str, path: Path) -> ExportCounts:
     """Writes `preferences` as JSONL for `hh_pairwise`. Raises InputError if there are none."""
     rows = preferences(exchanges, group)
     decided = [exchange.human_pick for exchange in exchanges if exchange.human_pick is not None]
-    counts = ExportCounts(len(rows), decided.count("tie"), decided.count("rejected"), len(decided))
+    prompts = len({json.dumps(row["prompt"]) for row in rows})
+    counts = ExportCounts(len(rows), decided.count("tie"), decided.count("rejected"), len(decided), prompts)
     if not rows:
         raise InputError(
             f"nothing to export: {counts.decisions} decisions, of which {counts.ties} ties and {counts.rejections} "

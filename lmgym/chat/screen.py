@@ -44,6 +44,8 @@ def show(console: CleanConsole, chat: ChatView, response: Response) -> None:
         console.print(Text(printed_line(response.text), "red"))
     elif response.text:
         console.print(Text("\n".join(map(printed_line, response.text.split("\n")))))
+    if response.command:
+        console.print(Text(printed_line(response.command)), soft_wrap=True)
 
 
 def _show_exchange(console: CleanConsole, chat: ChatView, exchange: Exchange, first: int) -> None:

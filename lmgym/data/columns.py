@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmgym.data.column_kinds import Floats, Kind, convert_column, convert_values
+from lmgym.data.mixing import set_names
 from lmgym.data.records import find_files, load_hub, read_file, read_parquet
 from lmgym.data.rejections import Rejection, RowError
 from lmgym.errors import InputError, listed, one_line
@@ -35,6 +36,8 @@ class Columns:
     """[rows]: true if a value is of another kind than its column; it is null in the table"""
     rejections: tuple[Rejection, ...] = ()
     """of the bad rows, and of those that could not be read and are not in the table"""
+    sets: tuple[int, ...] = ()
+    """the place of each file's data set among those of the source"""
 
     def numbers(self, name: str) -> Floats:
         """A column of numbers, null as NaN."""
@@ -63,19 +66,27 @@ class _Part:
 
 
 def read_columns(source: str, wanted: Mapping[str, Kind], split: str = "train", max_rows: int | None = None) -> Columns:
-    """The wanted columns that a file, a folder of files or a hub id has, of the first `max_rows` rows.
+    """The wanted columns that data sets have, of the first `max_rows` rows of each: files, folders of files or hub ids.
 
     Parquet is read without a Python object per row. Raises InputError if there is nothing to read, and for a column
     without a usable value.
     """
-    files = find_files(source, split)
-    if files is None:
-        parts = {f"{source}:{split}": _table_part(load_hub(source, split).with_format("arrow")[:], wanted)}
-    else:
-        parts = {str(path): _file_part(path, wanted) for path in files}
-    found = _join(parts, wanted)
-    if max_rows is not None and max_rows < len(found.line):
-        found = _first(found, max_rows)
+    parts: dict[str, _Part] = {}
+    sets: dict[str, int] = {}
+    for place, name in enumerate(set_names(source)):
+        files = find_files(name, split)
+        if files is None:
+            of_set = {f"{name}:{split}": _table_part(load_hub(name, split).with_format("arrow")[:], wanted)}
+        else:
+            of_set = {str(path): _file_part(path, wanted) for path in files}
+        left = max_rows
+        for file, part in of_set.items():
+            if left == 0 or file in parts:
+                continue
+            parts[file] = part if left is None else _first(part, left)
+            sets[file] = place
+            left = None if left is None else left - len(parts[file].lines)
+    found = replace(_join(parts, wanted), sets=tuple(sets.values()))
     _refuse_useless_columns(found, wanted)
     return found
 
@@ -115,18 +126,16 @@ def _one_type(arrays: Sequence[Any], kind: Kind) -> Any:
     return pyarrow.chunked_array([chunk for array in cast for chunk in getattr(array, "chunks", [array])], type=target)
 
 
-def _first(columns: Columns, rows: int) -> Columns:
-    """The first rows, fewer than there are, and the rejections before the next row."""
-    order = {file: i for i, file in enumerate(columns.files)}
-    end = (columns.file[rows], columns.line[rows])
-    kept = tuple(r for r in columns.rejections if (order[r.file], r.line) < end)
+def _first(part: _Part, rows: int) -> _Part:
+    """The first rows of a file, and the rows that could not be read before the next one."""
+    if rows >= len(part.lines):
+        return part
     return replace(
-        columns,
-        table=columns.table.slice(0, rows),
-        file=columns.file[:rows],
-        line=columns.line[:rows],
-        bad=columns.bad[:rows],
-        rejections=kept,
+        part,
+        columns={name: column.slice(0, rows) for name, column in part.columns.items()},
+        lines=part.lines[:rows],
+        bad={row: fault for row, fault in part.bad.items() if row < rows},
+        faults=[fault for fault in part.faults if fault.line < part.lines[rows]],
     )
 
 

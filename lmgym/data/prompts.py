@@ -3,19 +3,22 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from lmgym.data.formats import recognise
+from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.pairs import read_pair
-from lmgym.data.records import Record, read_records
-from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, Rejection, RowError
-from lmgym.data.rows import prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
-from lmgym.errors import InputError, listed, one_line
-from lmgym.text import Conversation
+from lmgym.data.records import Record
+from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, UNFIT, Rejection, RowError
+from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
+from lmgym.errors import InputError, one_line
+from lmgym.text import Conversation, has_tools, render_each
 
 Task = Mapping[str, Any]
 """a row of data that an episode begins from"""
 FORMS = ("prompt", "messages", "text", "input_text", "chosen")
+"""columns, in this order, beside those of other tools' formats (lmgym/data/formats.py)"""
 REASONS = 3  # that a refusal gives for rows that were rejected
 
 
@@ -24,6 +27,8 @@ class PromptSettings(Protocol):
 
     @property
     def prompts(self) -> str: ...
+    @property
+    def prompt_weights(self) -> str | None: ...
     @property
     def eval_prompts(self) -> str | None: ...
     @property
@@ -39,6 +44,8 @@ class Prompts:
     rejections: list[Rejection]
     rows: int = 0
     """that were read"""
+    parts: Sequence[Part] = ()
+    """of several data sets, what is drawn of each"""
 
     @property
     def fingerprint(self) -> str:
@@ -62,17 +69,23 @@ class _Row:
     answers: tuple = ()
 
 
-def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False) -> Prompts:
+def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None) -> Prompts:
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
-    With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation.
+    With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation. A prompt with
+    tools that the chat template of a tokenizer, if given, cannot write is rejected.
     """
-    rows, rejections, read = _read(settings.prompts, as_text)
+    weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
+    sets = read_sets(settings.prompts, "train")
+    found, rejections = _read(sets, as_text, tokenizer)
+    kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
+    rows, read = [found[i] for i in kept], sum(map(len, sets.values()))
     if settings.eval_prompts:
-        held_out, more, also_read = _read(settings.eval_prompts, as_text, "test")
+        others = read_sets(settings.eval_prompts, "test")
+        held_out, more = _read(others, as_text, tokenizer)
         train, leaks = without_prompts(rows, held_out)
         rejections += [*more, *leaks]
-        read += also_read
+        read += sum(map(len, others.values()))
     else:
         try:
             train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
@@ -81,37 +94,36 @@ def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False) -> 
     if not train:
         needed = "needed: some that are not evaluated on"
         raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
-    return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read)
+    return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read, parts)
 
 
-def _read(source: str, as_text: bool, split: str = "train") -> tuple[list[_Row], list[Rejection], int]:
-    """(rows, rejections, number of rows read)."""
-    records, name = read_records(source, split), one_line(source)
-    if not records:
-        raise InputError(f"{name} holds 0 rows; needed: prompts")
-    faults = [record.fault.at(record.file, record.line) for record in records if record.fault]
-    if len(faults) == len(records):
-        raise InputError(
-            f"{name} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
-            ".json file, with double quotes (json.dumps writes them)"
-        )
-    if not any(form in record.fields for record in records for form in FORMS):
-        found = listed(sorted({column for record in records[:100] for column in record.fields}))
-        needed = f"needed: one of {', '.join(FORMS)}"
-        raise InputError(f"{name} holds no prompts: found the columns {found}; {needed}{_reasons(faults)}")
-    seen: dict[str, int] = {}
+def _read(sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any) -> tuple[list[_Row], list[Rejection]]:
+    """(rows, rejections) of all data sets."""
+    for source, records in sets.items():
+        name = one_line(source)
+        if not records:
+            raise InputError(f"{name} holds 0 rows; needed: prompts")
+        faults = [record.fault.at(record.file, record.line) for record in records if record.fault]
+        if len(faults) == len(records):
+            raise InputError(
+                f"{name} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
+                ".json file, with double quotes (json.dumps writes them)"
+            )
+    needed = f"one of {', '.join(FORMS)}; or Alpaca's or UltraFeedback's instruction; or ShareGPT's conversations"
+    found = recognise([*sets.values()], [(form,) for form in FORMS], "prompts", needed)
+    seen: dict[str, _Row] = {}
 
     def read(record: Record) -> _Row:
-        row = _read_row(record, as_text)
+        row = _read_row(record, as_text, tokenizer)
         if row.prompt_key in seen:
-            raise RowError("prompt", f"the same prompt as in line {seen[row.prompt_key]}", DUPLICATE_PROMPT)
-        seen[row.prompt_key] = row.line
+            raise RowError("prompt", f"the same prompt as in {line_of(seen[row.prompt_key], row)}", DUPLICATE_PROMPT)
+        seen[row.prompt_key] = row
         return row
 
-    rows, rejections = read_rows(records, read)
+    rows, rejections = read_rows(found, read)
     if not rows:
-        raise InputError(f"{name} holds no prompts that can be used{_reasons(rejections)}")
-    return rows, rejections, len(records)
+        raise InputError(f"{one_line(', '.join(sets))} holds no prompts that can be used{_reasons(rejections)}")
+    return rows, rejections
 
 
 def _reasons(rejections: Sequence[Rejection]) -> str:
@@ -123,18 +135,25 @@ def _reasons(rejections: Sequence[Rejection]) -> str:
     return f"; rows rejected: {len(rejections):,} ({said})" if rejections else ""
 
 
-def _read_row(record: Record, as_text: bool) -> _Row:
+def _read_row(record: Record, as_text: bool, tokenizer: Any) -> _Row:
     name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
     if name is None:
         raise RowError("prompt", "missing or empty", NO_PROMPT)
     value = record.fields[name]
     prompt: Conversation | str
+    tools = record.fields.get("tools")
     if as_text and isinstance(value, str):
         prompt, key = value, value
     else:
-        prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_conversation(value, name))
+        prompt = (
+            read_pair(record).conversation if name == "chosen" else _unanswered(read_conversation(value, name, tools))
+        )
         if not prompt.turns:
             raise RowError(name, "no turn to answer", NO_PROMPT)
+        if tokenizer is not None and has_tools(prompt):
+            [text] = render_each(tokenizer, [prompt])
+            if isinstance(text, InputError):
+                raise RowError(name, str(text), UNFIT)
         key = prompt_key(prompt)
     columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
     return _Row({"prompt": prompt, **columns}, record.file, record.line, key)
@@ -146,4 +165,4 @@ def _unanswered(conversation: Conversation) -> Conversation:
     end = len(turns)
     while end and turns[end - 1].speaker == "bot":
         end -= 1
-    return Conversation(turns[:end], conversation.persona)
+    return replace(conversation, turns=turns[:end])

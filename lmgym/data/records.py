@@ -7,7 +7,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,12 @@ class Record:
     fields: dict[str, Any]
     fault: RowError | None = None
     """the reason that the row could not be read, if so"""
+    names: Mapping[str, str] | None = None
+    """the columns that fields were made of, of a row in another tool's format (lmgym/data/formats.py)"""
+
+    def column(self, field: str) -> str:
+        """The column that a field was made of, for messages."""
+        return (self.names or {}).get(field, field)
 
 
 def read_records(source: str, split: str = "train") -> list[Record]:

@@ -14,9 +14,11 @@ NOT_AN_OBJECT, NESTED, UNREADABLE = "not an object", "nested too deeply", "unrea
 NO_VALUE, NO_REPLY, NO_PROMPT = "without a value", "without a reply", "without a prompt"
 WRONG_TYPE, OUT_OF_RANGE, UNSUPPORTED = "of the wrong type", "out of range", "with unsupported messages"
 WRONG_TURNS, IDENTICAL = "with turns in the wrong order", "with identical replies"
+TIED = "with too many tied ranks"
 UNFIT = "too long, or refused by the chat template"
 DUPLICATE, CONFLICT = "duplicate", "conflicting duplicate"
 DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT = "duplicate prompt", "duplicate reply", "in the evaluation set too"
+NOT_LIKED = "with a label that is false"
 
 PLURALS = {
     DUPLICATE: "duplicates",
@@ -24,7 +26,7 @@ PLURALS = {
     DUPLICATE_PROMPT: "duplicate prompts",
     DUPLICATE_REPLY: "duplicate replies",
 }
-NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT))
+NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT, NOT_LIKED))
 """reasons that are no sign of bad data: the row is not needed"""
 OF_THE_ROW = frozenset((*PLURALS, HELD_OUT))
 """reasons that concern the whole row rather than a field"""

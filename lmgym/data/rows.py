@@ -4,18 +4,23 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from lmgym.data.formats import renamed
 from lmgym.data.json_rows import refuse_unusable
 from lmgym.data.records import Record, cell_fault
-from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError, tally
-from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError
+from lmgym.errors import InputError, one_line, shown
 from lmgym.text import Conversation, from_messages, from_transcript
+from lmgym.tool_calls import read_tools
 
 
 def prompt_key(conversation: Conversation) -> str:
     """A conversation's text, the same for conversations that differ only in case and white space."""
-    turns = [conversation.persona, *(f"{t.speaker} {t.text}" for t in conversation.turns)]
+    turns = [conversation.persona, conversation.tools]
+    turns += [f"{t.speaker} {t.text} {t.extra}" for t in conversation.turns]
     return " ".join(" ".join(turns).lower().split())
 
 
@@ -47,39 +52,22 @@ P = TypeVar("P", bound=Prompted)
 T = TypeVar("T")
 
 
-def require_some_columns(records: Sequence[Record], columns: Sequence[str], noun: str, needed: str) -> None:
-    """Raises InputError if there are no rows, or no row has all columns."""
-    if not records:
-        raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
-    if not any(set(columns) <= set(record.fields) for record in records):
-        found = sorted({name for record in records[:100] for name in record.fields})
-        missing = [name for name in columns if name not in found]
-        raise InputError(
-            f"{one_line(records[0].file)} lacks the columns {' and '.join(missing)}; found: {listed(found)}; "
-            f"needed: {needed}{unreadable(records)}"
-        )
-
-
-def unreadable(records: Sequence[Record]) -> str:
-    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
-    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
-    return f"; {found.line}" if found.rejected else ""
-
-
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
-    """(`read` of each record, a rejection for each record that it raises an exception for).
+    """(`read` of each record under our names, a rejection for each record that it raises an exception for).
 
     An InputError is not caught: it concerns more than one row.
     """
     rows, rejections = [], []
-    for record in records:
+    for record in map(renamed, records):
         try:
             if record.fault:
                 raise record.fault
             refuse_unusable(record.fields)
             rows.append(read(record))
         except RowError as error:
-            rejections.append(error.at(record.file, record.line))
+            rejections.append(
+                Rejection(record.file, record.line, record.column(error.field), error.found, error.reason)
+            )
         except (InputError, MemoryError):
             raise
         except Exception as error:  # a row may hold anything, and must not stop the others
@@ -87,16 +75,21 @@ def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[l
     return rows, rejections
 
 
-def read_conversation(value: Any, name: str) -> Conversation:
-    """Text or messages as a conversation. Raises RowError for anything else."""
+def read_conversation(value: Any, name: str, tools: Any = None) -> Conversation:
+    """Text or messages as a conversation, with the `tools` of its row. Raises RowError for anything else."""
     if isinstance(value, str):
-        return from_transcript(value)
-    if isinstance(value, list):
+        conversation = from_transcript(value)
+    elif isinstance(value, list):
         try:
-            return from_messages(value)
+            conversation = from_messages(value)
         except ValueError as error:
             raise RowError(name, str(error), UNSUPPORTED) from None
-    raise RowError(name, f"{shown(value)}; needed: text or messages", NO_VALUE if value is None else WRONG_TYPE)
+    else:
+        raise RowError(name, f"{shown(value)}; needed: text or messages", NO_VALUE if value is None else WRONG_TYPE)
+    try:
+        return replace(conversation, tools=read_tools(tools)) if tools else conversation
+    except ValueError as error:
+        raise RowError("tools", str(error), UNSUPPORTED) from None
 
 
 def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
@@ -107,6 +100,11 @@ def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
     if value in ("", []):
         raise RowError(name, "empty", reason)
     return value
+
+
+def line_of(row: "Prompted", other: "Prompted") -> str:
+    """The line of a row for a message on another row, with its file if that differs."""
+    return f"line {row.line}" if row.file == other.file else f"line {row.line} of {one_line(Path(row.file).name, 80)}"
 
 
 def whole_number(value: Any) -> int | None:

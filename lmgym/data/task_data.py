@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from lmgym.config import RowSettings
-from lmgym.data.records import Record, read_records
+from lmgym.data.mixing import Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.data.rows import P, fingerprint, split_by_prompt, without_prompts
 from lmgym.data.sampling import ordered_sample
 from lmgym.distributed.ranks import world_size
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class TaskData:
     """usable rows beyond a limit"""
     rows: int = 0
     """read for training and evaluation"""
+    parts: Sequence[Part] = ()
+    """of several data sets, what is drawn of each"""
 
     @property
     def tally(self) -> Tally:
@@ -53,17 +55,19 @@ class TaskData:
             f"shortened_{self.noun}": self.shortened,
             **self.tally.counts,
             **self.left_out,
+            **drawn_by_set(self.parts),
         }
 
 
 def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
     """The data unchanged. Raises InputError if a side is empty, or there are fewer training examples than ranks."""
     noun = data.noun.removesuffix("s")
+    first = f"; the first: {data.tally.first}" if data.tally.first else ""
     for name, side in (("training", data.train), ("evaluation", data.evaluation)):
         if not len(side):
             raise InputError(
-                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}; check those "
-                "rows, --max_length and --eval_size"
+                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}{first}; check "
+                "those rows, --max_length and --eval_size"
             )
     if len(data.train) < ranks:
         raise InputError(
@@ -78,27 +82,30 @@ def prepare_prompted(
     tokenizer,
     noun: str,
     usable: str,
-    validate: Callable[[Sequence[Record]], tuple[list[P], list[Rejection]]],
+    validate: Callable[..., tuple[list[P], list[Rejection]]],
     tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
 ) -> TaskData:
-    """Rows read, validated, split by prompt and tokenised; `usable` describes a valid row in an error message."""
-    records = read_records(settings.dataset, settings.dataset_split)[: settings.max_rows]
-    rows, rejections = validate(records)
-    if not rows:
-        found = tally(rejections, len(records))
-        first = f"{found.line}; the first: {rejections[0]}"
-        raise InputError(f"none of the {len(records)} rows of {one_line(settings.dataset)} is {usable}: {first}")
-    read = len(records)
+    """Rows read, validated, split by prompt and tokenised; `usable` describes a valid row in an error message.
+
+    `validate` takes the rows of each data set.
+    """
+    weights = read_weights(settings.dataset_weights, set_names(settings.dataset), "dataset_weights")
+    sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows)
+    found, rejections = validate(*sets.values())
+    kept, parts = mix(sets_of_rows(found, rejections, sets, usable), [*sets], weights, seed)
+    rows = [found[i] for i in kept]
+    unmixed, read = len(found) - len(rows), sum(map(len, sets.values()))
     if settings.eval_dataset:
-        others = read_records(settings.eval_dataset, "test")
-        held_out, faults = validate(others)
-        read += len(others)
+        others = read_sets(settings.eval_dataset, "test")
+        held_out, faults = validate(*others.values())
+        read += sum(map(len, others.values()))
         rows, leaks = without_prompts(rows, held_out)
         rejections = [*rejections, *faults, *leaks]
     else:
         rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
-    kept = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
-    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (kept, held_out))
+    chosen = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
+    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (chosen, held_out))
+    unused = len(rows) - len(chosen) + unmixed
     data = TaskData(
         noun=noun,
         train=train,
@@ -108,11 +115,12 @@ def prepare_prompted(
         truncated=sum(e.replies.truncated for e in (*train, *evaluation)),
         shortened=sum(e.replies.shortened > 0 for e in (*train, *evaluation)),
         rejections=[*rejections, *long, *also_long],
-        fingerprint=fingerprint(kept, held_out),
-        left_out={"unused_rows": len(rows) - len(kept)} if len(kept) < len(rows) else {},
+        fingerprint=fingerprint(chosen, held_out),
+        left_out={"unused_rows": unused} if unused else {},
         rows=read,
+        parts=parts,
     )
-    return check_sides(data, len(records), world_size())
+    return check_sides(data, sum(map(len, sets.values())), world_size())
 
 
 def sample_rows(rows: int, size: int | None, seed: int) -> np.ndarray:

@@ -4,6 +4,7 @@ Design decisions:
 - The rest is rendered by the chat template again, so no text begins inside a template.
 - All replies to a conversation lose the same turns, so that they are compared in the same context.
 - A conversation that began with a user's turn still begins with one: some chat templates require it.
+- No truncated conversation begins with a tool's result: its call would be missing.
 - If the last turn alone is too long, it loses tokens at its beginning, counted by `shortened`. Replies are never cut,
   except with `cut_replies`.
 """
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lmgym.errors import InputError
-from lmgym.text import ROLES, Conversation, Replies, Turn, render_each, share_prefix, tokenize_texts
+from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, render_each, share_prefix, tokenize_texts
 
 FEW_TURNS = 64  # with more, search from the end: most of a very long chat is never rendered
 
-Endings = tuple[str, ...] | tuple[None]
+Endings = tuple[Reply, ...] | tuple[None]
 """replies that each end the conversation, or (None,): the place where a reply begins"""
 
 
@@ -37,7 +38,7 @@ class Truncated:
 def truncate(
     tokenizer,
     conversations: Sequence[Conversation],
-    replies: Sequence[Sequence[str]] | None,
+    replies: Sequence[Sequence[Reply]] | None,
     max_length: int,
     cut_replies: bool = False,
 ) -> list[Truncated | str]:
@@ -57,7 +58,7 @@ def truncate(
 def tokenize_replies(
     tokenizer,
     conversations: Sequence[Conversation],
-    replies: Sequence[Sequence[str]],
+    replies: Sequence[Sequence[Reply]],
     max_length: int,
     cut_replies: bool = False,
 ) -> list[Replies | str]:
@@ -78,7 +79,7 @@ def describe_truncation(dropped_turns: int, shortened: int) -> str:
 def start_at_turn(conversation: Conversation, first: int) -> tuple[Conversation, int]:
     """(the conversation from turn `first` on, or from the next user's turn if a user began it, turns dropped)."""
     turns = conversation.turns
-    if _is_user(turns[0]) and not _is_user(turns[first]) and first + 1 < len(turns):
+    while _is_user(turns[0]) and not _is_user(turns[first]) and first + 1 < len(turns):
         first += 1
     return replace(conversation, turns=turns[first:]), first
 
@@ -107,7 +108,9 @@ class _Search:
         turns, last = conversation.turns, len(conversation.turns) - 1
         user_begins = bool(turns) and _is_user(turns[0])
         in_reach = range(max(0, last - max_length), last + 1)  # every turn takes a token or more
-        self.starts = [i for i in in_reach if _is_user(turns[i]) or not user_begins or i == last] or [0]
+        self.starts = [
+            i for i in in_reach if _is_user(turns[i]) or (turns[i].speaker != "tool" and (not user_begins or i == last))
+        ] or [0]
         """turns that a truncated conversation may begin with"""
         self.found: Truncated | str | None = None
         """the longest end that fits, or the template's error"""
@@ -144,6 +147,8 @@ class _Search:
 def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool) -> Truncated | str:
     """The last turn alone with the replies, cut at its beginning until it fits."""
     max_length, turns = search.max_length, search.conversation.turns[-1:]
+    if turns and turns[0].speaker == "tool":
+        return f"a tool's result and the turns since the user's are too long; max_length={max_length}"
     conversation, endings, first_excess = replace(search.conversation, turns=turns), search.endings, 0
     while True:
         [ids] = _tokenize(tokenizer, [(conversation, endings)])
@@ -155,17 +160,23 @@ def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool) -> Truncat
             dropped = len(search.conversation.turns) - len(turns)
             return Truncated(conversation, endings, ids, dropped, first_excess - excess)
         if turns and turns[0].text:
-            turns = (Turn(turns[0].speaker, drop_first_tokens(tokenizer, turns[0].text, excess)),)
+            turns = (replace(turns[0], text=drop_first_tokens(tokenizer, turns[0].text, excess)),)
             conversation = replace(conversation, turns=turns)
-        elif cut_replies and any(ending for ending, row in zip(endings, ids, strict=True) if len(row) > max_length):
+        elif cut_replies and any(e and len(row) > max_length for e, row in zip(endings, ids, strict=True)):
             endings = tuple(
-                drop_first_tokens(tokenizer, ending or "", len(row) - max_length)
+                drop_first_tokens(tokenizer, _text(ending), len(row) - max_length)
                 for ending, row in zip(endings, ids, strict=True)
             )
         else:
             what = "the system message" if cut_replies or endings == (None,) else "the reply"
             needed = f"{excess + max_length} tokens with the template's marks and no other turn"
             return f"{what} is too long: {needed}; max_length={max_length}"
+
+
+def _text(ending: Reply | None) -> str:
+    """A reply of text: only a scorer cuts replies, and it reads no others."""
+    assert isinstance(ending, str)
+    return ending
 
 
 def _tokenize(tokenizer, chats: Sequence[tuple[Conversation, Endings]]) -> list[list[list[int]] | str]:

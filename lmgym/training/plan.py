@@ -56,6 +56,7 @@ class TrainingPlan(Generic[C_co]):
             f"{f', {unused:,} beyond the limits' if unused else ''}"
         )
         show_rejections(data.tally)
+        show_notes([part.line(data.noun) for part in data.parts])
         say(
             f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {self.model.precision}; "
             f"{o.global_batch} {data.noun} an update = {world_size()} x {self.accumulation} micro-batches of "
@@ -101,6 +102,15 @@ def fit_to_context(max_length: int, model: ModelConfig) -> tuple[int, list[str]]
         return max_length, []
     found = f"--max_length {max_length} exceeds what {model.model} reads"
     return limit, [f"{found}: rows are truncated to its {limit} tokens"]
+
+
+def fit_prompts_to_context(max_prompt: int, context: int, max_new_tokens: int, model: str) -> tuple[int, list[str]]:
+    """Return the smaller of `--max_prompt` and the context less a reply, with a note if that is less."""
+    left = context - max_new_tokens
+    if max_prompt <= left or left < 1:  # without room for a reply `room_for_prompts` refuses the run
+        return max_prompt, []
+    found = f"--max_prompt {max_prompt} exceeds what {model} reads beside a reply of {max_new_tokens} tokens"
+    return left, [f"{found}: prompts are truncated to {left} tokens"]
 
 
 def check_training_memory(

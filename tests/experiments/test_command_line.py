@@ -204,7 +204,7 @@ def test_missing_columns_are_one_line_on_stderr_with_those_found(small_models: d
     data = tmp_path / "pairs.jsonl"
     data.write_text('{"question": "a", "good": "b", "bad": "c"}\n' * 4)
     done = run(launch("python", *flags(model=small_models["llama"], dataset=data, max_length=256)), cwd=tmp_path)
-    assert_one_error(done, f"{data} lacks the columns chosen and rejected; found: bad, good, question; needed")
+    assert_one_error(done, f"{data} holds no pairs: found the columns bad, good, question; needed")
     assert list(tmp_path.iterdir()) == [data]
 
 

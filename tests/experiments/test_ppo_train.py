@@ -176,6 +176,16 @@ def test_a_dry_run_shows_prompts_as_they_are_cut_and_leaves_nothing(go: Go, caps
     assert not folder.exists()
 
 
+def test_prompts_are_truncated_to_what_the_policy_reads_beside_a_reply_and_one_line_says_so(go: Go, capsys) -> None:
+    go(max_prompt=255, dry_run=True)
+    said = words(capsys.readouterr().out)
+    assert re.search(
+        r"--max_prompt 255 exceeds what \S+ reads beside a reply of 8 tokens: prompts are truncated to 248", said
+    )
+    go(max_prompt=248, dry_run=True)
+    assert "exceeds" not in capsys.readouterr().out
+
+
 def test_a_run_without_prompts_to_evaluate_on_draws_no_empty_tables(go: Go, capsys) -> None:
     folder = go(eval_size=0)
     assert "replies to held-out prompts" not in words(capsys.readouterr().out)
@@ -240,7 +250,6 @@ def test_what_cannot_work_is_refused_before_step_1(
         (PLAIN, {"prompts": empty}, "holds no prompts: found the columns other"),
         (PLAIN, {"max_prompt": 20, "long_prompts": "refuse"}, "40 of 40 prompts have more than 20 tokens"),
         (PLAIN, {"max_new_tokens": 256}, "leaves no room for a prompt in a context of 256"),
-        (PLAIN, {"max_prompt": 255}, "max_prompt=255; needed: 1 to 248, the context of 256 less max_new_tokens=8"),
         (PLAIN, {"num_layers_unfrozen": 3}, "has 2 layers"),
         (
             PLAIN,

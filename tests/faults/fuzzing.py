@@ -55,8 +55,26 @@ KINDS: dict[str, Callable[[int], Row]] = {
     "taught": lambda i: {"prompt": f"User: question {i}\nBot:", "tokens": [i, 2], "logprobs": [-0.5, -1.0]},
     "groups": lambda i: {"prompt": f"question {i}", "replies": ["a", f"b {i}", "c"], "ranks": [1, 2, 2]},
     "prompts": lambda i: {"prompt": f"question {i}", "answer": f"yes {i}"},
+    "alpaca": lambda i: {"instruction": f"question {i}", "input": "x" * (i % 2), "output": f"yes {i}"},
+    "sharegpt": lambda i: {
+        "conversations": [{"from": "human", "value": f"question {i}"}, {"from": "gpt", "value": f"yes {i}"}],
+        "system": "Be brief.",
+    },
+    "ultrafeedback": lambda i: {
+        "instruction": f"question {i}",
+        "completions": [{"response": f"yes {i}", "overall_score": 9.0}, {"response": f"no {i}", "overall_score": 2.5}],
+    },
+    "tools": lambda i: {
+        "messages": [
+            *said(f"question {i}"),
+            {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "arguments": {"word": f"{i}"}}]},
+            {"role": "tool", "content": f"found {i}"},
+            {"role": "assistant", "content": f"yes {i}"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "find"}}],
+    },
 }
-OF_LISTS = ("messages", "pairs of messages", "chats", "taught")
+OF_LISTS = ("messages", "pairs of messages", "chats", "taught", "sharegpt", "ultrafeedback", "tools")
 """kinds that a CSV does not hold: their lists would be text"""
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
 
@@ -91,7 +109,7 @@ def read(file: DataFile) -> Reading:
         prompts = read_prompts(RolloutConfig(path, eval_size=1), 0)
         return Reading(len(prompts.train) + len(prompts.evaluation), prompts.rejections, prompts.rows)
     validators = {"groups": validate_groups, "taught": validate_distillation_rows}
-    validators |= dict.fromkeys(("pairs", "pairs of messages"), validate)
+    validators |= dict.fromkeys(("pairs", "pairs of messages", "ultrafeedback"), validate)
     records = read_records(path)
     if file.kind == "chats":
         chats, rejections = read_chats(path)
@@ -285,7 +303,7 @@ def damage_bytes(rng: random.Random, path: Path) -> str:
     elif what == "UTF-16":
         data = bytearray(data.decode("latin-1").encode("utf-16"))
     elif what == "a column renamed":
-        for name in (b"prompt", b"chosen", b"text", b"messages"):
+        for name in (b"prompt", b"chosen", b"text", b"messages", b"instruction", b"conversations"):
             data = data.replace(name, name[::-1])
     else:
         data = data * 2

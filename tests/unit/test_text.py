@@ -65,15 +65,17 @@ def test_line_breaks_and_marker_words_within_a_turn_stay_in_it() -> None:
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        ({"role": "tool", "content": "x"}, "has the role 'tool', which is not supported; needed: user, assistant"),
+        ({"role": "robot", "content": "x"}, "has the role 'robot', which is not supported; needed: user, assistant"),
+        ({"role": "tool", "content": "x"}, "is the result of a tool; needed: an assistant's message before it"),
+        ({"role": "tool", "content": {"a": 1}}, "has the content an object with 1 field; needed: content of text"),
         ({"role": "user", "content": None}, "has no content; needed: content of text"),
-        ({"content": "x"}, "has no role; needed: user, assistant or system"),
+        ({"content": "x"}, "has no role; needed: user, assistant, system or tool"),
         ({"role": ["x"] * 9, "content": "x"}, "has the role a list of 9 items"),
         ({"role": "user", "content": [{"type": "image"}]}, r"content in parts \(a list of 1 item\), which is not supp"),
         ({"role": "user", "content": 5}, "has the content 5; needed"),
         (
             {"role": "assistant", "content": "", "tool_calls": [{"id": "x" * 9000}]},
-            "calls tools, which is not supported",
+            "calls a tool by an object with 1 field; needed: an object with the function's name and arguments",
         ),
         ("hello" * 1000, r"is 'hello.*…' \(5,000 characters\); needed: an object with role and content"),
     ],

@@ -17,6 +17,7 @@ from lmgym.text import Conversation, Turn
 
 TURNS = (Turn("user", "hi"), Turn("bot", "ho"), Turn("user", "hm?"), Turn("bot", "ok"))
 MESSAGES = [{"role": "user" if t.speaker == "user" else "assistant", "content": t.text} for t in TURNS]
+SHAREGPT = [{"from": "human" if t.speaker == "user" else "gpt", "value": t.text} for t in TURNS]
 FLAT, HH = "User: hi\nBot: ho\nUser: hm?\nBot: ok", "\n\nHuman: hi\n\nAssistant: ho\n\nHuman: hm?\n\nAssistant: ok"
 FORMATS = {
     "messages": {"messages": MESSAGES},
@@ -27,6 +28,8 @@ FORMATS = {
     "prompt repeated": {"prompt": MESSAGES[:3], "chosen": MESSAGES, "rejected": MESSAGES},
     "unpaired": {"prompt": MESSAGES[:3], "completion": MESSAGES[3:], "label": True},
     "unpaired text": {"prompt": FLAT.removesuffix("\nBot: ok"), "completion": "ok", "label": False},
+    "ShareGPT": {"conversations": SHAREGPT},
+    "Alpaca": {"instruction": "hm?", "history": [["hi", "ho"]], "output": "ok"},
     "a log": {"input_text": FLAT.removesuffix(" ok"), "output_text": "ok"},
     "a log without a bot's mark": {"input_text": FLAT.removesuffix("\nBot: ok"), "output_text": " ok"},
 }

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,26 @@ def test_only_new_rows_are_shown_again(chat: ChatView) -> None:
     does(chat, "once more")
     assert does(chat, "%more 2").first == 0, "all are shuffled"
     assert does(chat, "%pick 2").first == 0, "scores are revealed"
+
+
+def test_an_export_of_one_prompt_asks_for_a_second_and_of_two_prints_a_command(chat: ChatView, tmp_path: Path) -> None:
+    path = tmp_path / "my prefs.jsonl"
+    does(chat, "one")
+    does(chat, "%pick 3")
+    said = does(chat, f"%export prefs {path}").text
+    assert "decide about a second message too: one is held out to evaluate on" in said
+    does(chat, "two")
+    does(chat, "%pick 1")
+    chat.session.about["models"] = {"generator": {"kind": "LocalGenerator", "model": "outputs/my model"}}
+    command = does(chat, f"%export prefs {path}").command
+    train = ["lmgym", "train", "reward", "hh_pairwise"]
+    assert shlex.split(command) == [*train, "--model", "outputs/my model", "--dataset", str(path), "--eval_size", "1"]
+    chat.session.about["models"] = {"generator": {"model": "gpt", "server": "http://127.0.0.1:1"}}
+    does(chat, "three")
+    does(chat, "%pick 2")
+    command = does(chat, f"%export prefs {path}").command
+    pairs = len(path.read_text().splitlines())
+    assert shlex.split(command) == [*train, "--dataset", str(path), *(["--eval_size", "1"] if pairs < 10 else [])]
 
 
 def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat: ChatView) -> None:

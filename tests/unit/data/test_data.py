@@ -107,7 +107,7 @@ def test_a_persona_and_a_margin_are_kept() -> None:
         ({"prompt": 5, "chosen": "a", "rejected": "b"}, "prompt", "5; needed: text or messages"),
         ({"prompt": [], "chosen": "a", "rejected": "b"}, "prompt", "no turn before the reply"),
         ({"chosen": [bot("a")], "rejected": [bot("b")]}, "prompt", "no turn before the reply"),
-        ({"prompt": [{"role": "tool", "content": "q"}], "chosen": "a", "rejected": "b"}, "prompt", "the role 'tool'"),
+        ({"prompt": [{"role": "tool", "content": "q"}], "chosen": "a", "rejected": "b"}, "prompt", "result of a tool"),
         ({"prompt": "q", "chosen": [user("a")], "rejected": [bot("b")]}, "chosen", "user; needed: one assistant"),
         ({"prompt": "q", "chosen": [bot("a")], "rejected": [user("x"), bot("b")]}, "rejected", "user, assistant"),
         ({"prompt": "q", "chosen": [system("s"), bot("a")], "rejected": [bot("b")]}, "chosen", "system, assistant"),
@@ -174,9 +174,11 @@ def test_nothing_is_lost_whatever_the_rows_hold() -> None:
 
 
 def test_missing_columns_are_named_beside_those_found() -> None:
-    with pytest.raises(InputError, match="lacks the columns chosen and rejected; found: better, question, worse;"):
+    with pytest.raises(
+        InputError, match="holds no pairs: found the columns better, question, worse; needed: chosen and rejected"
+    ):
         validate([record(question="q", better="a", worse="b")])
-    with pytest.raises(InputError, match="lacks the columns rejected; found: chosen, prompt;"):
+    with pytest.raises(InputError, match="holds no pairs: found the columns chosen, prompt;"):
         validate([record(prompt="q", chosen="a")])
     with pytest.raises(InputError, match="empty: found 0 rows"):
         validate([])

@@ -341,7 +341,7 @@ def test_groups_are_split_by_prompt_and_their_replies_share_a_prefix(prepare, tm
 
 
 def test_missing_columns_of_groups_are_named() -> None:
-    with pytest.raises(InputError, match="lacks the columns ranks; found: prompt, replies; needed: prompt, replies"):
+    with pytest.raises(InputError, match="holds no groups: found the columns prompt, replies; needed: prompt, replies"):
         validate_groups([Record("k.jsonl", 1, {"prompt": "x", "replies": ["a"]})])
     broken = replace(group(), fault=RowError("(row)", "not JSON: x", NOT_JSON))
     assert validate_groups([group(), broken])[1] == [Rejection("k.jsonl", 4, "(row)", "not JSON: x", NOT_JSON)]

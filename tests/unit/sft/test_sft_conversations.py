@@ -75,7 +75,7 @@ def test_a_greeting_answers_nothing_and_is_context_and_turns_after_the_last_outp
         ({"messages": []}, "messages", "empty"),
         ({"messages": [user("a")]}, "messages", "no turn of the bot that answers something"),
         ({"messages": [bot("a")]}, "messages", "no turn of the bot that answers something"),
-        ({"messages": [{"role": "tool", "content": "x"}, bot("a")]}, "messages", "the role 'tool'"),
+        ({"messages": [{"role": "tool", "content": "x"}, bot("a")]}, "messages", "1 is the result of a tool"),
         ({"messages": 3}, "messages", "3; needed: text or messages"),
         ({"prompt": [user("a")], "completion": [SYSTEM, bot("y")]}, "completion", "a system message"),
         ({"question": "a"}, "(row)", "none of messages, prompt, input_text, text"),
