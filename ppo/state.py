@@ -50,6 +50,11 @@ class Alarm:
             self.raised_at = update
         return on
 
+    @property
+    def label(self) -> str:
+        """The alarm in the status line; empty if it was not raised."""
+        return f"ALARM at update {self.raised_at}: eval scorer falls" if self.raised_at >= 0 else ""
+
     def message(self, update: int, reward: float, score: float) -> str:
         """The line that users see."""
         return (

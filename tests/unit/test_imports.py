@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "reward_models", "ppo")
 LAYERS = (
-    "lmgym",  # the base layer: text, errors, config, random_state, console
+    "lmgym",  # the base layer: text, errors, config, random_state, console, status_line
     "lmgym.distributed",
     "lmgym.runs",
     "lmgym.data",
@@ -23,7 +23,7 @@ LAYERS = (
     "lmgym.cli",
 )
 """from the bottom to the top"""
-MOST_FILES = {"lmgym": 6}
+MOST_FILES = {"lmgym": 7}
 
 
 def module_of(path: Path) -> str:
