@@ -4,6 +4,7 @@ On a terminal it is one live line, drawn over. Elsewhere there is none: with `pl
 and then instead, so that a command of many minutes does not look dead in a log.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -18,9 +19,9 @@ REDRAW_SECONDS, PLAIN_SECONDS = 0.2, 30.0
 
 @final
 class StatusLine:
-    """The status of work that has `total` steps, counted in `unit`. Erased when its `with` block ends.
+    """The status of work of `total` steps, counted in `unit`. Erased when its `with` block ends.
 
-    `shown` is False on ranks that print nothing.
+    `name` is the usual activity, such as "training"; `shown` is False on ranks that print nothing.
     """
 
     def __init__(self, name: str, total: int, unit: str, shown: bool = True, plain: bool = False) -> None:
@@ -28,7 +29,7 @@ class StatusLine:
         self._terminal = shown and on_terminal()
         self._plain = shown and plain and not self._terminal
         self._done, self._doing, self._figures = 0, "", list[str]()
-        self._drawn = time.monotonic()
+        self._drawn = -math.inf if self._terminal else time.monotonic()
         self.begin(0)
 
     def begin(self, done: int) -> None:
@@ -37,7 +38,10 @@ class StatusLine:
         self._began = self._changed = time.monotonic()
 
     def update(self, done: int | None = None, doing: str | None = None, figures: Sequence[str] | None = None) -> None:
-        """Shows the steps done, the present activity and figures such as "loss 0.52"; None leaves them as they are."""
+        """Shows the steps done, the present activity and figures such as "loss 0.52"; None leaves them as they are.
+
+        An activity of "" is the usual one.
+        """
         now = time.monotonic()
         if done is not None and done != self._done:
             self._done, self._changed = done, now
@@ -56,9 +60,9 @@ class StatusLine:
     def _parts(self, now: float) -> list[str]:
         made, left = self._done - self._first, self.total - self._done
         per_step = (self._changed - self._began) / made if made else None
-        remaining = [] if per_step is None else [f"{clock(per_step * left - (now - self._changed))} left"]
-        counts = f"{self.name} {self._done:,}/{self.total:,} {self.unit}"
-        return [counts, *remaining, *self._figures, *filter(None, [self._doing])]
+        remaining = [] if per_step is None or not left else [f"{clock(per_step * left - (now - self._changed))} left"]
+        counts = f"{self._doing or self.name}: {self._done:,}/{self.total:,} {self.unit}"
+        return [counts, *remaining, *self._figures]
 
     def __enter__(self) -> "StatusLine":
         return self
@@ -68,6 +72,47 @@ class StatusLine:
     ) -> None:
         if self._terminal:
             erase_live_line()
+
+
+@final
+class StepTimes:
+    """The time left of several steps, from their seconds on a reference machine and what this machine took so far."""
+
+    def __init__(self, reference: Sequence[float]) -> None:
+        self.reference = reference
+        self.taken: list[float | None] = []
+        """of each step so far; None if it was already done"""
+        self._began = time.monotonic()
+
+    @property
+    def number(self) -> str:
+        """The number of the present step among all: [3/8]."""
+        return f"[{len(self.taken) + 1}/{len(self.reference)}]"
+
+    def begin(self) -> None:
+        """Starts the present step."""
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        """Ends the present step."""
+        self.taken.append(self.elapsed)
+
+    def skip(self) -> None:
+        """The present step is already done."""
+        self.taken.append(None)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the present step."""
+        return time.monotonic() - self._began
+
+    def left(self, elapsed: float) -> tuple[float, float]:
+        """Seconds left of the present step, `elapsed` seconds after its beginning, and of all together."""
+        pairs = [(took, r) for took, r in zip(self.taken, self.reference, strict=False) if took is not None]
+        pace = sum(took for took, _ in pairs) / sum(r for _, r in pairs) if pairs else 1.0
+        present, *later = self.reference[len(self.taken) :]
+        pace = max(pace, elapsed / present)  # a step that takes longer than expected
+        return pace * present - elapsed, pace * (present + sum(later)) - elapsed
 
 
 def fitted(parts: Sequence[str], width: int) -> str:

@@ -60,7 +60,7 @@ class Learned:
 
 @final
 class Learner:
-    """Makes updates. `rate(update)` is the learning rate of each; `begin` is called with the number of those before it."""
+    """Makes updates. `rate(update)` is the learning rate of each; `begin(update)` is called before each."""
 
     def __init__(
         self, config: PPOConfig, engine: TrainingEngine, loss: LossFunction, rate: Callable[[int], float],

@@ -37,7 +37,7 @@ LINE = {
 PHASES = {
     "generate": "generating",
     "score": "scoring",
-    "forward": "forward",
+    "forward": "log-probabilities",
     "backward": "learning",
     "log": "logging",
     "evaluate": "evaluating",

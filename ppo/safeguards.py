@@ -194,11 +194,11 @@ def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
     late = [share for share in found[iterations // 2 :] if share is not None]
     if not late or (mean := sum(late) / len(late)) >= LITTLE_EXPLAINED:
         return []
+    when = f"iterations {iterations // 2 + 1} to {iteration} of {iterations}"
     return [
-        f"warning: the critic explains {max(mean, 0):.0%} of the variance of the returns (iterations {iterations // 2 + 1} to "
-        f"{iteration} of {iterations}): advantages are almost as noisy as the rewards; needed: more replies per "
-        "iteration (--num_rollouts), or a better critic (--critic_learning_rate above --learning_rate, or --critic "
-        "FOLDER of a reward model)"
+        f"warning: the critic explains {max(mean, 0):.0%} of the variance of the returns ({when}): advantages are "
+        "almost as noisy as the rewards; needed: more replies per iteration (--num_rollouts), or a better critic "
+        "(--critic_learning_rate above --learning_rate, or --critic FOLDER of a reward model)"
     ]
 
 

@@ -68,7 +68,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     o = config.optimizer
     updates = plan.iterations * plan.updates_per_iteration
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, updates)
-    status = StatusLine("PPO:", updates, "updates", shown=run.is_main)
+    status = StatusLine("PPO", updates, "updates", shown=run.is_main)
 
     def begin(update: int) -> None:
         supervisor.heartbeat(f"update {update + 1}")

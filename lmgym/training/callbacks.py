@@ -35,13 +35,13 @@ class ShowStatus(TrainerCallback):
     )
 
     def __init__(self) -> None:
-        self.line = StatusLine("training:", 0, "updates", shown=False)
+        self.line = StatusLine("training", 0, "updates", shown=False)
         self.figures: dict[str, str] = {}
         self.alarm = ""
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Begins the line, which whatever is printed at the end erases."""
-        self.line = StatusLine("training:", state.max_steps, "updates", shown=rank() == 0)
+        self.line = StatusLine("training", state.max_steps, "updates", shown=rank() == 0)
         self.line.begin(state.global_step)
 
     def doing(self, activity: str) -> None:

@@ -202,7 +202,7 @@ class ObjectiveTrainer(Trainer):
         model.eval()
         metrics: dict[str, float] = {}
         for name, probe in self.probes.items():
-            self.status.doing(f"evaluating {name or 'held-out examples'}")
+            self.status.doing(f"evaluating {name}".rstrip())
             if self.supervisor:
                 self.supervisor.heartbeat(f"evaluation {name or 'of held-out examples'} after update {step}")
             measured = probe.measure(model, self.args.device)

@@ -73,7 +73,7 @@ def test_a_step_runs_again_after_a_change_of_one_before_it(tmp_path: Path) -> No
 
 def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypatch, capsys) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(demo, "_run", lambda step: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
+    monkeypatch.setattr(demo, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
     assert run_demo(str(tmp_path), 0) == 69
     assert ran == ["world", "untrained policy", "policy", "model for the scorer", "scorer"]
     assert set(json.loads((tmp_path / "demo.json").read_text())) == set(ran[:-1])

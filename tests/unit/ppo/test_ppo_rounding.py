@@ -77,7 +77,7 @@ class Run:
             ppo_advantages(self.config.method),
             learner,
             self.config.sampling,  # type: ignore[arg-type]
-            StatusLine("PPO:", 1, "updates", shown=False),
+            StatusLine("PPO", 1, "updates", shown=False),
         )
         self.state = LoopState.fresh(self.config.method)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]
