@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 VERBOSE = os.environ.get("LMGYM_VERBOSE", "0") != "0"
-"""True if logs of other libraries are to be shown"""
+"""True if the informative logs and warnings of other libraries are shown too"""
 LONGEST_LINE = 2000
 JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they are harmless
 PICTURES = {0x7F: "\u2421"} | {code: chr(0x2400 + code) for code in range(0x20)}
