@@ -118,7 +118,9 @@ def _deploy_in_processes(
                     for parts_of_arm in parts
                 ]
             for number, futures in enumerate(submitted, 1):
-                while wait(futures, SHOWN_SECONDS).not_done:
+                running = True
+                while running:
+                    running = bool(wait(futures, SHOWN_SECONDS).not_done)
                     line.update(sum(counts), figures=[f"policy {number} of {len(arms)}"])
                 yield _merge(futures)
         except BrokenProcessPool as error:

@@ -65,6 +65,7 @@ def run_demo(
     folder = Path(output)
     completed = CompletedSteps(folder / "demo.json")
     times = StepTimes([*(seconds for _, seconds in ABOUT.values()), RESULTS[1]])
+    say(f"commands and output of the steps: {folder / 'logs'}")
     for step in _steps(folder, seed, rows, steps, updates, users):
         if completed.has(step):
             say(f"{times.number} {ABOUT[step.name][0]}: already done")
@@ -193,8 +194,7 @@ def _run(step: DemoStep, folder: Path, times: StepTimes) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     times.begin()
     present, together = times.left(0)
-    about = f"about {present:.0f} s ({clock(together)} left in all)"
-    say(f"{times.number} {ABOUT[step.name][0]}, {about}; log: {log}")
+    say(f"{times.number} {ABOUT[step.name][0]}, about {present:.0f} s; {clock(together)} left in all")
     command = f"$ {shlex.join(words)}"
     if VERBOSE:
         say(command)
@@ -224,7 +224,7 @@ def _wait(words: Sequence[str], file: IO[str], times: StepTimes) -> int:
             except subprocess.TimeoutExpired:
                 if on_terminal():
                     _, together = times.left(times.elapsed)
-                    draw_live_line(f"{times.number} {clock(times.elapsed)}, about {clock(together)} left in all")
+                    draw_live_line(f"{times.number} {clock(times.elapsed)}; about {clock(together)} left in all")
             except KeyboardInterrupt:
                 process.wait()  # a stage saves a checkpoint first
                 raise
