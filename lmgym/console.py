@@ -24,7 +24,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableT
 from rich.segment import Segment
 from rich.text import Text
 
-VERBOSE = os.environ.get("LMGYM_VERBOSE", "0") != "0"
+VERBOSE = os.environ.get("LMGYM_VERBOSE", "") not in ("", "0")
 """True if the informative logs and warnings of other libraries are shown too"""
 LONGEST_LINE = 2000
 JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they are harmless
