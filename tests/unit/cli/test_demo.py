@@ -121,9 +121,8 @@ def test_steps_are_numbered_and_their_commands_and_output_are_in_a_log_each(
 
 
 def test_an_interrupted_demo_waits_for_its_step_and_says_that_it_continues(tmp_path: Path, monkeypatch, capsys) -> None:
-    saves = (
-        "import signal, time; signal.signal(signal.SIGINT, lambda *_: (time.sleep(2), print('saved'), sys.exit(75))); "
-    )
+    saves = "import signal, time; end = lambda *_: (time.sleep(2), print('saved'), sys.exit(75)); "
+    saves += "signal.signal(signal.SIGINT, end); "
     saves += "import os; pathlib.Path(sys.argv[1] + '.pid').write_text(str(os.getpid())); time.sleep(600)"
     monkeypatch.setattr(demo, "_steps", lambda *_: scripted(tmp_path, saves))
     pid = tmp_path / "world.pid"
