@@ -5,9 +5,12 @@ lone surrogates. `say` prints a line, `CONSOLE` (or another `CleanConsole`) tabl
 library prints (tests/unit/test_house.py). Markup is off: brackets and `:smile:` in data are printed as they are.
 
 Each character is handled alone, so an escape sequence that is split over chunks is cleaned too.
+
+A terminal may hold one live line (status_line.py), which is drawn over; whatever is printed here erases it first.
 """
 
 import io
+import os
 import shutil
 import sys
 import traceback
@@ -16,10 +19,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import IO, Any, Literal, final
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import set_cell_size
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.segment import Segment
 from rich.text import Text
 
+VERBOSE = os.environ.get("LMGYM_VERBOSE", "") not in ("", "0")
+"""True if the informative logs and warnings of other libraries are shown too"""
 LONGEST_LINE = 2000
 JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they are harmless
 PICTURES = {0x7F: "\u2421"} | {code: chr(0x2400 + code) for code in range(0x20)}
@@ -51,7 +57,45 @@ def printed_line(text: str) -> str:
 
 def say(text: object = "", error: bool = False, file: IO[str] | None = None) -> None:
     """Prints one line to stdout, to stderr with `error`, or to `file`."""
+    erase_live_line()
     print(printed_line(str(text)), file=file or (sys.stderr if error else sys.stdout), flush=True)
+
+
+def on_terminal() -> bool:
+    """True if stdout and stderr are terminals on which a line can be drawn over."""
+    return sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def live_width() -> int:
+    """Columns of the live line; one less than the terminal's, where it would wrap."""
+    return shutil.get_terminal_size((80, 24)).columns - 1
+
+
+_live = False
+
+
+def draw_live_line(text: str) -> None:
+    """Draws the live line over the one before, cut to the terminal's width. For a terminal only."""
+    global _live
+    text, width = clean_line(text), live_width()
+    print(f"\r{set_cell_size(text, width).rstrip()}\x1b[K", end="", file=sys.stderr, flush=True)
+    _live = True
+
+
+def erase_live_line() -> None:
+    """Erases the live line, if there is one."""
+    global _live
+    if _live:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    _live = False
+
+
+class _EraseFirst(RenderHook):
+    """Erases the live line before a console prints."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        erase_live_line()
+        return renderables
 
 
 @final
@@ -74,6 +118,7 @@ class CleanConsole(Console):
             emoji=False,
             highlight=False,
         )
+        self.push_render_hook(_EraseFirst())
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """rich's Text of a clean string; the settings are rich's."""

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError
 from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import layer_count, width
@@ -31,7 +32,6 @@ from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR
 from lmgym.models.quantized import bits_of
 from lmgym.models.saving import has_adapters, unwrap_adapters
-from lmgym.random_state import seeded
 from ppo.config import PPOConfig
 
 

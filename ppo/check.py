@@ -13,6 +13,7 @@ from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
@@ -35,7 +36,6 @@ from lmgym.models.memory import (
     weight_memory,
 )
 from lmgym.models.quantized import bits_of
-from lmgym.random_state import seed_all
 from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections

@@ -60,15 +60,15 @@ class Learned:
 
 @final
 class Learner:
-    """Makes updates. `rate(update)` is the learning rate of each."""
+    """Makes updates. `rate(update)` is the learning rate of each; `begin(update)` is called before each."""
 
     def __init__(
         self, config: PPOConfig, engine: TrainingEngine, loss: LossFunction, rate: Callable[[int], float],
-        device: torch.device, non_finite: NonFinite, heartbeat: Callable[[str], None] = lambda _: None,
+        device: torch.device, non_finite: NonFinite, begin: Callable[[int], None] = lambda _: None,
         split: Split = minibatches,
     ) -> None:  # fmt: skip
         self.config, self.engine, self.loss, self.rate, self.device = config, engine, loss, rate, device
-        self.non_finite, self.heartbeat, self.split = non_finite, heartbeat, split
+        self.non_finite, self.begin, self.split = non_finite, begin, split
         self._inspect: Inspect | None = None
 
     def learn(self, rollouts: Rollouts, iteration: int, update: int, inspect: Inspect | None = None) -> Learned:
@@ -77,7 +77,7 @@ class Learner:
         updates: list[dict[str, torch.Tensor]] = []
         stopped, skipped, self._inspect = False, 0, inspect
         for episodes in self._minibatches(rollouts, iteration):
-            self.heartbeat(f"update {update + 1}")
+            self.begin(update)
             sums, stepped = self._update(rollouts, episodes, update, iteration < method.critic_warmup)
             updates.append(sums)
             skipped += not stepped

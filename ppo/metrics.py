@@ -13,7 +13,7 @@ from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
-from lmgym.runs.run import Run
+from lmgym.report.status_line import StatusLine
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
 from ppo.experience import LogprobMismatch
@@ -33,6 +33,16 @@ LINE = {
     "values/explained_variance": "explained",
     "rollout/tokens_per_second": "tokens/s",
 }
+
+PHASES = {
+    "generate": "generating",
+    "score": "scoring",
+    "forward": "log-probabilities",
+    "backward": "learning",
+    "log": "logging",
+    "evaluate": "evaluating",
+}
+"""phases of an iteration, as the status line has them"""
 
 
 def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -146,19 +156,24 @@ def _std(squares: float, mean: float) -> float:
     return math.sqrt(max(0.0, squares - mean * mean))
 
 
-def show_line(run: Run, iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
-    """Print an iteration in one line, on the main rank."""
-    if run.is_main:
-        shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
-        say(f"iteration {iteration + 1}/{iterations}: {', '.join(shown)}")
+def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
+    """Print the iteration of that number, from 1, in one line."""
+    shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
+    say(f"iteration {iteration}/{iterations}: {', '.join(shown)}")
+
+
+def status_figures(metrics: Mapping[str, float], alarm: str) -> list[str]:
+    """An iteration's figures for the status line, after the alarm, if there is one."""
+    shown = {"rollout/tokens_per_second": "{:,.0f} tok/s", "reward/mean": "reward {:.3g}", "kl/reference": "KL {:.3g}"}
+    return [*filter(None, [alarm]), *(form.format(metrics[name]) for name, form in shown.items())]
 
 
 @final
 class Clock:
-    """Seconds of each phase, on this rank; each is a heartbeat."""
+    """Seconds of each phase, on this rank; each is a heartbeat, and shown in the status line."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self.supervisor, self.now = supervisor, ""
+    def __init__(self, supervisor: Supervisor, line: StatusLine) -> None:
+        self.supervisor, self.line, self.now = supervisor, line, ""
         self.found: dict[str, float] = {}
         self.since = time.perf_counter()
 
@@ -169,6 +184,7 @@ class Clock:
             self.found[before] = self.found.get(before, 0.0) + now - self.since
         self.now, self.since = name, now
         self.supervisor.heartbeat(name)
+        self.line.update(doing=PHASES.get(name, name))
         return before
 
     def seconds(self, tokens: float) -> dict[str, float]:

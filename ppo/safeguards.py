@@ -4,10 +4,12 @@ The reward alone looks healthy while a policy exploits its scorer (Gao et al. 20
 scorer that is not optimised show it.
 """
 
+import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -29,6 +31,8 @@ EXACT_DIFFERENCE = 1e-4
 COARSE_ROUNDING = 0.1
 """nats per token between a model's log-probabilities in 16 bits and in fp32 above which users are warned: half of PPO's
 clip range"""
+LITTLE_EXPLAINED, FEWEST_ITERATIONS = 0.1, 8
+"""share of the returns' variance below which users are warned, in runs of so many iterations or more"""
 RATIO = "the first update's ratio would not be 1; a defect of ours, or an untested family"
 
 
@@ -176,6 +180,26 @@ def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
     within = index - int(rollouts.row_starts[row])
     id_ = rollouts.rows[row][len(rollouts.rows[row]) - int(rollouts.reply_lengths[row]) + within]
     return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
+
+
+def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
+    """A warning, once, after three quarters of the iterations, if the critic explains little of the returns' variance.
+
+    The shares since half of them are read from the run's metrics: a resumed run has those from before it too.
+    """
+    if iterations < FEWEST_ITERATIONS or iteration != -(-3 * iterations // 4):
+        return []
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    found = [line["values/explained_variance"] for line in lines if "values/explained_variance" in line]
+    late = [share for share in found[iterations // 2 :] if share is not None]
+    if not late or (mean := sum(late) / len(late)) >= LITTLE_EXPLAINED:
+        return []
+    when = f"iterations {iterations // 2 + 1} to {iteration} of {iterations}"
+    return [
+        f"warning: the critic explains {max(mean, 0):.0%} of the variance of the returns ({when}): advantages are "
+        "almost as noisy as the rewards; needed: more replies per iteration (--num_rollouts), or a better critic "
+        "(--critic_learning_rate above --learning_rate, or --critic FOLDER of a reward model)"
+    ]
 
 
 def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) -> None:

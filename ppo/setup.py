@@ -11,6 +11,7 @@ from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
 from lmgym.models.config_fields import width
+from lmgym.report.status_line import StatusLine
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
@@ -43,6 +44,7 @@ class TrainingComponents:
     estimate_advantages: EstimateAdvantages
     learner: Learner
     sampling: Sampling
+    status: StatusLine
 
 
 def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
@@ -64,8 +66,14 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         reference.model.to(device)
     engine = make_engine(config, actor, deepspeed)
     o = config.optimizer
-    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, plan.iterations * plan.updates_per_iteration)
-    loss, stop, heartbeat = ppo_loss(config.method), supervisor.stop_non_finite, supervisor.heartbeat
+    updates = plan.iterations * plan.updates_per_iteration
+    rate = learning_rate(o.learning_rate, o.schedule, o.warmup, updates)
+    status = StatusLine("PPO", updates, "updates", shown=run.is_main)
+
+    def begin(update: int) -> None:
+        supervisor.heartbeat(f"update {update + 1}")
+        status.update(update)
+
     return TrainingComponents(
         plan.setup,
         plan.tokenizer,
@@ -73,8 +81,9 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         sampler,
         Experience(config, engine, reference, device),
         ppo_advantages(config.method),
-        Learner(config, engine, loss, rate, device, stop, heartbeat),
+        Learner(config, engine, ppo_loss(config.method), rate, device, supervisor.stop_non_finite, begin),
         config.sampling,
+        status,
     )
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, final
 
 from lmgym.distributed.plain_engine import TrainingEngine
+from lmgym.distributed.random_state import random_state, restore_random_state, seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.models.critics import save_critic
 from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import submodule_weights
-from lmgym.random_state import random_state, restore_random_state, seed_all
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
@@ -49,6 +49,11 @@ class Alarm:
         if on and self.raised_at < 0:
             self.raised_at = update
         return on
+
+    @property
+    def label(self) -> str:
+        """The alarm in the status line; empty if it was not raised."""
+        return f"ALARM at update {self.raised_at}: eval scorer falls" if self.raised_at >= 0 else ""
 
     def message(self, update: int, reward: float, score: float) -> str:
         """The line that users see."""

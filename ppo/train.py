@@ -37,11 +37,19 @@ from ppo.metrics import (
     reduce_means,
     rollout_sums,
     show_line,
+    status_figures,
     text_sums,
     total_reward,
 )
 from ppo.rollouts import Rollouts, gather, play, tasks_of_iteration
-from ppo.safeguards import check_rollouts, collapse, first_ratio_check, stop_collapsed, stop_if_too_many_failed
+from ppo.safeguards import (
+    check_rollouts,
+    collapse,
+    critic_notes,
+    first_ratio_check,
+    stop_collapsed,
+    stop_if_too_many_failed,
+)
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, save_results, write_state
 from ppo.task_setups import Prepare
@@ -79,8 +87,10 @@ def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, 
     _normalise(config, c, state, supervisor)
     if not state.before:
         supervisor.heartbeat("evaluating before step 1")
+        c.status.update(doing="evaluating")
         state.before = _evaluate(config, c, state, run, 0)
         run.log(0, state.before)
+    c.status.begin(state.iteration * plan.updates_per_iteration)
     return state
 
 
@@ -89,7 +99,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
     config, iterations, updates = plan.config, plan.iterations, plan.updates_per_iteration
     metrics: dict[str, float] = {}
     while state.iteration < iterations:
-        iteration, clock = state.iteration, Clock(supervisor)
+        iteration, clock = state.iteration, Clock(supervisor, c.status)
         sampled_after, update = iteration * updates, (iteration + 1) * updates
 
         # 1. sync the sampling weights with the trained ones
@@ -131,8 +141,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
             clock.phase("evaluate")
             metrics |= _evaluate(config, c, state, run, update)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
-        run.log(update, metrics)
-        show_line(run, iteration, iterations, metrics)
+        _report(plan, c, state, run, metrics)
         if collapsed:
             raise stop_collapsed(collapsed, run, sampled_after)
 
@@ -144,6 +153,16 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         if leaving:
             supervisor.stop_interrupted(update)
     return metrics
+
+
+def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metrics: dict[str, float]) -> None:
+    """Log the metrics of an iteration that has just ended, and show them on the main rank."""
+    update = state.iteration * plan.updates_per_iteration
+    run.log(update, metrics)
+    if run.is_main:
+        show_line(state.iteration, plan.iterations, metrics)
+        show_notes(critic_notes(run.folder, state.iteration, plan.iterations))
+    c.status.update(update, figures=status_figures(metrics, state.alarm.label))
 
 
 def _share(config: PPOConfig, tasks: Sequence[Task], iteration: int) -> tuple[list[Any], list[int]]:

@@ -1,4 +1,4 @@
-"""Draws docs/images/result.svg from benchmarks/results/ppo_world.json: the A/B test, and over-optimisation without a KL penalty.
+"""Draws docs/images/result.svg from benchmarks/results/ppo_world.json: the A/B test, and PPO without a KL penalty.
 
 pip install matplotlib && python docs/images/make_result.py
 """
@@ -40,7 +40,11 @@ def draw_over_optimisation(axes: plt.Axes, runs: list[dict]) -> None:
             ("gold", BLUE, "hidden utility (never seen)"),
         ):
             axes.plot(distance, [p[key] for p in curve], color=colour, lw=1.2, label=None if number else name)
-    axes.set(title="PPO without a KL penalty, five seeds", xlabel="square root of the KL, nats", ylabel="mean over held-out replies")
+    axes.set(
+        title="PPO without a KL penalty, five seeds",
+        xlabel="square root of the KL, nats",
+        ylabel="mean over held-out replies",
+    )
     axes.legend(frameon=False, loc="lower left")
 
 

@@ -5,6 +5,7 @@ Design decisions:
   in any way and merged again (tests/unit/cli/test_arms.py).
 - Processes are spawned and load the policies themselves, with one thread each: the steps of a small model are too short
   to split between threads.
+- Each process counts the users' days that it has completed in shared memory, which the main process shows.
 - A GPU, or large models, of which each process would load a copy, use a single process.
 """
 
@@ -15,22 +16,26 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lmgym.cli.policies import load_policies, read_policy
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Generator, Sampling
+from lmgym.generation.protocol import Generator, Progress, Sampling
+from lmgym.report.status_line import StatusLine
 from lmgym.world.app import deploy
 from lmgym.world.behaviour import Behaviour, merge_behaviours
 from lmgym.world.streams import Ints
 from lmgym.world.world import World
 
 LEAST_USER_DAYS = 3000  # per process; fewer are simulated before another process has started
+SHOWN_SECONDS = 0.25  # between two looks at the counts
 LEAST_USERS = 200  # per part, whose users share batches
 MOST_WEIGHT_BYTES = 1 << 28  # of models that several processes load
 
@@ -72,18 +77,51 @@ def deploy_all(
     `processes` 0 is `processes_for`. Raises InputError for policies that do not load, and if a process is killed.
     """
     processes = processes or processes_for(names, arms)
-    if processes == 1:
-        policies = load_policies(names, world)
-        for arm in arms:
-            began = time.perf_counter()
-            yield _deploy(policies, world, arm), time.perf_counter() - began
-        return
+    days = sum(len(arm.users) * arm.days for arm in arms)
+    with StatusLine("simulating", days, "user-days", plain=True) as line:
+        line.update(0)
+        if processes == 1:
+            yield from _deploy_here(names, world, arms, line)
+        else:
+            yield from _deploy_in_processes(names, world, arms, processes, line)
+
+
+def _deploy_here(
+    names: Sequence[str], world: World, arms: Sequence[Arm], line: StatusLine
+) -> Iterator[tuple[Behaviour, float]]:
+    policies, before = load_policies(names, world), 0
+    line.begin(0)
+    for number, arm in enumerate(arms, 1):
+        began = time.perf_counter()
+        line.update(before, figures=[f"policy {number} of {len(arms)}"])
+        behaviour = _deploy(policies, world, arm, partial(_count, line, before))
+        yield behaviour, time.perf_counter() - began
+        before += len(arm.users) * arm.days
+
+
+def _count(line: StatusLine, before: int, done: int, _: int) -> None:
+    line.update(before + done)
+
+
+def _deploy_in_processes(
+    names: Sequence[str], world: World, arms: Sequence[Arm], processes: int, line: StatusLine
+) -> Iterator[tuple[Behaviour, float]]:
     context, before = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, context, _start_process) as pool:
+    parts = [arm.parts(processes) for arm in arms]
+    counts = context.RawArray("q", sum(map(len, parts)))
+    places = iter(range(len(counts)))
+    with ProcessPoolExecutor(processes, context, _start_process, (counts,)) as pool:
         try:  # includes the submits, after which an interrupt would otherwise wait for all futures
             with _delayed_interrupts():
-                parts = [[pool.submit(_deploy_part, names, world, p) for p in arm.parts(processes)] for arm in arms]
-            for futures in parts:
+                submitted = [
+                    [pool.submit(_deploy_part, names, world, part, next(places)) for part in parts_of_arm]
+                    for parts_of_arm in parts
+                ]
+            for number, futures in enumerate(submitted, 1):
+                running = True
+                while running:
+                    running = bool(wait(futures, SHOWN_SECONDS).not_done)
+                    line.update(sum(counts), figures=[f"policy {number} of {len(arms)}"])
                 yield _merge(futures)
         except BrokenProcessPool as error:
             raise InputError(
@@ -116,8 +154,8 @@ def _delayed_interrupts() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _deploy(policies: Sequence[Generator], world: World, arm: Arm) -> Behaviour:
-    return deploy(policies[arm.place], arm.users, arm.days, arm.seed, world, arm.sampling)
+def _deploy(policies: Sequence[Generator], world: World, arm: Arm, progress: Progress) -> Behaviour:
+    return deploy(policies[arm.place], arm.users, arm.days, arm.seed, world, arm.sampling, progress)
 
 
 def _merge(futures: Sequence["Future[tuple[Behaviour, float]]"]) -> tuple[Behaviour, float]:
@@ -127,11 +165,15 @@ def _merge(futures: Sequence["Future[tuple[Behaviour, float]]"]) -> tuple[Behavi
 
 _loaded: list[Generator] = []
 """the policies of a spawned process; loaded with its first part, so that errors of loading reach the main process"""
+_counts: Any = None
+"""the days that users have completed, by part: shared by the processes, of which each writes those of its own parts"""
 
 
-def _start_process() -> None:
+def _start_process(counts: Any) -> None:
+    global _counts
     import torch
 
+    _counts = counts
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the main process prints the message
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
@@ -144,9 +186,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _deploy_part(names: Sequence[str], world: World, arm: Arm) -> tuple[Behaviour, float]:
+def _deploy_part(names: Sequence[str], world: World, arm: Arm, place: int) -> tuple[Behaviour, float]:
+    def count(done: int, _: int) -> None:
+        _counts[place] = done
+
     if not _loaded:
         _loaded.extend(load_policies(names, world))
     began = time.perf_counter()
-    behaviour = _deploy(_loaded, world, arm)
+    behaviour = _deploy(_loaded, world, arm, count)
     return behaviour, time.perf_counter() - began

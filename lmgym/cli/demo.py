@@ -2,7 +2,8 @@
 
 The steps: a world; a policy by supervised fine-tuning; a scorer of users' behaviour, trained on two ranks; the policy
 optimised against that scorer by PPO; and an A/B test in the simulated app of both policies, alone and with the best of
-4 replies by the scorer. Completed steps are skipped; a step that was killed resumes from its last checkpoint.
+4 replies by the scorer. Completed steps are skipped; a step that was killed resumes from its last checkpoint. Commands
+and their output go to a log per step.
 """
 
 import json
@@ -15,13 +16,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lmgym.config import SEED
-from lmgym.console import CleanConsole, say
+from lmgym.console import VERBOSE, CleanConsole, draw_live_line, erase_live_line, on_terminal, say
+from lmgym.report.status_line import StepTimes, clock
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
+ABOUT = {  # by step: what it does, and its seconds on 2 cores of a Xeon with AVX-512
+    "world": ("simulate users who chat with bots", 15.0),
+    "untrained policy": ("make an untrained policy with a tokenizer", 8.0),
+    "policy": ("train the policy on the chats (SFT)", 60.0),
+    "model for the scorer": ("pretrain a model for the scorer", 40.0),
+    "scorer": ("train the scorer on what users did", 70.0),
+    "ppo": ("optimise the policy against the scorer (PPO)", 60.0),
+    "app": ("A/B test both policies in the app", 50.0),
+}
+RESULTS = ("compare the scorer with baselines", 10.0)
+SHOWN_SECONDS = 0.5  # between two times on the terminal
+LAST_LINES = 20  # of a failed step's log
 NEXT = """
 Talk to it:
     {bin}/lmgym chat {policy} --scorers demo={scorer} --best_of 4
@@ -48,13 +62,17 @@ def run_demo(
     began = time.perf_counter()
     folder = Path(output)
     completed = CompletedSteps(folder / "demo.json")
+    times = StepTimes([*(seconds for _, seconds in ABOUT.values()), RESULTS[1]])
+    say(f"commands and output of the steps: {folder / 'logs'}")
     for step in _steps(folder, seed, rows, steps, updates, users):
         if completed.has(step):
-            say(f"{step.name}: already done")
-        elif code := _run(step):
+            say(f"{times.number} {ABOUT[step.name][0]}: already done")
+            times.skip()
+        elif code := _run(step, folder, times):
             return code
         else:
             completed.add(step)
+    say(f"{times.number} {RESULTS[0]}, about {RESULTS[1]:.0f} s")
     _compare(folder / "world", folder / "scorer")
     _show_scores(folder / "world", folder / "scorer" / "model", seed)
     _show_gains(folder / "ppo")
@@ -162,14 +180,51 @@ class CompletedSteps:
         self.path.write_text(json.dumps(self.now, indent=1) + "\n")
 
 
-def _run(step: DemoStep) -> int:
+def _run(step: DemoStep, folder: Path, times: StepTimes) -> int:
+    """The exit code of a step, whose command and output go to a log; 130 if the user stopped it."""
     from lmgym.distributed.ranks import free_port
 
     words = list(step.words)
     if "--num_gpus" in words:  # not part of the recorded command
         words[1:1] = ["--master_port", str(free_port())]
-    say(f"$ {shlex.join(words)}")
-    return subprocess.run(words, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
+    log = folder / "logs" / f"{step.name.replace(' ', '_')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    times.begin()
+    present, together = times.left(0)
+    say(f"{times.number} {ABOUT[step.name][0]}, about {present:.0f} s; {clock(together)} left in all")
+    command = f"$ {shlex.join(words)}"
+    if VERBOSE:
+        say(command)
+    with log.open("w", encoding="utf-8") as file:
+        say(command, file=file)
+        try:
+            code = _wait(words, file, times)
+        except KeyboardInterrupt:
+            say("stopped: the same command continues from here", error=True)
+            return 130
+    erase_live_line()
+    times.end()
+    if code:
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]:
+            say(line, error=True)
+        say(f"error: a step of the demo ended with exit code {code}; its command and all output: {log}", error=True)
+    return code
+
+
+def _wait(words: Sequence[str], file: IO[str], times: StepTimes) -> int:
+    """Runs a command to its end, with the time left on the terminal; returns its exit code."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment) as process:
+        while True:
+            try:
+                return process.wait(SHOWN_SECONDS)
+            except subprocess.TimeoutExpired:
+                if on_terminal():
+                    _, together = times.left(times.elapsed)
+                    draw_live_line(f"{times.number} {clock(times.elapsed)}; about {clock(together)} left in all")
+            except KeyboardInterrupt:
+                process.wait()  # a stage saves a checkpoint first
+                raise
 
 
 def _show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

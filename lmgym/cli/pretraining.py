@@ -17,12 +17,14 @@ import torch
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier
 from lmgym.models.small_models import build_model, size_settings, train_tokenizer, train_word_tokenizer
+from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, Replies, render_all, share_prefix, tokenize_texts
 
 TOKENIZER_TEXTS, CO_OCCURRENCE_TEXTS, RAREST = 20_000, 30_000, 5
 SCORER_LENGTH, POLICY_LENGTH = 256, 512  # tokens
 BATCH_PAIRS, LEARNING_RATE = 64, 3e-3
 MOST_WORDS = 4096
+SHOWN_STEPS = 50  # whose mean accuracy the status line has
 
 
 def pretrain_small_model(
@@ -39,17 +41,21 @@ def pretrain_small_model(
 
     Reply i answers conversation i. The accuracy is over the last tenth of the steps; chance is .5.
     """
-    sample = np.random.default_rng(seed).permutation(len(replies))[:TOKENIZER_TEXTS].tolist()
-    tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, SCORER_LENGTH)
-    prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
-    sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
-    model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], 2, width, heads, SCORER_LENGTH, seed)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with StatusLine("pretraining", steps, "steps", plain=True) as line:
+        line.update(0, "making a tokenizer")
+        sample = np.random.default_rng(seed).permutation(len(replies))[:TOKENIZER_TEXTS].tolist()
+        tokenizer = train_tokenizer([_flat(conversations[i], replies[i]) for i in sample], vocab_size, SCORER_LENGTH)
+        line.update(doing="tokenising")
+        prompts = tokenize_texts(tokenizer, render_all(tokenizer, conversations))
+        sequences = tokenize_texts(tokenizer, render_all(tokenizer, conversations, replies))
+        line.update(doing="making word vectors")
+        model = _narrow_llama(tokenizer, sequences[:CO_OCCURRENCE_TEXTS], 2, width, heads, SCORER_LENGTH, seed)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
-    classifier, _ = load_classifier(str(folder), tokenizer, seed=seed)
-    prompt_tokens = [len(prompt) for prompt in prompts]
-    accuracy = match_replies(ScoringModel(classifier), sequences, prompt_tokens, tokenizer.pad_token_id, steps, seed)
+        classifier, _ = load_classifier(str(folder), tokenizer, seed=seed)
+        scoring, prompt_tokens = ScoringModel(classifier), [len(prompt) for prompt in prompts]
+        accuracy = match_replies(scoring, sequences, prompt_tokens, tokenizer.pad_token_id, steps, seed, line)
     classifier.save_pretrained(folder)
     return accuracy
 
@@ -130,7 +136,8 @@ def match_replies(
     prompt_tokens: Sequence[int],
     pad_id: int,
     steps: int,
-    seed: int = 0,
+    seed: int,
+    line: StatusLine,
 ) -> float:
     """Trains a scorer to score a chat's own reply above another chat's. Returns the accuracy of the last tenth.
 
@@ -142,7 +149,8 @@ def match_replies(
         optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 - 0.9 * step / steps)
     )
     accuracies: list[float] = []
-    for _ in range(steps):
+    line.begin(0)
+    for step in range(steps):
         own, other = rng.integers(len(sequences), size=(2, BATCH_PAIRS)).tolist()
         pairs = [_pair(sequences, prompt_tokens, i, j) for i, j in zip(own, other, strict=True)]
         scores = model(**model.collate([pair for pair in pairs if pair is not None], pad_id)).view(-1, 2)
@@ -153,6 +161,7 @@ def match_replies(
         optimizer.zero_grad()
         schedule.step()
         accuracies.append((margins > 0).float().mean().item())
+        line.update(step + 1, "", [f"{np.mean(accuracies[-SHOWN_STEPS:]):.1%} of pairs right"])
     return float(np.mean(accuracies[-max(1, steps // 10) :]))
 
 

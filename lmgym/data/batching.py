@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError
-from lmgym.random_state import seeded
 
 
 class Slot(NamedTuple):

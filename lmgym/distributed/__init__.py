@@ -1,4 +1,4 @@
 """Ranks, and the engines that train a model: plain, DDP or DeepSpeed.
 
-May import the base layer (text, errors, config, random_state, console).
+May import the base layer (text, tool_calls, errors, config, console).
 """

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from lmgym.console import VERBOSE
 from lmgym.errors import InputError, one_line, shown_path
 
 if not torch.accelerator.is_available():
@@ -147,10 +148,13 @@ def _refuse_invalid_sections(config: dict[str, Any], name: str) -> None:
 
 
 def import_deepspeed():
-    """The deepspeed package, with quiet logs, and on a CPU without its probe for compiled operators."""
+    """The deepspeed package, whose logs are quiet by default, and on a CPU without its probe for compiled operators."""
     import deepspeed
 
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    level, logger = logging.INFO if VERBOSE else logging.WARNING, logging.getLogger("DeepSpeed")
+    logger.setLevel(level)
+    for handler in logger.handlers:
+        handler.setLevel(level)
     if not torch.cuda.is_available():
         import deepspeed.ops
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
 from lmgym.errors import InputError, RunStopped
 
@@ -37,9 +38,10 @@ def start_distributed(use_deepspeed: bool) -> None:
     elif "OMP_NUM_THREADS" not in os.environ:
         # more threads than cores made small matrices 5 to 200 times slower
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))))
-    # users cannot fix either: the Trainer tells only DeepSpeed its accumulation, and torch renames its functions
-    logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    if not VERBOSE:
+        # users cannot fix either: the Trainer tells only DeepSpeed its accumulation, and torch renames its functions
+        logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if world_size() == 1 and not use_deepspeed:
         return
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}

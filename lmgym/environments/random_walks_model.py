@@ -10,12 +10,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.random_state import seeded
 from lmgym.environments.random_walks import GOAL, LETTERS, draw_random_walks
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.loading import PAD_TOKEN
 from lmgym.models.saving import save_plain
 from lmgym.models.small_models import EOS_TOKEN, build_model, size_settings
-from lmgym.random_state import seeded
 
 LAYERS, WIDTH, HEADS, CONTEXT = 6, 144, 12, 32
 # 14 CPU seconds; after them 1 in 30 sampled steps is not an edge, and samples are as long as the walks

@@ -18,6 +18,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, set_seed
 from transformers.utils import logging as transformers_logging
 
+from lmgym.console import VERBOSE
 from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.architectures import refuse_other_than_text
@@ -28,9 +29,9 @@ from lmgym.models.quantized import loading_arguments
 from lmgym.models.sources import no_folder_hint, refuse_pickles, source_arguments
 from lmgym.text import ensure_template
 
-# missing and unexpected keys are checked here
-transformers_logging.set_verbosity_error()
-transformers_logging.disable_progress_bar()
+if not VERBOSE:  # missing and unexpected keys are checked here
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 SCORER_HEADS = ("score.", "classifier.")  # prefixes of weights that no causal model has
 PAD_TOKEN = "<|pad|>"

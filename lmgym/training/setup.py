@@ -12,12 +12,12 @@ from lmgym.config import StageConfig
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.rejections import Rejection, write_rejections
 from lmgym.distributed.deepspeed_engine import engine_name
+from lmgym.distributed.random_state import seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
-from lmgym.random_state import seeded
 from lmgym.runs.flags import flatten
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run

@@ -21,7 +21,7 @@ from lmgym.errors import InputError
 from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
-from lmgym.training.callbacks import Progress, StopWhenAsked
+from lmgym.training.callbacks import ShowStatus, StopWhenAsked
 from lmgym.training.metrics import TrainingMetrics
 from lmgym.training.objectives import Batch, Objective
 from lmgym.training.probes import Probe, Report, full_name, join_reports
@@ -64,7 +64,7 @@ class ObjectiveTrainer(Trainer):
         self.metrics = TrainingMetrics()
         self._losses: list[tuple[torch.Tensor, list[str]]] = []  # of this update's micro-batches, with their rows
         self._micro_batches = 0  # of this update
-        self.stopping = False
+        self.stopping, self.status = False, ShowStatus()
         self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
         self.before: dict[str, float] = {}
         self.losses: dict[int, float] = {}
@@ -74,7 +74,7 @@ class ObjectiveTrainer(Trainer):
             train_dataset=self.slots,
             eval_dataset=self.slots,  # required by Trainer; the probes hold the rows
             data_collator=_as_is,  # type: ignore[arg-type]
-            callbacks=[Progress(), *callbacks, StopWhenAsked(lambda: self.stopping)],
+            callbacks=[self.status, *callbacks, StopWhenAsked(lambda: self.stopping)],
         )
         for unwanted in (ProgressCallback, PrinterCallback):
             self.remove_callback(unwanted)
@@ -202,6 +202,7 @@ class ObjectiveTrainer(Trainer):
         model.eval()
         metrics: dict[str, float] = {}
         for name, probe in self.probes.items():
+            self.status.doing(f"evaluating {name}".rstrip())
             if self.supervisor:
                 self.supervisor.heartbeat(f"evaluation {name or 'of held-out examples'} after update {step}")
             measured = probe.measure(model, self.args.device)
@@ -213,6 +214,7 @@ class ObjectiveTrainer(Trainer):
         held_out = self.probes.get("")
         if held_out is not None and held_out.loss in held_out.report.metrics:
             self.losses[step] = held_out.report.metrics[held_out.loss]
+        self.status.watch(self.losses)
         return metrics
 
     def report(self) -> Report:
@@ -234,6 +236,7 @@ class ObjectiveTrainer(Trainer):
     def _save_checkpoint(self, model, trial) -> None:
         if self.supervisor:
             sums = {**self.metrics.state(), **{name: getattr(self, name) for name in KEPT}}
+            self.status.doing("saving a checkpoint")
             with self.metrics.pause():
                 self.supervisor.save(
                     self.state.global_step, lambda folder: write_trainer(self, folder, sums), self.module

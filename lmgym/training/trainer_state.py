@@ -20,8 +20,8 @@ from safetensors.torch import load_model, save_model
 from transformers import Trainer, TrainerState
 
 from lmgym.distributed.deepspeed_engine import Engine
+from lmgym.distributed.random_state import random_state, restore_random_state
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
-from lmgym.random_state import random_state, restore_random_state
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 
 

@@ -35,12 +35,14 @@ def refuse_days(days: int) -> None:
 
 
 def deploy(
-    policy: Generator, users: int | Ints, days: int, seed: int, world: World | None = None, sampling: Sampling = REPLY
-) -> Behaviour:
+    policy: Generator, users: int | Ints, days: int, seed: int, world: World | None = None, sampling: Sampling = REPLY,
+    progress: Progress = lambda *_: None,
+) -> Behaviour:  # fmt: skip
     """Lets users of a world (default: World(0)) chat with a policy for a number of days from their first one.
 
     `users` is a number of users or an array of user numbers. The users' side is a function of (world, seed, user); the
     policy's samples also depend on `sampling.seed`, so the same users can meet two policies, or one policy twice.
+    `progress` is called with the users' days that are completed and the number of all.
     Raises InputError for no users, a repeated or negative user number, and days outside 1 to 100; exceptions of the
     policy pass through.
     """
@@ -53,7 +55,7 @@ def deploy(
     world = world or World(0)
     population = draw_population(world, numbers, seed)
     driver = _PolicyConversations(world, population, policy, sampling)
-    activity = simulate_users(population, days, driver, world.noise)
+    activity = simulate_users(population, days, driver, world.noise, progress)
     return Behaviour(world, seed, days, population, activity, driver.traces, driver.chats)
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lmgym.generation.protocol import Progress
 from lmgym.world import users as behaviour
 from lmgym.world.streams import Ints, Population
 from lmgym.world.users import Floats, Noise, Reaction
@@ -68,8 +69,13 @@ class _State:
         return Moment(who, self.day[who], self.message[who], self.attempt[who])
 
 
-def simulate_users(population: Population, days: int, driver: ConversationDriver, noise: Noise) -> UserActivity:
-    """Every user's days, from the first conversation on day 0."""
+def simulate_users(
+    population: Population, days: int, driver: ConversationDriver, noise: Noise, progress: Progress = lambda *_: None
+) -> UserActivity:
+    """Every user's days, from the first conversation on day 0.
+
+    `progress` is called with the days that users have completed and the number of all.
+    """
     n = len(population.users)
     state = _State(n)
     activity = UserActivity(np.zeros((n, days), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
@@ -86,6 +92,7 @@ def simulate_users(population: Population, days: int, driver: ConversationDriver
             _exchange(state, activity, population, talking, driver, noise)
         elif not len(away):
             return activity
+        progress(int(state.day.sum() + (~state.talking).sum()), n * days)
 
 
 def _open(state: _State, who: Ints, driver: ConversationDriver) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmgym.errors import InputError
+from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, messages, to_transcript
 from lmgym.world.bots import BOTS, speak
 from lmgym.world.world import VERSION, Cohort, SimulatedChat, World, simulate
@@ -42,11 +43,14 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
     refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     world = World(seed)
-    sizes = {"logs": _write_logs(folder, world, rows)}
-    sizes["gold"] = sizes["logs"]
-    for name, table in {**_evaluations(world, min(5000, rows // 10)), **_annotations(world, rows)}.items():
-        pq.write_table(table, folder / f"{name}.parquet")
-        sizes[name] = table.num_rows
+    with StatusLine("simulating users", rows, "rows of logs", plain=True) as line:
+        line.update(0)
+        sizes = {"logs": _write_logs(folder, world, rows, line)}
+        sizes["gold"] = sizes["logs"]
+        line.update(doing="simulating held-out users and annotators")
+        for name, table in {**_evaluations(world, min(5000, rows // 10)), **_annotations(world, rows)}.items():
+            pq.write_table(table, folder / f"{name}.parquet")
+            sizes[name] = table.num_rows
     (folder / "world.json").write_text(json.dumps(world_record(world, sizes), indent=2) + "\n")
     return sizes
 
@@ -62,10 +66,10 @@ def refuse_other_files(folder: Path) -> None:
         raise InputError(f"{folder} holds Parquet files that are not of a world; give an empty folder as --output")
 
 
-def _write_logs(folder: Path, world: World, rows: int) -> int:
+def _write_logs(folder: Path, world: World, rows: int, line: StatusLine) -> int:
     """Writes logs and gold a cohort of users at a time, so that memory does not grow with the rows."""
     cohorts = _logs(world, rows)
-    first = next(cohorts)
+    first, written = next(cohorts), 0
     with (
         pq.ParquetWriter(folder / "logs.parquet", first[0].schema) as logs_file,
         pq.ParquetWriter(folder / "gold.parquet", first[1].schema) as gold_file,
@@ -73,6 +77,8 @@ def _write_logs(folder: Path, world: World, rows: int) -> int:
         for logs, gold in chain([first], cohorts):
             logs_file.write_table(logs)
             gold_file.write_table(gold)
+            written += logs.num_rows
+            line.update(written)
     return rows
 
 

@@ -32,7 +32,9 @@ def experiment_of(words: list[str]) -> Path | None:
         return ROOT / name if name.endswith(".py") else ROOT / STAGES[words[2]] / "experiments" / f"{name}.py"
     if words[:2] == ["lmgym", "launch"]:
         return next(ROOT.glob(f"*/experiments/{words[2]}.py"), ROOT / words[2])
-    return next((ROOT / word for word in words if re.match(r"(ppo|sft|reward_models)/experiments/\w+\.py$", word)), None)
+    return next(
+        (ROOT / word for word in words if re.match(r"(ppo|sft|reward_models)/experiments/\w+\.py$", word)), None
+    )
 
 
 def flags_of(words: list[str]) -> list[str]:
@@ -41,7 +43,8 @@ def flags_of(words: list[str]) -> list[str]:
 
 def known_flags(experiment: Path) -> set[str]:
     spec = importlib.util.spec_from_file_location(f"printed_{experiment.stem}", experiment)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return set(flatten(module.CONFIG)) | LAUNCHER_FLAGS
@@ -80,7 +83,7 @@ def test_short_blocks_run_as_printed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_every_block_runs_as_printed_in_a_fresh_environment(tmp_path: Path) -> None:
+def test_every_block_runs_as_printed_in_a_fresh_environment(real_model: Path, tmp_path: Path) -> None:
     copy_repository(tmp_path)
     for block in every_block():
         if block.can_run and "make test" not in block.text:

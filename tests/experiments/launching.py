@@ -16,7 +16,6 @@ from typing import IO, Any
 from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-BAR = ("training:", "evaluating before update 1:")  # what lines of a progress bar begin with
 EXPERIMENT = ROOT / "reward_models/experiments/hh_pairwise.py"
 BIN = Path(sys.executable).parent
 # a launch in a launch's environment, with somebody's keys, or on the device of the process that tests (which says so in

@@ -34,7 +34,12 @@ def test_the_printed_command_trains_a_scorer_as_it_stands(small_models: dict[str
     assert said.returncode == 0, said.stderr
     [command] = [line for line in said.stdout.splitlines() if "--dataset" in line]
     done = subprocess.run(
-        command, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE,
+        command,
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE,
         env=ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,6 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 from launching import (
-    BAR,
     ROOT,
     flags,
     largest_difference,
@@ -214,7 +213,7 @@ def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pyt
     assert said.count("hh_pairwise: 40 held-out pairs") == 1
     assert said.count("accuracy (95% interval)") == 1
     assert str(folder / "model") in done.stdout.replace("\n", "")
-    assert "training: 100%" in done.stderr
+    assert "updates" not in done.stderr  # a status line is for terminals
 
 
 def test_the_launchers_local_rank_is_taken_silently_by_plain_python(plain) -> None:
@@ -222,8 +221,8 @@ def test_the_launchers_local_rank_is_taken_silently_by_plain_python(plain) -> No
 
 
 def test_plain_python_says_nothing_that_a_user_must_puzzle_over(plain) -> None:
-    lines = [line for line in plain[0].stderr.replace("\r", "\n").splitlines() if not line.startswith(BAR)]
-    assert [line for line in lines if line.strip() and "real_accelerator.py" not in line] == []
+    lines = [line for line in plain[0].stderr.splitlines() if "real_accelerator.py" not in line]
+    assert lines == []
 
 
 @pytest.mark.parametrize("launcher", ["plain", "zero3"])

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import ppo.algorithms.ppo
 import ppo.train as loop
 from lmgym.config import RunConfig
+from lmgym.distributed.random_state import seeded
 from lmgym.models.saving import save_plain
 from lmgym.models.small_models import build_model, size_settings
-from lmgym.random_state import seeded
 from ppo.experiments.sentiment_words import CONFIG, sentiment
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts

@@ -17,6 +17,7 @@ from lmgym.cli import arms
 from lmgym.cli.ab import Design
 from lmgym.cli.arms import Arm, deploy_all, processes_for
 from lmgym.errors import InputError
+from lmgym.report import status_line
 from lmgym.world.world import World
 
 WORLD = World(0)
@@ -47,6 +48,24 @@ def test_users_behave_the_same_in_two_processes_as_in_one() -> None:
                     np.testing.assert_array_equal(*both, err_msg=f"{name} {column}")
     lives = [behaviour.activity for behaviour, _ in shared]
     assert not np.array_equal(lives[0].messages, lives[1].messages)  # the same words twice, with other luck
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_completed_days_of_users_are_shown_up_to_all(
+    processes: int, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(status_line, "on_terminal", lambda: True)
+    monkeypatch.setattr(status_line, "REDRAW_SECONDS", 0.0)
+    list(deploy_all(["bots", "bots"], WORLD, arms_of(30, 4, 2), processes))
+    shown = [text.partition("\x1b[K")[0] for text in capsys.readouterr().err.split("\r")[1:]]
+    assert shown[-1] == "", "the line is erased"
+    counts = [int(line.split()[1].partition("/240")[0]) for line in shown[:-1]]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 240)
+    assert shown[-2] == "simulating: 240/240 user-days, policy 2 of 2"
+    if processes == 1:
+        assert 120 in counts
+        assert len(set(counts)) > 10
 
 
 def test_users_are_split_in_order_and_not_into_parts_that_are_too_small() -> None:

@@ -62,10 +62,10 @@ def test_in_a_terminal_it_is_a_session(talkative_models: dict[str, Path], scorer
     more = ["--prompt", "A cat.", "--first_message", "meow", "--sessions", str(tmp_path)]
     child = pexpect.spawn(sys.executable, [*words, *more], timeout=PATIENCE, encoding="utf-8", dimensions=(50, 120))
     child.expect("Scorers: a, b; a selects")
-    child.expect("Bot: meow")
-    child.expect("You: ")
+    child.expect("bot> meow")
+    child.expect("you> ")
     child.sendline("hello")
-    child.expect("You: ")
+    child.expect("you> ")
     child.sendline("exit")
     child.expect(pexpect.EOF)
     child.close()

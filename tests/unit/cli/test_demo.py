@@ -2,9 +2,15 @@
 
 import importlib
 import json
+import os
 import shlex
+import signal
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+
+from patience import wait_until
 
 from lmgym.cli import demo
 from lmgym.cli.demo import CompletedSteps, DemoStep, run_demo
@@ -12,6 +18,7 @@ from lmgym.cli.launching import find_experiment
 from lmgym.cli.main import main
 from lmgym.cli.policies import PolicySpec, read_policy
 from lmgym.distributed.deepspeed_config import CONFIGS
+from lmgym.report.status_line import clock
 from lmgym.runs.flags import override
 
 
@@ -75,10 +82,67 @@ def test_a_step_runs_again_after_a_change_of_one_before_it(tmp_path: Path) -> No
 
 def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypatch, capsys) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(demo, "_run", lambda step: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
+    monkeypatch.setattr(demo, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
     assert run_demo(str(tmp_path), 0) == 69
     assert ran == ["world", "untrained policy", "policy", "model for the scorer", "scorer"]
     assert set(json.loads((tmp_path / "demo.json").read_text())) == set(ran[:-1])
+
+
+def scripted(folder: Path, *codes: str) -> list[DemoStep]:
+    """Steps that run Python code instead of the demo's commands; each makes the file of its name."""
+    names = list(demo.ABOUT)[: len(codes)]
+    made = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch(); print('made', sys.argv[1]); "
+    return [
+        DemoStep(name, [sys.executable, "-c", made + code, str(folder / name)], folder / name)
+        for name, code in zip(names, codes, strict=True)
+    ]
+
+
+def test_steps_are_numbered_and_their_commands_and_output_are_in_a_log_each(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    broken = "print('\\x1b[31mloss nan'); print('why', file=sys.stderr); raise SystemExit(65)"
+    monkeypatch.setattr(demo, "_steps", lambda *_: scripted(tmp_path, "", "", broken))
+    assert run_demo(str(tmp_path), 0) == 65
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == f"commands and output of the steps: {tmp_path / 'logs'}"
+    assert [line[:5] for line in lines[1:]] == ["[1/8]", "[2/8]", "[3/8]"]
+    about, seconds = demo.ABOUT["world"]
+    everything = clock(sum(seconds for _, seconds in demo.ABOUT.values()) + demo.RESULTS[1])
+    assert lines[1] == f"[1/8] {about}, about {seconds:.0f} s; {everything} left in all"
+    command, output = (tmp_path / "logs/world.log").read_text().splitlines()
+    assert command.startswith(f"$ {sys.executable} -c")
+    assert output == f"made {tmp_path / 'world'}"
+    assert "pathlib" not in said.out
+    assert said.err.splitlines()[-3:-1] == ["␛[31mloss nan", "why"]
+    assert f"exit code 65; its command and all output: {tmp_path / 'logs/policy.log'}" in said.err
+    assert run_demo(str(tmp_path), 0) == 65
+    again = capsys.readouterr().out.splitlines()
+    assert again[1] == f"[1/8] {about}: already done"
+    assert [line.partition(" ")[0] for line in again[1:]] == ["[1/8]", "[2/8]", "[3/8]"]
+
+
+def test_an_interrupted_demo_waits_for_its_step_and_says_that_it_continues(tmp_path: Path, monkeypatch, capsys) -> None:
+    saves = "import signal, time; end = lambda *_: (time.sleep(2), print('saved'), sys.exit(75)); "
+    saves += "signal.signal(signal.SIGINT, end); "
+    saves += "import os; pathlib.Path(sys.argv[1] + '.pid').write_text(str(os.getpid())); time.sleep(600)"
+    monkeypatch.setattr(demo, "_steps", lambda *_: scripted(tmp_path, saves))
+    pid = tmp_path / "world.pid"
+
+    def interrupt() -> None:  # as a terminal does: the command and this process
+        wait_until(lambda: pid.is_file() and pid.read_text() != "")
+        os.kill(int(pid.read_text()), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    assert run_demo(str(tmp_path), 0) == 130
+    assert (tmp_path / "logs/world.log").read_text().endswith("saved\n")
+    assert "the same command continues" in capsys.readouterr().err
+
+
+def test_every_step_has_a_description(tmp_path: Path) -> None:
+    assert list(demo.ABOUT) == list(steps(tmp_path))
 
 
 def test_it_ends_with_what_ppo_gained_and_the_two_commands_to_try_next(tmp_path: Path, capsys) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from lmgym.cli.pretraining import make_untrained_policy, pretrain_small_model, word_vectors
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
+from lmgym.report import status_line
 from lmgym.text import Conversation, Turn
 
 THEMES = [
@@ -33,6 +34,18 @@ def test_words_that_occur_together_get_similar_vectors() -> None:
     assert near[same].min() > near[~same].max() + 0.2
     assert (vectors[14:] == 0).all()  # never seen
     assert np.square(vectors[:12]).mean(1) == pytest.approx(np.ones(12), rel=1e-5)
+
+
+def test_the_steps_of_the_pretraining_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(status_line, "on_terminal", lambda: True)
+    monkeypatch.setattr(status_line, "REDRAW_SECONDS", 0.0)
+    pretrain_small_model(tmp_path, *chats(200), steps=3, **SMALL)
+    shown = [text.partition("\x1b[K")[0] for text in capsys.readouterr().err.split("\r")[1:]]
+    assert [line.partition(":")[0] for line in shown[:3]] == ["making a tokenizer", "tokenising", "making word vectors"]
+    assert [line.partition(" steps")[0] for line in shown[3:]] == [
+        "pretraining: 1/3", "pretraining: 2/3", "pretraining: 3/3", "",
+    ]  # fmt: skip
+    assert shown[-2].endswith("% of pairs right")
 
 
 def test_a_rare_word_has_no_vector() -> None:

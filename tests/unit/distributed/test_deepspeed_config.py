@@ -1,11 +1,15 @@
 """A user's DeepSpeed JSON against the run's arguments, before anything is loaded."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from patience import PATIENCE
 from transformers import GPT2Config
 
 from lmgym.config import ModelConfig, RunConfig
@@ -179,3 +183,21 @@ def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, mon
     setup.make_engine(config, actor, ZERO2 | sections)
     assert "optimizer and scheduler not used; PPO has its own AdamW and schedule" in capsys.readouterr().out
     assert prepared[0] == prepared[1]
+
+
+@pytest.mark.parametrize(("verbose", "logged"), [("", "WARNING ERROR"), ("0", "WARNING ERROR"), ("1", "INFO WARNING")])
+def test_logs_of_deepspeed_and_transformers_are_quiet_unless_asked_for(verbose: str, logged: str) -> None:
+    code = (
+        "import logging\n"
+        "import lmgym.models.loading\n"
+        "from lmgym.distributed.deepspeed_config import import_deepspeed\n"
+        "import_deepspeed()\n"
+        "deepspeed = logging.getLogger('DeepSpeed')\n"
+        "assert {handler.level for handler in deepspeed.handlers} == {deepspeed.level}\n"
+        "print(*(logging.getLevelName(logging.getLogger(name).level) for name in ('DeepSpeed', 'transformers')))\n"
+    )
+    environment = {**os.environ, "LMGYM_VERBOSE": verbose, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert done.stdout.splitlines()[-1] == logged

@@ -7,11 +7,11 @@ import torch
 
 from lmgym.config import ModelConfig
 from lmgym.distributed.plain_engine import PlainEngine
+from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.errors import InputError, RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.random_state import seed_all
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
 

@@ -11,6 +11,7 @@ from lmgym.config import ModelConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
+from lmgym.report.status_line import StatusLine
 from lmgym.scoring.scorers import TextCounts
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
@@ -97,7 +98,7 @@ def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monk
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
     monkeypatch.setattr(ppo.metrics.time, "perf_counter", lambda: next(now))
     supervisor = Watch()
-    clock = Clock(supervisor)  # type: ignore[arg-type]
+    clock = Clock(supervisor, StatusLine("PPO", 1, "updates", shown=False))  # type: ignore[arg-type]
     for name in ("generate", "score", "generate", "evaluate"):
         clock.phase(name)
     found = clock.seconds(120.0)

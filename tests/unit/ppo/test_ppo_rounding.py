@@ -17,6 +17,7 @@ from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
+from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.actor_critic import adapted
 from ppo.algorithms.ppo import ppo_advantages, ppo_loss
@@ -76,6 +77,7 @@ class Run:
             ppo_advantages(self.config.method),
             learner,
             self.config.sampling,  # type: ignore[arg-type]
+            StatusLine("PPO", 1, "updates", shown=False),
         )
         self.state = LoopState.fresh(self.config.method)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]

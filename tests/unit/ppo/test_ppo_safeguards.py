@@ -26,7 +26,15 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.metrics import rollout_sums
 from ppo.rollouts import Rollouts, gather
-from ppo.safeguards import check_finite, check_first_rollouts, check_ratio, check_sampler, collapse, rounding_notes
+from ppo.safeguards import (
+    check_finite,
+    check_first_rollouts,
+    check_ratio,
+    check_sampler,
+    collapse,
+    critic_notes,
+    rounding_notes,
+)
 from ppo.setup import make_engine
 from ppo.state import Alarm, LoopState
 from ppo.task_setups import TaskSetup
@@ -53,6 +61,32 @@ HEALTHY = {"kl/reference": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3
 def test_a_run_ends_beyond_its_bounds_and_says_which(found: dict, method: dict, why: str) -> None:
     said = collapse(HEALTHY | found, MethodConfig(**method), first_length=20.0)
     assert (why in said) if why else said == ""
+
+
+@pytest.mark.parametrize(
+    ("explained", "iterations", "percent"),
+    [
+        ([0.5] * 6 + [0.02, 0.04, 0.06], 12, "4%"),
+        ([0.0] * 6 + [0.02, 0.04, 0.3], 12, ""),  # its mean is 12%
+        ([0.5] * 6 + [-0.5, -0.5, None], 12, "0%"),  # null in metrics.jsonl: the returns had no variance
+        ([None] * 9, 12, ""),
+        ([0.0] * 6, 7, ""),  # too few iterations to tell
+    ],
+)
+def test_three_quarters_through_a_run_a_critic_that_explains_little_is_warned_of_once(
+    explained: list[float | None], iterations: int, percent: str, tmp_path: Path
+) -> None:
+    lines = [{"step": 0, "eval/reward/mean": 0.1}]
+    lines += [{"step": step, "values/explained_variance": share} for step, share in enumerate(explained, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = [note for i in range(1, iterations + 1) for note in critic_notes(tmp_path, i, iterations)]
+    assert len(said) == (percent != "")
+    if said:
+        assert f"the critic explains {percent} of the variance of the returns (iterations 7 to 9 of 12)" in said[0]
+        for flag in ("--num_rollouts", "--critic_learning_rate", "--critic FOLDER"):
+            assert flag in said[0]
+        assert critic_notes(tmp_path, 9, iterations) == said
+        assert critic_notes(tmp_path, 8, iterations) == critic_notes(tmp_path, 10, iterations) == []
 
 
 def test_the_alarm_is_raised_once_where_the_watched_score_falls_while_the_reward_rises() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmgym.distributed.random_state import random_state
 from lmgym.errors import InputError
-from lmgym.random_state import random_state
 from lmgym.training.trainer_state import read_sums, restore_random
 from ppo.config import MethodConfig
 from ppo.state import LoopState, read_state

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.random_state import random_state, restore_random_state, seeded
+from lmgym.distributed.random_state import random_state, restore_random_state, seeded
 
 
 def draw() -> tuple[list[float], list[float], list[float]]:

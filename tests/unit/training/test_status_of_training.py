@@ -1,0 +1,36 @@
+"""The figures and the alarm of a training's status line."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from lmgym.training.callbacks import ShowStatus
+
+
+@pytest.mark.parametrize(
+    ("losses", "rises"),
+    [
+        ({}, False),
+        ({0: 0.7}, False),
+        ({0: 0.7, 20: 0.6, 40: 0.5}, False),
+        ({0: 0.7, 20: 0.6, 40: 0.65}, True),
+        ({0: 0.7, 20: 0.60001, 40: 0.60002}, False),  # equal as they are printed
+    ],
+)
+def test_a_held_out_loss_above_its_lowest_is_an_alarm_before_all_figures(losses: dict[int, float], rises: bool) -> None:
+    status = ShowStatus()
+    status.watch(losses)
+    status.on_log(None, None, None, {"train/tokens_per_second": 1234.5, "train/loss": 0.12345, "epoch": 1.0})
+    alarm = ["ALARM: the held-out loss rises"] if rises else []
+    assert status._shown() == [*alarm, "1,234 tok/s", "loss 0.123"]
+
+
+def test_figures_stay_until_newer_ones_come_and_an_alarm_ends_with_its_cause() -> None:
+    status, state = ShowStatus(), SimpleNamespace(max_steps=9, global_step=4)
+    status.on_train_begin(None, state, None)
+    status.on_log(None, state, None, {"train/loss": 0.5, "eval/accuracy": 0.75})
+    status.watch({2: 0.1, 4: 0.2})
+    status.on_log(None, state, None, {"train/loss": 0.25})
+    assert status._shown() == ["ALARM: the held-out loss rises", "loss 0.25", "eval accuracy 0.750"]
+    status.watch({2: 0.1, 4: 0.2, 6: 0.05})
+    assert status._shown() == ["loss 0.25", "eval accuracy 0.750"]
