@@ -1,8 +1,7 @@
-"""The files and commands of docs/real_model.md are valid."""
+"""The rows and files of docs/real_model.md are valid; its commands are tested with those of the other pages."""
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,9 @@ from lmgym.chat.loading import load_experiment
 from lmgym.cli.get import MODELS
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
-from lmgym.runs.flags import override
-from ppo.experiments import hh_harmless
-from reward_models.experiments import hh_pairwise
 
 PAGE = (Path(__file__).parents[3] / "docs/real_model.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^cat > outputs/(\w+)\.py <<'END'\n(.*?)^END$", PAGE, re.MULTILINE | re.DOTALL))
-
-
-def flags_of(script: str) -> list[str]:
-    """The flags with which the page runs a script, in this shell's words."""
-    [command] = re.findall(rf"^    python {re.escape(script)}((?:.*\\\n)*.*)", PAGE, re.MULTILINE)
-    return shlex.split(command.replace("\\\n", " "))
 
 
 def test_the_rows_of_the_page_are_read_as_pairs(tmp_path: Path) -> None:
@@ -55,13 +45,3 @@ def test_the_training_experiment_rewards_words_that_address_the_reader(
     replies = ["You. your, you you YOU", "I say your name", "nothing"]
     assert space["reward"]([], [], replies, None) == [1.0, 0.25, 0.0]
     assert len(launched) == 1
-
-
-def test_the_flags_of_its_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a run in the output folder of a command would be in its way
-    config = override(hh_pairwise.CONFIG, flags_of("reward_models/experiments/hh_pairwise.py"))
-    assert (config.data.dataset, config.scorer.lora_rank) == ("$DATA", 16)
-    policy = override(hh_harmless.CONFIG, flags_of("ppo/experiments/hh_harmless.py"))
-    assert (policy.rollout.prompts, policy.reward.scorers) == ("$DATA", f"harmless={config.output}/model")
-    assert policy.policy.model == config.scorer.model == f"outputs/models/{MODELS[0].name}"
-    assert f"lmgym get {MODELS[0].name}" in PAGE
