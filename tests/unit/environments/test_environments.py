@@ -280,7 +280,8 @@ def test_the_engine_plays_different_environments_together() -> None:
 def test_the_code_in_the_documentation_runs(small_models: dict[str, Path]) -> None:
     """The guessing game is played to both of its ends, and the prisoners by a model."""
     text = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
-    guess, prisoners = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    [guess] = re.findall(r"^cat > guess.py <<'END'\n(.*?)^game = ", text, re.MULTILINE | re.DOTALL)
+    [prisoners] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict = {}
     exec(guess, names)
     generator = Scripted(lambda prompt, seed: "7" if "higher" in prompt else "5")
