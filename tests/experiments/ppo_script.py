@@ -149,7 +149,7 @@ def plant() -> None:
     if "LOGITS" in PLANT:
         logprobs.CHUNK_LOGITS = int(PLANT["LOGITS"])
     if "CACHE" in PLANT and MINE:
-        ppo.experience.Experience._states_gib = lambda *_: 1e9
+        ppo.experience.width = lambda _: 1 << 50  # a rank's own size: the larger of all ranks' is still taken together
     if "EPS" in PLANT:
         ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
