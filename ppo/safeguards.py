@@ -197,8 +197,8 @@ def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
     when = f"iterations {iterations // 2 + 1} to {iteration} of {iterations}"
     return [
         f"warning: the critic explains {max(mean, 0):.0%} of the variance of the returns ({when}): advantages are "
-        "almost as noisy as the rewards; needed: more replies per iteration (--num_rollouts), or a better critic "
-        "(--critic_learning_rate above --learning_rate, or --critic FOLDER of a reward model)"
+        "almost as noisy as the rewards; needed: more replies per iteration and, in proportion, more updates "
+        "(--num_rollouts and --max_updates)"
     ]
 
 

@@ -24,16 +24,16 @@ from lmgym.report.status_line import StepTimes, clock
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
-ABOUT = {  # by step: what it does, and its seconds on 2 cores of a Xeon with AVX-512
-    "world": ("simulate users who chat with bots", 15.0),
-    "untrained policy": ("make an untrained policy with a tokenizer", 8.0),
-    "policy": ("train the policy on the chats (SFT)", 60.0),
-    "model for the scorer": ("pretrain a model for the scorer", 40.0),
-    "scorer": ("train the scorer on what users did", 70.0),
-    "ppo": ("optimise the policy against the scorer (PPO)", 60.0),
-    "app": ("A/B test both policies in the app", 50.0),
+ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
+    "world": ("simulate users who chat with bots", 10.0),
+    "untrained policy": ("make an untrained policy with a tokenizer", 6.0),
+    "policy": ("train the policy on the chats (SFT)", 48.0),
+    "model for the scorer": ("pretrain a model for the scorer", 42.0),
+    "scorer": ("train the scorer on what users did", 82.0),
+    "ppo": ("optimise the policy against the scorer (PPO)", 34.0),
+    "app": ("A/B test both policies in the app", 70.0),
 }
-RESULTS = ("compare the scorer with baselines", 10.0)
+RESULTS = ("compare the scorer with baselines", 15.0)
 SHOWN_SECONDS = 0.5  # between two times on the terminal
 LAST_LINES = 20  # of a failed step's log
 NEXT = """

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from lmgym.console import draw_live_line, erase_live_line, live_width, on_terminal, say
 
 REDRAW_SECONDS, PLAIN_SECONDS = 0.2, 30.0
+PRIOR_SECONDS = 20.0  # at the reference's pace, so that a first step of seconds alone does not set the pace
 
 
 @final
@@ -109,7 +110,7 @@ class StepTimes:
     def left(self, elapsed: float) -> tuple[float, float]:
         """Seconds left of the present step, `elapsed` seconds after its beginning, and of all together."""
         pairs = [(took, r) for took, r in zip(self.taken, self.reference, strict=False) if took is not None]
-        pace = sum(took for took, _ in pairs) / sum(r for _, r in pairs) if pairs else 1.0
+        pace = (sum(took for took, _ in pairs) + PRIOR_SECONDS) / (sum(r for _, r in pairs) + PRIOR_SECONDS)
         present, *later = self.reference[len(self.taken) :]
         pace = max(pace, elapsed / present)  # a step that takes longer than expected
         return pace * present - elapsed, pace * (present + sum(later)) - elapsed

@@ -83,7 +83,7 @@ def test_three_quarters_through_a_run_a_critic_that_explains_little_is_warned_of
     assert len(said) == (percent != "")
     if said:
         assert f"the critic explains {percent} of the variance of the returns (iterations 7 to 9 of 12)" in said[0]
-        for flag in ("--num_rollouts", "--critic_learning_rate", "--critic FOLDER"):
+        for flag in ("--num_rollouts", "--max_updates"):
             assert flag in said[0]
         assert critic_notes(tmp_path, 9, iterations) == said
         assert critic_notes(tmp_path, 8, iterations) == critic_notes(tmp_path, 10, iterations) == []

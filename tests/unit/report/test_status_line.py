@@ -126,7 +126,7 @@ def test_the_time_left_of_steps_follows_the_pace_of_this_machine(now) -> None:
     times.begin()
     now[0] += 60
     times.end()
-    assert (times.number, times.left(0)) == ("[3/4]", (90.0, 210.0))
+    assert (times.number, times.left(0)) == ("[3/4]", (60.0, 140.0))  # twice as slow: (60 + 20) / (20 + 20)
     assert times.taken == [None, 60.0]
 
 
