@@ -77,7 +77,7 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
     accumulation = 2 // world_size()
     with Run.start(folder, {}, 0, "none", is_main=rank() == 0) as run:
         if stage == "reward_models":
-            pairs = RewardDataConfig(given["pairs"], given["pairs"], max_length=128)
+            pairs = RewardDataConfig(given["pairs"], max_length=128)
             scoring = RewardModelConfig("look", ModelConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
             rows = PairTask().prepare(scoring, tokenizer)
             plan = TrainingPlan(scoring, scoring.scorer, deepspeed, accumulation, tokenizer, rows, [])

@@ -69,7 +69,8 @@ def left(folder: Path) -> dict[str, Any]:
         {k: v for k, v in line.items() if not k.startswith(timed)} for line in lines_once(folder / "metrics.jsonl")
     ]
     states = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("checkpoints/step-*/loop.json")}
-    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").iterdir())}
+    # a kill within a write leaves a hidden file beside the one that the next attempt writes
+    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").glob("[!.]*"))}
     return {"weights": digest(folder), "metrics": json.dumps(lines), "states": states, "samples": samples}
 
 

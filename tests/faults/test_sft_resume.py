@@ -32,7 +32,7 @@ def command(engine: str, output: Path, model: Path, chats: Path) -> list:
 def left(folder: Path) -> list:
     """All that a run measured, but for its times."""
     lines = [{k: v for k, v in line.items() if k not in TIMES} for line in lines_once(folder / "metrics.jsonl")]
-    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").iterdir())}
+    samples = {path.name: read_lines(path) for path in sorted((folder / "samples").glob("[!.]*"))}
     return [lines, samples, read_lines(folder / "held_out.jsonl"), (folder / "evaluation.json").read_text()]
 
 
