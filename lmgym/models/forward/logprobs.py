@@ -30,8 +30,10 @@ def token_logprobs(
     """Log-probabilities [M] in fp32 of targets [M] from states [M, W] after the last norm, at a temperature.
 
     Computed in chunks, so that the logits of a large vocabulary are held for few tokens at a time. For a trained head
-    the logits are kept until the backward or recomputed in it; for a frozen one only the gradient of the states is
-    kept. Collective if the head is sharded: all ranks gather it once a chunk, so all compute equally many chunks.
+    the logits are kept until the backward or recomputed in it; for a frozen one on a CPU only the gradient of the
+    states is kept. On a GPU the model's own head computes them, with gradients and without, as in sampling: in bf16
+    another rounding of the logits is .016 nats, and the first ratio would not be 1. Collective if the head is sharded:
+    all ranks gather it once a chunk, so all compute equally many chunks.
     """
     vocabulary, head = vocabulary_size(decoder.model.config), decoder.model.get_output_embeddings()
     most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
@@ -39,9 +41,9 @@ def token_logprobs(
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
     on_cpu = normed.device.type == "cpu"
-    if decoder.structure.plain_head and type(head) is nn.Linear and not sharded and (on_cpu or not learns):
+    if decoder.structure.plain_head and type(head) is nn.Linear and not sharded and on_cpu:
         in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary)
-        rows = min(most, in_cache) if on_cpu else most
+        rows = min(most, in_cache)
         compute: Any = partial(head_logprobs, weight=head.weight, bias=head.bias, temperature=temperature, rows=rows)
         size = most if learns else len(targets)
     else:
