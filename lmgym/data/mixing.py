@@ -111,8 +111,9 @@ def sets_of_rows(
         for record in records:
             places.setdefault(record.file, place)
     found = [places[row.file] for row in rows]
+    used = set(found)
     for place, (name, records) in enumerate(sets.items()):
-        if place not in set(found):
+        if place not in used:
             faults = [rejection for rejection in rejections if places[rejection.file] == place]
             counts = tally(faults, len(records))
             first = f"; the first: {faults[0]}" if faults else ""

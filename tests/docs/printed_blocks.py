@@ -1,6 +1,7 @@
 """The shell blocks of README.md and docs/, and a copy of the repository to run them in."""
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -71,6 +72,13 @@ def read_blocks(page: str) -> list[Block]:
 
 def every_block() -> list[Block]:
     return [block for page in PAGES for block in read_blocks(page)]
+
+
+def written_file(page: str, name: str) -> str:
+    """The text that a page's `cat > NAME <<'END'` writes."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    [found] = re.findall(rf"^cat > {re.escape(name)} <<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
+    return found
 
 
 def copy_repository(folder: Path) -> Path:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
 
+from lmgym.cli.launching import experiments, find_experiment
 from lmgym.runs.flags import override
-
-STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo"}
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -24,10 +23,9 @@ def commands(block: Block) -> list[list[str]]:
 def experiment_of(words: list[str]) -> Path | None:
     """The experiment's file that a command trains, if it is one of this repository."""
     if words[:2] == ["lmgym", "train"] and len(words) > 3 and not words[3].startswith("-"):
-        name = words[3]
-        return ROOT / name if name.endswith(".py") else ROOT / STAGES[words[2]] / "experiments" / f"{name}.py"
+        return experiments(words[2]).get(words[3], ROOT / words[3])
     if words[:2] == ["lmgym", "launch"]:
-        return next(ROOT.glob(f"*/experiments/{words[2]}.py"), ROOT / words[2])
+        return find_experiment(words[2])
     return next(
         (ROOT / word for word in words if re.match(r"(ppo|sft|reward_models)/experiments/\w+\.py$", word)), None
     )
@@ -93,6 +91,13 @@ def test_every_block_runs_as_printed_in_a_fresh_environment(real_model: Path, tm
     for block in every_block():
         if block.can_run and "make test" not in block.text:
             run_block(block, tmp_path, tmp_path / ".venv/bin", timeout=1800)
+    for results in (
+        "outputs/policy/model",
+        "outputs/new_scorer/model",
+        "outputs/killed/model",
+        "outputs/two_ranks/model",
+    ):
+        assert (tmp_path / results / "config.json").is_file(), results
 
 
 def test_readme_fits_on_two_hundred_lines_of_a_hundred_and_twenty_characters() -> None:

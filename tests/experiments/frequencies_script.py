@@ -46,7 +46,7 @@ def frequencies_of(module: torch.nn.Module) -> Frequencies:
 
 
 def described(module: torch.nn.Module, exact: Frequencies) -> dict[str, Any]:
-    """What a module trains with: the largest angle at position 1000 by which a frequency is off, and the weights."""
+    """A module's numbers: the largest angle at position 1000 by which a frequency is off, and the weights."""
     found = frequencies_of(module)
     assert found.keys() == exact.keys(), (list(found), list(exact))
     return {
@@ -69,7 +69,7 @@ class Look(TrainerCallback):
 
 
 def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact: Frequencies) -> list[dict[str, Any]]:
-    """What a stage of the Trainer's trains with, before each of two updates."""
+    """The numbers that a stage of the Trainer's trains with, before each of two updates."""
     model, folder = given["model"], f"{given['folder']}/{stage}"
     run_config = RunConfig(output=folder, tracking="none", eval_updates=10_000, save_updates=-1)
     settings: dict[str, Any] = {"run": run_config, "trainer": TrainerConfig(log_updates=1)}
@@ -95,7 +95,7 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
 
 
 def prepared(deepspeed: dict[str, Any], given: dict[str, Any], exact: Frequencies) -> list[dict[str, Any]]:
-    """What PPO trains with: at the start, and once a checkpoint is loaded."""
+    """The numbers that PPO trains with: at the start, and once a checkpoint is loaded."""
     actor, _ = build(PPOConfig("look", policy=ModelConfig(given["model"])), load_tokenizer(given["model"]))
     config = resolve_config(deepspeed, 2, 1, world_size(), "bf16", 1.0, hidden_size=4)
     engine = Engine.prepare(actor, torch.optim.AdamW(actor.parameters(), lr=1e-3), config)

@@ -139,7 +139,7 @@ def talks(config, tokenizer):
 
 
 def plant() -> None:
-    """What a test asks for, put in its place."""
+    """Puts the faults and records that a test asks for in their places."""
     import ppo.algorithms.ppo
     import ppo.experience
     import ppo.setup

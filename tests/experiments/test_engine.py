@@ -25,7 +25,7 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[str, dict]:
-    """What each config did on two ranks, all in one launch."""
+    """The results of each config on two ranks, all in one launch."""
     file = tmp_path_factory.mktemp("engine") / "found.json"
     done = run(launch("deepspeed", file, script=Path(__file__).parent / "engine_script.py"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What `%export` prints: a command that trains a scorer on the exported preferences, as it stands."""
+"""`%export` prints a command that trains a scorer on the exported preferences, as it stands."""
 
 import json
 import os

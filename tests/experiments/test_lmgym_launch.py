@@ -36,7 +36,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def notes(folder: Path) -> dict[str, list[str]]:
-    """What each rank wrote down."""
+    """The lines that each rank wrote down."""
     return {path.stem.removeprefix("rank_"): path.read_text().split() for path in folder.glob("rank_*.txt")}
 
 

@@ -1,4 +1,4 @@
-"""What runs on a GPU, on one that is pretended (tests/pretended): where tensors are, what is captured, who launches."""
+"""The tests for GPUs, on a pretended one (tests/pretended): where tensors are, what is captured, who launches."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the loop does with its settings and what it must not forget, seen in the figures and the words of small runs."""
+"""The effects of settings on PPO's loop, seen in the metrics and messages of small runs."""
 
 import json
 import statistics

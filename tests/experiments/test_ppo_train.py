@@ -13,6 +13,7 @@ import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run, words
 from peft import PeftModel
 from ppo_in_process import PLAIN, shortness, train_small
+from printed_blocks import written_file
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,7 +43,7 @@ def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> G
 
 
 def moved(folder: Path, start: Path) -> dict[str, float]:
-    """How far each weight is from the start's."""
+    """The distance of each weight from the start's."""
     before = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict()
     return {name: (value.float() - before[name]).abs().max().item() for name, value in read_weights(folder).items()}
 
@@ -349,9 +350,7 @@ def test_the_environment_of_the_documents_is_trained_in(go: Go) -> None:
         return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
     names: dict[str, Any] = {"train": None, "config": None, "launch": lambda entry: None}
-    page = (ROOT / "docs/environments.md").read_text(encoding="utf-8")
-    [game] = re.findall(r"^cat > guess.py <<'END'\n(.*?)^game = ", page, re.MULTILINE | re.DOTALL)
-    exec(game, names)
+    exec(written_file("docs/environments.md", "guess.py"), names)
     [setup] = [part for part in code("ppo.md") if "def guessing" in part]
     exec(setup, names)
     folder = go(names["guessing"])

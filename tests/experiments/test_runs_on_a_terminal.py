@@ -29,7 +29,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 
 def on_terminal(command: list[object], columns: int) -> str:
-    """What a command writes to a terminal of so many columns."""
+    """The text that a command writes to a terminal of so many columns."""
     words = [str(word) for word in command]
     environment = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     child = pexpect.spawn(

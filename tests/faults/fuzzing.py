@@ -92,7 +92,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader made of a file."""
+    """The result of reading a file."""
 
     usable: int
     rejections: Sequence[Rejection]

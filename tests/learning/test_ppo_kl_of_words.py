@@ -71,7 +71,7 @@ def odds_of_the_last_word(model: Path) -> torch.Tensor:
 
 
 def pleasant_share(start: Path, folder: Path) -> tuple[float, float]:
-    """How often the last word is pleasant after training, and how often theory wants it to be."""
+    """The share of pleasant last words after training, and the share that theory predicts."""
     worth = torch.tensor(sentiment(None, None, list(VOCABULARY), None), dtype=torch.float32)
     assert worth.tolist() == [1.0] * 4 + [-1.0] * 4 + [0.0] * 12
     tilted = odds_of_the_last_word(start) * (worth / BETA).exp()
@@ -123,7 +123,7 @@ def test_with_a_shifted_mask_it_does_not(broken: Callable, start: Path, monkeypa
 
 
 def furthest_return(start: Path, folder: Path, monkeypatch) -> float:
-    """How far returns are from those by hand, in an iteration whose policy is no longer the reference."""
+    """The largest distance of returns from those by hand, in an iteration whose policy is no longer the reference."""
     seen: list[Rollouts] = []
     learn = Learner.learn
 

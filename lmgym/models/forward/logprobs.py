@@ -40,10 +40,9 @@ def token_logprobs(
     if not len(targets) and not sharded:
         return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
-    on_cpu = normed.device.type == "cpu"
-    if decoder.structure.plain_head and type(head) is nn.Linear and not sharded and on_cpu:
-        in_cache = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary)
-        rows = min(most, in_cache)
+    plain_head = decoder.structure.plain_head and type(head) is nn.Linear and not sharded
+    if plain_head and normed.device.type == "cpu":
+        rows = min(most, max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary))
         compute: Any = partial(head_logprobs, weight=head.weight, bias=head.bias, temperature=temperature, rows=rows)
         size = most if learns else len(targets)
     else:

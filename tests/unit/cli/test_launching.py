@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def shown(*words: str) -> str:
-    """What a command that succeeds prints."""
+    """The output of a command that succeeds."""
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -1,10 +1,10 @@
 """The rows and files of docs/real_model.md are valid; its commands are tested with those of the other pages."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
+from printed_blocks import written_file
 
 from lmgym.chat.loading import load_experiment
 from lmgym.cli.get import MODELS
@@ -12,7 +12,7 @@ from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
 
 PAGE = (Path(__file__).parents[3] / "docs/real_model.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"^cat > outputs/(\w+)\.py <<'END'\n(.*?)^END$", PAGE, re.MULTILINE | re.DOTALL))
+FILES = {name: written_file("docs/real_model.md", f"outputs/{name}.py") for name in ("talk", "speak_to_you")}
 
 
 def test_the_rows_of_the_page_are_read_as_pairs(tmp_path: Path) -> None:

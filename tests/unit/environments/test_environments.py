@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from acting import TOKENIZER, FakeReward, Scripted
+from printed_blocks import written_file
 
 from lmgym.environments.app_conversation import SEEDS, AppConversation
 from lmgym.environments.blackjack import Blackjack
@@ -280,10 +281,9 @@ def test_the_engine_plays_different_environments_together() -> None:
 def test_the_code_in_the_documentation_runs(small_models: dict[str, Path]) -> None:
     """The guessing game is played to both of its ends, and the prisoners by a model."""
     text = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
-    [guess] = re.findall(r"^cat > guess.py <<'END'\n(.*?)^game = ", text, re.MULTILINE | re.DOTALL)
     [prisoners] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict = {}
-    exec(guess, names)
+    exec(written_file("docs/environments.md", "guess.py"), names)
     generator = Scripted(lambda prompt, seed: "7" if "higher" in prompt else "5")
     episodes = run_episodes(
         [names["Guess"](), names["Guess"]()], [{}, {}], [6, 1], generator, TOKENIZER, Sampling(), None

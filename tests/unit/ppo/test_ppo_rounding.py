@@ -1,5 +1,5 @@
-"""What sampler and trainer may differ by in bf16: measured on the policy itself, so that a real one is not refused,
-and what is wrong still is.
+"""The difference of sampler and trainer that is allowed in bf16: measured on the policy itself, so that a real one is
+not refused, and what is wrong still is.
 """
 
 from dataclasses import replace
@@ -150,7 +150,7 @@ def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeyp
 
 
 def assert_weights_of_before_an_update_are_refused(folder: Path, rounded: bool, scale: float = 1.0) -> None:
-    """Whether they were not taken over, or a copy of them kept what it had."""
+    """Also where a copy of the weights was not renewed."""
     run = Run(folder, rounded, scale)
     run.sync()
     run.learn(run.check())

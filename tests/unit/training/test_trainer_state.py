@@ -14,7 +14,7 @@ from ppo.state import LoopState, read_state
 
 
 def checkpoint(folder: Path, ranks: int, files: int) -> Path:
-    """What so many ranks wrote, of which so many files are left."""
+    """The checkpoint of so many ranks, of which so many files are left."""
     (folder / "manifest.json").write_text(json.dumps({"facts": {"ranks": ranks}}))
     for number in range(files):
         tallies = {"loss": torch.tensor(number + 1.0)}
