@@ -39,7 +39,7 @@ from lmgym.generation import steps
 from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
 from ppo.actor_critic import adapted
-from ppo.algorithms.ppo import ppo_advantages
+from ppo.algorithms.learning import advantage_estimator
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.rollouts import Rollouts
 
@@ -196,7 +196,7 @@ def iterate(bench: Bench, ours: Iteration, number: int, clock: Clock) -> tuple[R
     with clock.phase("log-probs, values, reference"):
         ours.experience.measure(rollouts)
     with clock.phase("advantages"):
-        ppo_advantages(ours.config.method)(rollouts, ours.config.method.init_kl_coef)
+        advantage_estimator(ours.config)(rollouts, ours.config.algorithm.init_kl_coef)
     with clock.phase("epochs"):
         learned = ours.learner.learn(rollouts, number, number * EPOCHS)
     return rollouts, [(update["policy_loss"], update["value_loss"]) for update in learned.curve]

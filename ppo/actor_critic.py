@@ -24,7 +24,7 @@ from lmgym.models.config_fields import layer_count, width
 from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
-from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.logprobs import logprobs_and_entropies, token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
@@ -37,17 +37,21 @@ from ppo.config import PPOConfig
 
 @final
 class ActorCritic(nn.Module):
-    """A policy with a critic: a classifier with one output, or None for a head on the policy's trunk."""
+    """A policy with a critic: a classifier with one output, or None for a head on the policy's trunk.
+
+    Without `has_values` there is neither.
+    """
 
     def __init__(
         self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0,
-        structure: DecoderStructure | None = None,
+        structure: DecoderStructure | None = None, has_values: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.critic = policy, critic
         self.decoder = Decoder(self.causal, structure)
         self.critic_decoder = None if critic is None else Decoder(critic)
-        self.value_head = ValueHead(width(self.causal.config), seed) if critic is None else None
+        on_trunk = has_values and critic is None
+        self.value_head = ValueHead(width(self.causal.config), seed) if on_trunk else None
         self.frozen_layers, self.temperature, self.recompute = frozen_layers, temperature, recompute
         if frozen_layers:
             freeze_below(self.causal, frozen_layers, self.decoder.structure)
@@ -79,32 +83,37 @@ class ActorCritic(nn.Module):
         values: bool = True,
         trunk_only: bool = False,
         detach_values: bool = False,
+        entropies: bool = False,
     ) -> Any:
-        """(log-probabilities [M] of the targets, or None; values [M], or None) at what `rows` read.
+        """(log-probabilities [M] of the targets, values [M], entropies [M]) at what `rows` read; each may be None.
 
         `states` are the result of `trunk`, which runs here without them; with `trunk_only` nothing else runs.
         With `detach_values`, the values' gradient does not reach the policy through a head on its trunk.
         """
         if trunk_only:
             return self.trunk(rows)
-        logprobs = found = None
+        logprobs = found = spread = None
         if targets is not None or self.value_head is not None:
             if states is None and self.frozen_layers:
                 states = self.trunk(rows)
             normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers, recompute=self.recompute)
             if targets is not None:
-                logprobs = token_logprobs(self.decoder, normed, targets, self.temperature)
+                given = self.decoder, normed, targets, self.temperature
+                if entropies:
+                    logprobs, spread = logprobs_and_entropies(*given)
+                else:
+                    logprobs = token_logprobs(*given)
             if values and self.value_head is not None:
                 found = self.value_head(normed.detach() if detach_values else normed)
         if values and self.critic_decoder is not None:
             states = self.critic_decoder.hidden(rows, recompute=self.recompute)
             found = self.critic_decoder.scores(states)[:, 0].float()
-        return logprobs, found
+        return logprobs, found, spread
 
 
 @final
 class Reference:
-    """The policy as it was before step 1. Create it with `of`, before an engine wraps the policy."""
+    """The policy as it was before step 1, created with `of` before an engine wraps it; or another model."""
 
     def __init__(self, decoder: Decoder, frozen_layers: int, temperature: float) -> None:
         self.decoder, self.frozen_layers, self.temperature = decoder, frozen_layers, temperature
@@ -134,8 +143,10 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
-        """Log-probabilities [M] of the targets; `states` are the result of `ActorCritic.trunk`."""
-        if states is None and self.frozen_layers:
+        """Log-probabilities [M] of the targets; `states` are the result of `ActorCritic.trunk`, which it may share."""
+        if not self.frozen_layers:
+            states = None
+        elif states is None:
             states = self.decoder.hidden_after(rows, self.frozen_layers)
         normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
         return token_logprobs(self.decoder, normed, targets, self.temperature)
@@ -173,11 +184,17 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
 
     Call it after start_ranks: under ZeRO-3 models are loaded whole, and sharded by the engine.
     """
-    settings, method = config.policy, config.method
+    settings, of_critic = config.policy, config.critic.critic
     with without_sharded_load():
         policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
-        critic = None if is_on_trunk(method.critic) else load_critic(method.critic, tokenizer)
-    return adapted(config, policy, critic)
+        own = config.algorithm.has_critic and not is_on_trunk(of_critic)
+        critic = load_critic(of_critic, tokenizer) if own else None
+        reference = None
+        if config.method.reference is not None:
+            other: Any = load_policy(config.method.reference, tokenizer, settings.trust_remote_code)
+            reference = Reference(Decoder(other.requires_grad_(False).eval()), 0, config.rollout.temperature)
+    actor, before = adapted(config, policy, critic)
+    return actor, reference or before
 
 
 def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Reference | None]:
@@ -202,7 +219,8 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
         settings.gradient_checkpointing,
         config.optimizer.seed,
         structure,
+        config.algorithm.has_critic,
     )
-    if actor.value_head is not None and method.critic != "head":
-        load_value_head(actor.value_head, method.critic)
+    if actor.value_head is not None and config.critic.critic != "head":
+        load_value_head(actor.value_head, config.critic.critic)
     return actor, Reference.of(actor)

@@ -17,12 +17,18 @@ from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError
-from lmgym.generation.prompt_fitting import fit_prompts, room_for_prompts
+from lmgym.generation.prompt_fitting import (
+    distinct_prompts,
+    fit_prompts,
+    longest_prompt,
+    prompt_lengths,
+    room_for_prompts,
+)
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.freezing import freeze_below
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
-from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
+from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import (
     GIB,
@@ -36,15 +42,14 @@ from lmgym.models.memory import (
     weight_memory,
 )
 from lmgym.models.quantized import bits_of
-from lmgym.text import Conversation, flat_template_note, render_all, tokenize_texts
+from lmgym.runs.flags import flatten
+from lmgym.text import flat_template_note
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
 from ppo.actor_critic import count_layers
-from ppo.algorithms.advantages import MOST_CHANGE
+from ppo.algorithms.kl import MOST_CHANGE
 from ppo.config import PPOConfig
 from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
-
-MEASURED = 256  # prompts that are tokenised to find the longest
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Plan:
         if setup.rows:
             show_rejections(setup.tally)
         show_notes([part.line("prompts") for part in setup.parts])
+        say(str(config.algorithm))
         engine = engine_name(self.deepspeed)
         say(f"{engine}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
         show_notes(self.notes)
@@ -109,6 +115,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
     notes += [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
+    notes += unread_notes(config)
     return Plan(config, deepspeed, tokenizer, setup, prompt_room(config, context), iterations, notes)
 
 
@@ -117,7 +124,8 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     check_shared_settings(config, config.policy)
     check_eval_size(config.rollout.eval_size, "prompts")
     config.sampling  # noqa: B018 - checks its own ranges
-    method, rollouts, batch = config.method, config.rollout.num_rollouts, config.optimizer.global_batch
+    method, algorithm = config.method, config.algorithm
+    rollouts, batch, group = config.rollout.num_rollouts, config.optimizer.global_batch, algorithm.num_generations
     unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
     rules = {
         f"learning_rate={config.optimizer.learning_rate}; needed: above 0": config.optimizer.learning_rate == 0,
@@ -127,7 +135,14 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         f"num_layers_unfrozen={unfrozen} and lora_rank={lora}: each is a way to train a part of the policy; choose one "
         "(--num_layers_unfrozen -1 or --lora_rank 0)": unfrozen > 0 and lora > 0,
         "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0": method.target is not None
-        and method.init_kl_coef == 0,
+        and algorithm.init_kl_coef == 0,
+        f"num_rollouts={rollouts} is not a multiple of num_generations={group}; use {_near(rollouts, group)}: groups "
+        "are whole": rollouts % group > 0,
+        f"num_generations={group} with --method {algorithm.name}, which compares the replies to one prompt; needed: 2 "
+        "or more": algorithm.compares and group < 2,
+        f"delta={method.delta} with epsilon_high={algorithm.epsilon_high:g}; needed: a delta above "
+        f"{1 + algorithm.epsilon_high:g}, or it would bound what is clipped already": method.delta is not None
+        and method.delta <= 1 + algorithm.epsilon_high,
         f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above {horizon:g}, or one "
         "iteration can take all of the KL coefficient; 10000 is usual": method.target is not None
         and method.horizon <= horizon,
@@ -148,15 +163,16 @@ def _near(number: int, factor: int) -> str:
 
 def check_models(config: PPOConfig, tokenizer) -> int:
     """The policy's context, in tokens. Raises InputError for models that PPO cannot train with these settings."""
-    settings, method = config.policy, config.method
-    found = load_config(settings.model, settings.trust_remote_code)
+    settings, found = config.policy, load_config(config.policy.model, config.policy.trust_remote_code)
     refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
     count_layers(config, found)
     if settings.lora_rank:
         count_weights(found, settings, causal=True)
-    if not is_on_trunk(method.critic):
-        refuse_unfit_critic(method.critic, tokenizer)
+    if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
+        refuse_unfit_critic(config.critic.critic, tokenizer)
+    if config.method.reference is not None:
+        refuse_unfit_reference(config.method.reference, tokenizer, settings.trust_remote_code)
     context = context_length(found)
     room_for_prompts(context, config.sampling)
     return context
@@ -169,7 +185,7 @@ def prompt_room(config: PPOConfig, context: int) -> int:
 
 def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Task]) -> list[str]:
     """A note if prompts are too long and lose their oldest turns. Raises InputError if they are to be refused."""
-    room, prompts = prompt_room(config, context), _distinct_prompts(tasks)
+    room, prompts = prompt_room(config, context), distinct_prompts(tasks)
     lengths = prompt_lengths(tokenizer, prompts)
     long = [prompt for prompt, length in zip(prompts, lengths, strict=True) if length > room]
     if not long:
@@ -185,19 +201,6 @@ def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Ta
     return [f"{found}: they lose their oldest turns{ends}"]
 
 
-def _distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
-    """Each prompt once; none of tasks whose environment makes the prompts."""
-    prompts = (task.get("prompt") for task in tasks)
-    return list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str | Conversation)))
-
-
-def prompt_lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
-    """Tokens of each prompt."""
-    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
-    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
-    return [len(ids) for ids in tokenize_texts(tokenizer, texts)]
-
-
 def bias_notes(config: PPOConfig) -> list[str]:
     """A warning if rollouts are sampled from another distribution than the policy's."""
     r = config.rollout
@@ -210,10 +213,18 @@ def bias_notes(config: PPOConfig) -> list[str]:
     return [warning] if found else []
 
 
+def unread_notes(config: PPOConfig) -> list[str]:
+    """A line on settings of the experiment that its method does not read: those of the command line are refused."""
+    defaults = flatten(PPOConfig(config.name))
+    values = {name: value for name, value in flatten(config).items() if name in config.unread}
+    found = [f"{name}={value}" for name, value in values.items() if value != defaults[name]]
+    return [f"{config.algorithm.name} does not read {', '.join(found)} of the experiment"] if found else []
+
+
 def warmup_notes(config: PPOConfig, iterations: int) -> list[str]:
     """A warning if the critic's warm-up is as long as the run."""
-    warmup = config.method.critic_warmup
-    if warmup < iterations:
+    warmup = config.critic.critic_warmup
+    if warmup < iterations or not config.algorithm.has_critic:
         return []
     return [f"warning: critic_warmup={warmup} of {iterations} iterations: the policy will not learn, only its critic"]
 
@@ -237,18 +248,6 @@ def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks
     check_memory(estimate, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
 
 
-def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
-    """Tokens of the longest prompt, among the MEASURED with most characters; 0 if environments make the prompts."""
-
-    def characters(prompt: str | Conversation) -> int:
-        return (
-            len(prompt) if isinstance(prompt, str) else sum(map(len, (prompt.persona, *(t.text for t in prompt.turns))))
-        )
-
-    prompts = sorted(_distinct_prompts(tasks), key=characters)[-MEASURED:]
-    return max(prompt_lengths(tokenizer, prompts), default=0)
-
-
 def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> MemoryEstimate:
     """Bytes per device, for prompts of at most `longest` tokens: policy, critic, reference, sampling weights, the
     larger of an update's activations and the sampler's cache, and the frozen layers' states.
@@ -258,7 +257,8 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     gradient they take 12 bytes each.
     """
     settings, rollout, method = config.policy, config.rollout, config.method
-    model, precision, checkpointing = _model_config(config), settings.precision, settings.gradient_checkpointing
+    model, precision = load_config(settings.model, settings.trust_remote_code), settings.precision
+    checkpointing = settings.gradient_checkpointing
     prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row = min(context_length(model), prompt + rollout.max_new_tokens)
     size, rows = 4 if precision == "fp32" else 2, config.optimizer.micro_batch
@@ -270,13 +270,14 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), bits_of(settings)
     if bits:
         estimate = replace(estimate, weights=quantized_bytes((whole, trained), model, bits))
-    if not is_on_trunk(method.critic):
-        critic = load_config(method.critic)
+    if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
+        critic = load_config(config.critic.critic)
         estimate += weight_memory(*count_weights(critic), precision, deepspeed, ranks)
         of_critic = activation_bytes(critic, rows * row, precision, checkpointing)
         # one after the other if the engine allows it (ppo/learner.py)
         states = max(states, of_critic) if allows_partial_backward(deepspeed) else states + of_critic
-    reference = 0 if settings.lora_rank else trained if layers else whole
+    shared = 0 if settings.lora_rank else trained if layers else whole
+    reference = shared if method.reference is None else whole
     rounds = precision != "fp32" and deepspeed is None and not bits
     sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py
     rollouts = -(-rollout.num_rollouts // ranks)
@@ -284,10 +285,6 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
     weights = estimate.weights + size * (reference + sampling)
     return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
-
-
-def _model_config(config: PPOConfig):
-    return load_config(config.policy.model, config.policy.trust_remote_code)
 
 
 def _count(config: PPOConfig, model_config) -> tuple[int, int]:

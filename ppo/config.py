@@ -1,10 +1,25 @@
-"""Settings of a PPO run: one frozen config in groups, every field a flag. Names follow trlx where it has them."""
+"""Settings of policy optimisation: one frozen config in groups, every field a flag.
 
-from dataclasses import dataclass, field
+Names follow trlx where it has them, else TRL. Where a method has a value of its own, the field's default is None.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig
-from lmgym.errors import MOST_GB, MOST_SCORE, MOST_SECONDS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
+from lmgym.errors import (
+    MOST_GB,
+    MOST_SCORE,
+    MOST_SECONDS,
+    MOST_STEPS,
+    MOST_TEMPERATURE,
+    MOST_TOGETHER,
+    MOST_TOKENS,
+    InputError,
+)
+from ppo.algorithms.methods import Algorithm, KLEstimator, MethodName, readers, resolve
 
 if TYPE_CHECKING:
     from lmgym.generation.protocol import Sampling  # imports torch, which --help does not need
@@ -26,6 +41,8 @@ class RolloutConfig:
     """without eval_prompts: a share below 1, or a number of prompts"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""
+    num_generations: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
+    """replies to each prompt: num_rollouts are num_rollouts / num_generations prompts"""
     max_new_tokens: int = 48
     """maximum tokens of a reply"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True, hint="a policy must explore")] = 1.0
@@ -71,6 +88,12 @@ class RewardConfig:
     """factor of the rewards: a value head starts at 0 and learns returns of about 1 fastest"""
     missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE, hint="it is subtracted from the score")] = 0.0
     """subtracted from the score of a reply that reached max_new_tokens; `reward/*` and samples are before it"""
+    mask_truncated: bool = False
+    """replies that reached max_new_tokens have no loss"""
+    overlong_penalty: Annotated[float | None, Range(0, MOST_SCORE, also=(None,))] = None
+    """largest penalty of long replies: it grows from 0 over the last overlong_buffer of max_new_tokens"""
+    overlong_buffer: Annotated[float, Range(0, 1, above=True, hint="a share of max_new_tokens")] = 0.2
+    """share of max_new_tokens over which overlong_penalty grows"""
     max_failed_rewards: Annotated[float, Range(0, 1)] = 0.1
     """share of an iteration's episodes whose reward may fail; above it the run stops"""
     reward_retries: Annotated[int, Range(0, 1000)] = 2
@@ -81,24 +104,86 @@ class RewardConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """The algorithm."""
+    """The algorithm. None: the method's own, see `--dry_run` and docs/methods.md."""
 
-    ppo_epochs: Annotated[int, Range(1, 1000)] = 4
+    method: MethodName = "ppo"
+    """ppo has a critic; the others compare the replies to one prompt, or all replies, with each other"""
+    ppo_epochs: Annotated[int | None, Range(1, 1000, also=(None,))] = None
     """passes over an iteration's rollouts"""
-    init_kl_coef: Annotated[float, Range(0, 1000)] = 0.05
-    """initial weight of the KL to the reference in the reward"""
+    init_kl_coef: Annotated[float | None, Range(0, 1000, also=(None,))] = None
+    """initial weight of the KL to the reference"""
+    kl_in: Literal["reward", "loss"] | None = None
+    """where the KL is: subtracted from the rewards, or added to the loss"""
+    kl_estimator: KLEstimator | None = None
+    """of the KL per token, x = log p - log p_ref: k1 is x, k2 x^2 / 2, k3 exp(-x) - 1 + x"""
     target: Annotated[
         float | None, Range(0, MOST_SCORE, above=True, also=(None,), hint="none keeps the coefficient fixed")
     ] = None
     """KL per reply, in nats, that the weight is adapted to; None: the weight is fixed"""
     horizon: Annotated[float, Range(0, 1e12, above=True, hint="10000 is usual")] = 10000.0
     """replies over which the weight adapts"""
+    reference: str | None = None
+    """folder or hub id of another reference, with the policy's vocabulary; None: the policy before step 1"""
+    scale_rewards: Literal["group", "batch", "none"] | None = None
+    """rewards, less their group's mean, are divided by the standard deviation of their group, or of all; or not"""
+    credit: Literal["episode", "turn"] = "episode"
+    """several turns: all are credited with the episode's rewards, or each with those from it on, compared with the
+    group's same turn"""
+    cliprange: Annotated[
+        float | None, Range(0, 1000, above=True, infinite=True, also=(None,), hint="0.2 is usual, inf clips nothing")
+    ] = None
+    """sets epsilon_low and epsilon_high"""
+    epsilon_low: Annotated[float | None, Range(0, 1, also=(None,), hint="0.2 is usual, 1 has no lower bound")] = None
+    """the ratio p / p_old is clipped at 1 - epsilon_low"""
+    epsilon_high: Annotated[float | None, Range(0, 1000, infinite=True, also=(None,), hint="0.2 is usual")] = None
+    """and at 1 + epsilon_high"""
+    delta: Annotated[float | None, Range(1, 1000, above=True, also=(None,), hint="3 to 10 is usual")] = None
+    """dual clip: largest ratio of tokens with a negative advantage; None: no bound"""
+    importance_sampling_level: Literal["token", "sequence"] | None = None
+    """the ratio of each token, or the reply's geometric mean"""
+    loss_aggregation: Literal["token", "sequence", "constant"] | None = None
+    """the loss is a mean over tokens; over replies, of the mean over each one's tokens; or of their sum, divided by
+    max_new_tokens"""
+    entropy_coef: Annotated[float, Range(0, 1000)] = 0.0
+    """weight of an entropy bonus; costs a second pass over the logits"""
+    max_refills: Annotated[int | None, Range(0, 1000, also=(None,))] = None
+    """dynamic sampling: so many times, groups whose rewards are all equal are dropped and other prompts sampled"""
+    sampler_correction: Literal["none", "token_truncate", "sequence_mask"] = "none"
+    """weight of p_trainer / p_sampler in the loss: of each token, at most sampler_cap; or of each reply, without those
+    above sampler_cap"""
+    sampler_cap: Annotated[float, Range(1, 1000, hint="2 to 3 is usual")] = 3.0
+    """bound of the correction's weights"""
+    num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
+    """train only the top layers: those below are frozen and run once per iteration; -1: all"""
+    stop_kl: Annotated[float, Range(0, MOST_SCORE, hint="0.02 to 0.1 is usual, 0 never ends epochs early")] = 0.0
+    """end an iteration's epochs once the policy is this many nats per token from the one that sampled; 0: never"""
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The critic of ppo, and its advantages."""
+
+    critic: str = "head"
+    """head: a new value head on the policy's trunk; else the folder of a reward model that the critic starts from, or
+    `critic/` of an earlier run"""
+    critic_learning_rate: Annotated[float, Range(0, 1)] = 0.0
+    """peak learning rate of a value head or a separate critic; 0: learning_rate, as for all else"""
+    critic_warmup: Annotated[int, Range(0, MOST_STEPS)] = 0
+    """first iterations in which only the critic learns"""
+    critic_warmup_until: Annotated[
+        float | None, Range(-1, 1, also=(None,), hint="a share of the returns' variance")
+    ] = None
+    """ends the warm-up early, once the critic explains this share of the returns' variance"""
     gamma: Annotated[float, Range(0, 1)] = 1.0
     """discount per token: below 1 short replies earn more"""
     lam: Annotated[float, Range(0, 1)] = 0.95
-    """lambda of GAE"""
-    cliprange: Annotated[float, Range(0, 1000, above=True, infinite=True, hint="0.2 is usual, inf clips nothing")] = 0.2
-    """clip range of the policy's ratio"""
+    """lambda of GAE, for advantages and returns"""
+    lam_policy: Annotated[float | None, Range(0, 1, also=(None,))] = None
+    """lambda of the policy's advantages; None: lam"""
+    lam_value: Annotated[float | None, Range(0, 1, also=(None,), hint="1 has no bias")] = None
+    """lambda of the critic's returns; None: lam"""
+    lam_adaptive: Annotated[float, Range(0, MOST_SCORE, hint="0.05 is usual, 0 is a fixed lambda")] = 0.0
+    """alpha of length-adaptive GAE: lam_policy is 1 - 1 / (alpha l) for an episode of l tokens; 0: fixed"""
     cliprange_value: Annotated[
         float, Range(0, MOST_SCORE, above=True, infinite=True, hint="0.2 is usual, inf clips nothing")
     ] = 0.2
@@ -107,17 +192,12 @@ class MethodConfig:
     """weight of the value loss"""
     whiten: bool = True
     """advantages to mean 0 and variance 1 over all ranks"""
-    stop_kl: Annotated[float, Range(0, MOST_SCORE, hint="0.02 to 0.1 is usual, 0 never ends epochs early")] = 0.0
-    """end an iteration's epochs once the policy is this many nats per token from the one that sampled; 0: never"""
-    critic: str = "head"
-    """head: a new value head on the policy's trunk; else the folder of a reward model that the critic starts from, or
-    `critic/` of an earlier run"""
-    critic_learning_rate: Annotated[float, Range(0, 1)] = 0.0
-    """peak learning rate of a value head or a separate critic; 0: learning_rate, as for all else"""
-    critic_warmup: Annotated[int, Range(0, MOST_STEPS)] = 0
-    """first iterations in which only the critic learns"""
-    num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
-    """train only the top layers: those below are frozen and run once per iteration; -1: all"""
+
+
+@dataclass(frozen=True)
+class LimitConfig:
+    """Where a run ends as collapsed."""
+
     max_kl: Annotated[float, Range(0, MOST_SCORE, hint="0 never stops")] = 100.0
     """nats per reply from the reference above which the run stops as collapsed; 0: never"""
     min_reward: Annotated[float | None, Range(-MOST_SCORE, MOST_SCORE, also=(None,), hint="none never stops")] = None
@@ -128,7 +208,7 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """A PPO experiment."""
+    """An experiment of policy optimisation."""
 
     name: str
     """of the experiment: names the output folder"""
@@ -136,6 +216,8 @@ class PPOConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    limits: LimitConfig = field(default_factory=LimitConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
@@ -144,10 +226,30 @@ class PPOConfig:
         """Folder of the results."""
         return self.run.output or f"outputs/{self.name}"
 
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The method with all its settings."""
+        return resolve(self.method.method, (self.method, self.rollout, self.reward), self.method.cliprange)
+
+    @property
+    def unread(self) -> set[str]:
+        """Settings that the method does not read."""
+        of_critic = {field.name for field in fields(CriticConfig)}
+        return self.algorithm.unread | (set() if self.algorithm.has_critic else of_critic)
+
+    def refuse_unread(self, given: Iterable[str]) -> None:
+        """Raises InputError if one of the settings `given` on the command line is not read by the method."""
+        for name in sorted(self.unread.intersection(given)):
+            others = readers(name) if name in self.algorithm.unread else ["ppo"]
+            raise InputError(
+                f"--{name} is not read by --method {self.method.method}; needed: {' or '.join(others)}, which read it, "
+                f"or leave --{name} out"
+            )
+
     @property
     def updates_per_iteration(self) -> int:
         """Optimizer updates between two rollout phases, of one trained agent."""
-        return self.method.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
+        return self.algorithm.ppo_epochs * self.rollout.num_rollouts // self.optimizer.global_batch
 
     @property
     def sampling(self) -> "Sampling":

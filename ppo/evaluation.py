@@ -23,7 +23,7 @@ from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
-from ppo.metrics import Sums, episode_sums, reduce_means, total_reward
+from ppo.metrics import Sums, episode_sums, reduce_means
 from ppo.rollouts import play
 from ppo.task_setups import EVAL_SCORER, TaskSetup
 
@@ -115,7 +115,7 @@ def _failures(
     scores: Mapping[str, Sequence[RewardResult[float]]],
 ) -> Failures:
     """Failures on this rank."""
-    failed = [episode for episode in episodes if total_reward(episode) is None]
+    failed = [episode for episode in episodes if episode.total_reward is None]
     error = next((step.error for episode in failed for step in episode.steps if step.error), "")
     failures: Failures = {"rewards": (len(failed), len(episodes), error)}
     results: dict[str, Sequence[RewardResult]] = {"answers of the metric": answers}
@@ -196,7 +196,7 @@ def table_rows(
     """One row per reply, with its reward and each scorer's score."""
     rows = []
     for number, episode in enumerate(episodes):
-        prompt, total = tasks[episode.index].get("prompt", ""), total_reward(episode)
+        prompt, total = tasks[episode.index].get("prompt", ""), episode.total_reward
         for turn, step in enumerate(episode.steps):
             row = {
                 "task": episode.index,

@@ -14,6 +14,7 @@ from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
+from ppo.algorithms.sampler_correction import sampler_weights
 from ppo.config import PPOConfig
 from ppo.rollouts import Rollouts, RowBatch, similar_batches
 
@@ -51,17 +52,22 @@ class Experience:
         for rows in similar_batches([len(row) for row in rollouts.rows], self.batch_size):
             batch = RowBatch.of(rollouts, rows, self.device)
             states = self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
-            batch_logprobs, batch_values = self.engine(batch.rows, batch.targets, states)
+            batch_logprobs, batch_values, _ = self.engine(batch.rows, batch.targets, states)
             batch_reference = self._reference(batch, states)
             if not len(rows):
                 continue
-            logprobs[batch.tokens], values[batch.tokens] = batch_logprobs.cpu(), batch_values.cpu()
+            logprobs[batch.tokens] = batch_logprobs.cpu()
+            if batch_values is not None:
+                values[batch.tokens] = batch_values.cpu()
             reference[batch.tokens] = batch_reference.cpu()
             if kept is not None and states is not None:
                 for i, of_row in zip(rows, states.split(batch.rows.lengths), strict=True):
                     kept[i] = of_row.clone()
         rollouts.old_logprobs, rollouts.reference_logprobs, rollouts.values = logprobs, reference, values
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
+        method, lengths = self.config.method, torch.from_numpy(rollouts.reply_lengths)
+        given = logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
+        rollouts.correction = sampler_weights(*given)
         return _mismatch(logprobs, rollouts.sampler_logprobs)
 
     def _reference(self, batch: RowBatch, states: torch.Tensor | None) -> torch.Tensor:
@@ -75,9 +81,11 @@ class Experience:
     def _bootstraps(self, rollouts: Rollouts) -> torch.Tensor:
         """[E] values of truncated episodes' next prompts."""
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
+        if not self.config.algorithm.has_critic:
+            return found
         for chosen in similar_batches([len(row) for row in rows], self.batch_size):
             packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
-            _, values = self.engine(packed.to(self.device))
+            _, values, _ = self.engine(packed.to(self.device))
             if len(chosen):
                 found[torch.from_numpy(rollouts.final_episodes[chosen])] = values.cpu()
         return found

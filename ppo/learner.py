@@ -21,8 +21,22 @@ class Recorded(NamedTuple):
     advantages: torch.Tensor
     values: torch.Tensor
     returns: torch.Tensor
+    reference: torch.Tensor
+    correction: torch.Tensor
+    """weights of the sampler's correction"""
     mask: torch.Tensor
     """tokens that have loss"""
+    weights: torch.Tensor
+    """by which the policy's losses are added up: the sum is divided by the update's tokens"""
+    rows: torch.Tensor
+    """[M] int64: number of each token's reply"""
+    replies: int
+    kl_coef: float
+    """of the KL in the loss"""
+
+
+Outputs = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+"""of a forward: log-probabilities, values and entropies, [M] each, or None where it computed none"""
 
 
 class LossTerms(NamedTuple):
@@ -33,9 +47,10 @@ class LossTerms(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
-LossFunction = Callable[[torch.Tensor | None, torch.Tensor | None, Recorded], LossTerms]
-"""of the policy's log-probabilities and the critic's values, [1, M] each; one is None in a pass of the other alone.
-`approx_kl` among the metrics ends the epochs at `stop_kl`"""
+LossFunction = Callable[[torch.Tensor | None, torch.Tensor | None, Recorded, torch.Tensor | None], LossTerms]
+"""of the policy's log-probabilities, the critic's values and the policy's entropies (None without `entropy_coef`),
+[1, M] each; one of the first two is None in a pass of the other alone. `approx_kl` among the metrics ends the epochs at
+`stop_kl`"""
 NonFinite = Callable[[int, str, list[str]], None]
 """ends the run, given the update, what was not finite, and the episodes"""
 Inspect = Callable[[torch.Tensor, torch.Tensor], None]
@@ -71,14 +86,16 @@ class Learner:
         self.non_finite, self.begin, self.split = non_finite, begin, split
         self._inspect: Inspect | None = None
 
-    def learn(self, rollouts: Rollouts, iteration: int, update: int, inspect: Inspect | None = None) -> Learned:
+    def learn(
+        self, rollouts: Rollouts, iteration: int, update: int, inspect: Inspect | None = None, critic_only=False
+    ) -> Learned:
         """Run all epochs over an iteration's rollouts, starting at optimizer update number `update`. Collective."""
         method = self.config.method
         updates: list[dict[str, torch.Tensor]] = []
         stopped, skipped, self._inspect = False, 0, inspect
         for episodes in self._minibatches(rollouts, iteration):
             self.begin(update)
-            sums, stepped = self._update(rollouts, episodes, update, iteration < method.critic_warmup)
+            sums, stepped = self._update(rollouts, episodes, update, critic_only)
             updates.append(sums)
             skipped += not stepped
             update, self._inspect = update + 1, None
@@ -95,7 +112,7 @@ class Learner:
 
     def _minibatches(self, rollouts: Rollouts, iteration: int) -> Iterator[np.ndarray]:
         """The episodes of each update."""
-        for epoch in range(self.config.method.ppo_epochs):
+        for epoch in range(self.config.algorithm.ppo_epochs):
             seed = (self.config.optimizer.seed, iteration, epoch)
             yield from self.split(rollouts.episodes, self.config.optimizer.global_batch, rank(), world_size(), seed)
 
@@ -105,7 +122,10 @@ class Learner:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
         batches = similar_batches([len(rollouts.rows[i]) for i in rows], self.config.optimizer.micro_batch)
-        tokens = sum_over_ranks(rollouts.loss_mask[rollouts.token_indices(rows)].sum().double())
+        replies = rollouts.row_has_loss[rows].sum()
+        learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()
+        tokens, replies = sum_over_ranks(torch.stack([learned, torch.as_tensor(replies)]).double())
+        per_reply = (tokens / replies.clamp(min=1)).item()
         # gradients are averaged over ranks, and the loss is a mean over the tokens of all ranks
         scale = world_size() / max(tokens.item(), 1.0)
         self.engine.set_learning_rate(self.rate(update), freeze=critic_only)
@@ -113,7 +133,7 @@ class Learner:
         losses: list[tuple[torch.Tensor, np.ndarray]] = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            metrics = self._accumulate(rollouts, rows[batch], scale, critic_only, last, losses)
+            metrics = self._accumulate(rollouts, rows[batch], scale, per_reply, critic_only, last, losses)
             sums = {name: sums.get(name, 0.0) + value.double() for name, value in metrics.items()}
         self._refuse_non_finite(losses, update, rollouts)
         stepped = self.engine.step()
@@ -124,24 +144,23 @@ class Learner:
         return {**dict(zip(sums, summed, strict=True)), "tokens": tokens.to(summed)}, stepped
 
     def _accumulate(
-        self, rollouts: Rollouts, rows: np.ndarray, scale: float, critic_only: bool, last: bool,
+        self, rollouts: Rollouts, rows: np.ndarray, scale: float, per_reply: float, critic_only: bool, last: bool,
         losses: list[tuple[torch.Tensor, np.ndarray]],
     ) -> dict[str, torch.Tensor]:  # fmt: skip
         """Forward and backward of a micro-batch; its metrics, on the device. Appends each loss with its rows to
         `losses`: nothing here waits for the device.
         """
         batch = RowBatch.of(rollouts, rows, self.device)
-        stored = (rollouts.old_logprobs, rollouts.advantages, rollouts.values, rollouts.returns, rollouts.loss_mask)
-        recorded = Recorded(*(one[batch.tokens].to(self.device, non_blocking=True)[None] for one in stored))
-        recorded = recorded._replace(mask=recorded.mask & bool(len(rows)))  # a stand-in row has no loss
+        recorded = self._recorded(rollouts, batch, per_reply, has_loss=bool(len(rows)))
         metrics: dict[str, torch.Tensor] = {}
-        for logprobs, values in self._passes(rollouts, batch, critic_only):
+        for (logprobs, values, entropies), is_final in self._passes(rollouts, batch, critic_only):
             if logprobs is not None and self._inspect is not None:
                 shown = len(logprobs) if len(rows) else 0
                 self._inspect(batch.tokens[:shown], logprobs.detach()[:shown].cpu())
             terms = self.loss(
-                None if logprobs is None else logprobs[None], None if values is None else values[None], recorded
-            )
+                None if logprobs is None else logprobs[None], None if values is None else values[None], recorded,
+                None if entropies is None else entropies[None],
+            )  # fmt: skip
             metrics |= terms.metrics
             # under ZeRO the loss must reach every weight that is trained: a factor, not a branch
             loss = torch.zeros((), device=self.device)
@@ -151,23 +170,54 @@ class Learner:
                 loss = loss + terms.value
             loss = loss * scale
             losses.append((loss.detach(), batch.indices))
-            self.engine.backward(loss, last and values is not None)
+            self.engine.backward(loss, last and is_final)
         return metrics
 
-    def _passes(
-        self, rollouts: Rollouts, batch: RowBatch, critic_only: bool
-    ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
-        """Log-probabilities and values [M] of a batch: from one forward, or, for a separate critic and an engine that
-        allows it, from two, so that only one model's activations are in memory at a time.
+    def _recorded(self, rollouts: Rollouts, batch: RowBatch, per_reply: float, has_loss: bool) -> Recorded:
+        """What is recorded of a batch's tokens, on the device; a stand-in row has no loss."""
+
+        def here(flat: torch.Tensor) -> torch.Tensor:
+            return flat.to(self.device, non_blocking=True)
+
+        def of_batch(flat: torch.Tensor) -> torch.Tensor:
+            return here(flat[batch.tokens])[None]
+
+        lengths = torch.from_numpy(rollouts.reply_lengths[batch.indices])
+        weights = torch.ones(len(lengths))  # by reply
+        match self.config.algorithm.loss_aggregation:
+            case "sequence":
+                weights = per_reply / lengths
+            case "constant":
+                weights *= per_reply / self.config.rollout.max_new_tokens
+        rows = torch.arange(len(lengths)).repeat_interleave(lengths)
+        return Recorded(
+            logprobs=of_batch(rollouts.old_logprobs),
+            advantages=of_batch(rollouts.advantages),
+            values=of_batch(rollouts.values),
+            returns=of_batch(rollouts.returns),
+            reference=of_batch(rollouts.reference_logprobs),
+            correction=of_batch(rollouts.correction),
+            mask=of_batch(rollouts.loss_mask) & has_loss,
+            weights=here(weights[rows])[None],
+            rows=here(rows),
+            replies=len(lengths),
+            kl_coef=rollouts.kl_coef,
+        )
+
+    def _passes(self, rollouts: Rollouts, batch: RowBatch, critic_only: bool) -> Iterator[tuple[Outputs, bool]]:
+        """Outputs for a batch, and whether they are its last: from one forward, or, for a separate critic and an
+        engine that allows it, from two, so that only one model's activations are in memory at a time.
         """
         states = None
         if rollouts.frozen_states is not None:
             states = torch.cat([rollouts.frozen_states[i] for i in batch.indices])
+        entropies = self.config.method.entropy_coef > 0
         if self.engine.module.critic is None or not self.engine.allows_partial_backward:
-            yield self.engine(batch.rows, batch.targets, states, detach_values=critic_only)
+            given = batch.rows, batch.targets, states
+            yield self.engine(*given, detach_values=critic_only, entropies=entropies), True
             return
-        yield self.engine(batch.rows, batch.targets, states, values=False)
-        yield self.engine(batch.rows)
+        yield self.engine(batch.rows, batch.targets, states, values=False, entropies=entropies), False
+        yield self.engine(batch.rows), True
 
     def _refuse_non_finite(
         self, losses: list[tuple[torch.Tensor, np.ndarray]], update: int, rollouts: Rollouts

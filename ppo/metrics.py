@@ -16,6 +16,7 @@ from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
+from ppo.algorithms.sampler_correction import gap_sums
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts
@@ -56,17 +57,9 @@ def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     return {name: total / count if count else math.nan for name, (total, count) in zip(names, flat, strict=True)}
 
 
-def total_reward(episode: Episode) -> float | None:
-    """Sum of an episode's rewards; None if one failed."""
-    rewards = [step.reward for step in episode.steps]
-    if any(reward is None for reward in rewards):
-        return None
-    return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
-
-
 def episode_sums(episodes: Sequence[Episode]) -> Sums:
     """Rewards, lengths and finish reasons."""
-    rewards = [reward for episode in episodes if (reward := total_reward(episode)) is not None]
+    rewards = [reward for episode in episodes if (reward := episode.total_reward) is not None]
     steps = [step for episode in episodes for step in episode.steps]
     sums: Sums = {
         "reward/mean": _pair(rewards),
@@ -95,8 +88,8 @@ def text_sums(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -
     return sums
 
 
-def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> Sums:
-    """KL to the reference (k1 and k3), entropy, values and returns, over the tokens that have loss."""
+def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_critic: bool = True) -> Sums:
+    """KL to the reference (k1 and k3), entropy, the sampler's gap, values and returns, over tokens that have loss."""
     mask = rollouts.loss_mask
     x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
     values, returns = rollouts.values[mask].double(), rollouts.returns[mask].double()
@@ -108,40 +101,48 @@ def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float) -> S
     def per_token(numbers: torch.Tensor) -> tuple[float, float]:
         return numbers.sum().item(), tokens
 
-    return {
+    sums: Sums = {
         "kl/reference": (x.sum().item(), replies),
         "kl/reference_per_token": per_token(x),
         "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
         # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
         "policy/entropy": per_token(-rollouts.sampler_logprobs[mask].double()),
-        "values/mean": per_token(values),
-        "values/squares": per_token(values**2),
-        "returns/mean": per_token(returns),
-        "returns/squares": per_token(returns**2),
-        "values/errors": per_token(errors),
-        "values/squared_errors": per_token(errors**2),
         "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
         "reward/total": (rewards[mask].double().sum().item(), episodes),
         "rollout/trained_tokens": (tokens, 1.0),
     }
+    gap = gap_sums(rollouts.old_logprobs[mask], rollouts.sampler_logprobs[mask])
+    sums |= {f"sampler/{name}": (total, tokens) for name, total in gap.items()}
+    sums["sampler/weight"] = per_token(rollouts.correction[mask].double())
+    if has_critic:
+        sums |= {
+            "values/mean": per_token(values),
+            "values/squares": per_token(values**2),
+            "returns/mean": per_token(returns),
+            "returns/squares": per_token(returns**2),
+            "values/errors": per_token(errors),
+            "values/squared_errors": per_token(errors**2),
+        }
+    return sums
 
 
 def iteration_metrics(
     means: Mapping[str, float], learned: Learned, mismatch: LogprobMismatch, vf_coef: float
 ) -> dict[str, float]:
     """The metrics of an iteration, from reduced means."""
-    m = dict(means)
-    variance = m.pop("returns/squares") - m["returns/mean"] ** 2
-    residual = m.pop("values/squared_errors") - m.pop("values/errors") ** 2
-    m["values/explained_variance"] = 1 - residual / variance if variance > 1e-12 else math.nan
-    m["values/std"] = _std(m.pop("values/squares"), m["values/mean"])
-    m["returns/std"] = math.sqrt(max(0.0, variance))
+    m, losses = dict(means), learned.means
+    m["loss/policy"] = m["loss/total"] = losses["policy_loss"]
+    if "values/mean" in m:
+        variance = m.pop("returns/squares") - m["returns/mean"] ** 2
+        residual = m.pop("values/squared_errors") - m.pop("values/errors") ** 2
+        m["values/explained_variance"] = 1 - residual / variance if variance > 1e-12 else math.nan
+        m["values/std"] = _std(m.pop("values/squares"), m["values/mean"])
+        m["returns/std"] = math.sqrt(max(0.0, variance))
+        m["loss/value"] = losses["value_loss"]
+        m["loss/total"] += vf_coef * losses["value_loss"]
     m["reward/std"] = _std(m.pop("reward/squares"), m["reward/mean"])
     m["kl/sqrt_reference"] = math.sqrt(max(0.0, m["kl/reference"]))
-    losses = learned.means
     m |= {f"policy/{name}": losses[name] for name in ("approx_kl", "clip_fraction", "ratio")}
-    m["loss/policy"], m["loss/value"] = losses["policy_loss"], losses["value_loss"]
-    m["loss/total"] = losses["policy_loss"] + vf_coef * losses["value_loss"]
     m["rollout/logprob_mismatch"], m["rollout/logprob_mismatch_max"] = mismatch.mean, mismatch.largest
     m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
     m["policy/learning_rate"] = learned.rate

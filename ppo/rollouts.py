@@ -9,7 +9,7 @@ Design decisions:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from lmgym.distributed.ranks import max_over_ranks, raise_on_all_ranks
 from lmgym.environments.episodes import Episode
+from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.local_generation import LocalGenerator
@@ -46,6 +47,10 @@ class Rollouts:
     """[M]: rewards without the KL, each on the token that earned it"""
     has_reward: np.ndarray
     """[E] bool: no reward of the episode failed"""
+    row_has_loss: np.ndarray
+    """[R] bool: no reward of its episode failed, and it is not left out as truncated"""
+    group_of_episode: np.ndarray
+    """[E] int64: the same for all replies to one prompt, of one agent, on all ranks"""
     weights_version: int = 0
     """the engine's, of the weights that sampled"""
     final_rows: list[list[int]] = field(default_factory=list)
@@ -58,6 +63,11 @@ class Rollouts:
     """[E]: values of truncated episodes' next prompts, 0 for others"""
     advantages: torch.Tensor = field(default_factory=_empty)
     returns: torch.Tensor = field(default_factory=_empty)
+    """[M]; zeros without a critic, as are values"""
+    correction: torch.Tensor = field(default_factory=_empty)
+    """[M]: weights of the sampler's correction"""
+    kl_coef: float = 0.0
+    """of the KL in the loss"""
     frozen_states: list[torch.Tensor] | None = None
     """[tokens, W] per row: output of the frozen layers"""
 
@@ -80,7 +90,7 @@ class Rollouts:
     @cached_property
     def loss_mask(self) -> torch.Tensor:
         """[M] bool: tokens that have loss."""
-        return torch.from_numpy(np.repeat(self.has_reward[self.episode_of_row], self.reply_lengths))
+        return torch.from_numpy(np.repeat(self.row_has_loss, self.reply_lengths))
 
     def padded(self, flat: torch.Tensor) -> torch.Tensor:
         """[M] as [E, T]."""
@@ -89,6 +99,11 @@ class Rollouts:
     def flat(self, padded: torch.Tensor) -> torch.Tensor:
         """[E, T] as [M]."""
         return padded[self.mask]
+
+    def row_sums(self, flat: torch.Tensor) -> torch.Tensor:
+        """[R]: sums of [M] over each row."""
+        rows = torch.from_numpy(np.repeat(np.arange(len(self.rows)), self.reply_lengths))
+        return flat.new_zeros(len(self.rows)).index_add_(0, rows, flat)
 
     def token_indices(self, rows: np.ndarray) -> torch.Tensor:
         """Indices among the M of the tokens of these rows, end to end."""
@@ -124,26 +139,70 @@ class RowBatch:
 def play(
     setup: TaskSetup, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer,
     sampling: Sampling, config: PPOConfig, reward_function: RewardFunction | None = None,
+    members: Sequence[int] | None = None,
 ) -> list[Episode]:  # fmt: skip
     """Play one episode per task. Collective: an InputError of one rank is raised on all."""
     environments, longest = [setup.environment() for _ in tasks], config.rollout.max_prompt or None
     return raise_on_all_ranks(
         lambda: run_episodes(
             environments, tasks, seeds, generator, tokenizer, sampling, reward_function or setup.reward_function,
-            setup.players, longest, config.rollout.long_prompts,
+            setup.players, longest, config.rollout.long_prompts, members,
         )
     )  # fmt: skip
 
 
+@dataclass
+class Played:
+    """This rank's episodes of an iteration."""
+
+    episodes: list[Episode]
+    share: Share
+    refilled: int = 0
+    """groups of all ranks that were played again"""
+
+
+def roll_out(
+    setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling, config: PPOConfig, iteration: int,
+    reward_function: RewardFunction | None = None,
+) -> Played:  # fmt: skip
+    """This rank's share of an iteration, played. Collective.
+
+    Groups whose rewards are all equal are played again with other tasks, at most `max_refills` times (dynamic sampling,
+    Yu et al. 2025, section 3.2).
+    """
+
+    def play_all(chosen: Share) -> list[Episode]:
+        given = generator, tokenizer, sampling, config, reward_function, chosen.members
+        return play(setup, chosen.tasks, chosen.seeds, *given)
+
+    members = config.algorithm.num_generations
+    given = setup.tasks, config.rollout.num_rollouts, members, iteration, config.optimizer.seed
+    own = share_of_rank(*given)
+    played = Played(play_all(own), own)
+    for refill in range(1, config.algorithm.max_refills + 1):
+        dull = groups_of_equal_rewards(played.episodes, own.groups)
+        if not dull:
+            break
+        others = share_of_rank(*given, refill)
+        places = [place for place, group in enumerate(own.groups) if group in dull]
+        again = [replace(e, index=places[e.index]) for e in play_all(others.only(places))]
+        kept = [episode for episode in played.episodes if own.groups[episode.index] not in dull]
+        played.episodes = sorted([*kept, *again], key=lambda episode: episode.index)
+        for place in places:
+            own.tasks[place] = others.tasks[place]
+        played.refilled += len(dull)
+    return played
+
+
 def gather(
-    episodes: Sequence[Episode], missing_eos_penalty: float = 0.0, clip: float = float("inf"), scale: float = 1.0,
-    weights_version: int = 0,
-) -> Rollouts:  # fmt: skip
+    episodes: Sequence[Episode], config: PPOConfig, weights_version: int = 0, groups: np.ndarray | None = None
+) -> Rollouts:
     """Rollouts of episodes, in their order. A single reward goes to the reply's last token, dense ones to each token.
 
-    Rewards are clipped to +- `clip`, reduced by the penalty where a reply reached the token limit, and multiplied by
-    `scale`.
+    Rewards are clipped, reduced by the penalties where a reply is long or reached the token limit, and scaled. `groups`
+    [E] number the episodes' groups; None: each has one of its own.
     """
+    settings, penalty = config.reward, config.algorithm.overlong_penalty
     steps = [(e, step) for e, episode in enumerate(episodes) for step in episode.steps]
     lengths = np.array([len(step.completion.ids) for _, step in steps], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -153,22 +212,41 @@ def gather(
             scores[starts[i] : starts[i + 1]] = step.reward
         elif step.reward is not None:
             scores[starts[i + 1] - 1] = step.reward
-    np.clip(scores, -clip, clip, out=scores)
+    np.clip(scores, -settings.cliprange_reward, settings.cliprange_reward, out=scores)
     truncated = np.array([step.completion.finish_reason == "length" for _, step in steps], dtype=bool)
-    scores[starts[1:][truncated] - 1] -= missing_eos_penalty
-    scores *= scale
+    scores[starts[1:][truncated] - 1] -= settings.missing_eos_penalty
+    if penalty > 0:
+        scores[starts[1:] - 1] -= penalty * overlong_share(
+            lengths, config.rollout.max_new_tokens, settings.overlong_buffer
+        )
+    scores *= settings.scale
+    has_reward = np.array([all(s.reward is not None for s in e.steps) for e in episodes], dtype=bool)
+    episode_of_row = np.array([e for e, _ in steps], dtype=np.int64)
     finals = [(e, episode.final_prompt) for e, episode in enumerate(episodes) if episode.final_prompt]
     return Rollouts(
         rows=[[*step.prompt, *step.completion.ids] for _, step in steps],
         reply_lengths=lengths,
-        episode_of_row=np.array([e for e, _ in steps], dtype=np.int64),
+        episode_of_row=episode_of_row,
         sampler_logprobs=torch.tensor([x for _, step in steps for x in step.completion.logprobs], dtype=torch.float32),
         scores=torch.from_numpy(scores).float(),
-        has_reward=np.array([all(s.reward is not None for s in e.steps) for e in episodes], dtype=bool),
+        has_reward=has_reward,
+        row_has_loss=has_reward[episode_of_row] & ~(truncated & settings.mask_truncated),
+        group_of_episode=np.arange(len(episodes)) if groups is None else groups,
+        values=torch.zeros(int(starts[-1])),
+        returns=torch.zeros(int(starts[-1])),
+        correction=torch.ones(int(starts[-1])),
         weights_version=weights_version,
         final_rows=[list(ids) for _, ids in finals],
         final_episodes=np.array([e for e, _ in finals], dtype=np.int64),
     )
+
+
+def overlong_share(lengths: np.ndarray, most: int, buffer: float) -> np.ndarray:
+    """How far each length is into the last `buffer` of `most` tokens: 0 before, 1 at the limit (Yu et al. 2025, eq.
+    13).
+    """
+    room = buffer * most
+    return np.clip((lengths - (most - room)) / room, 0, 1)
 
 
 def similar_batches(lengths: Sequence[int], size: int) -> list[np.ndarray]:
@@ -193,11 +271,3 @@ def minibatches(episodes: int, batch: int, rank: int, ranks: int, seed: Sequence
         [np.random.default_rng([*seed, column * ranks + rank]).permutation(slots) for column in range(columns)]
     )
     return [orders[:, slot] * columns + np.arange(columns) for slot in range(slots)]
-
-
-def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:
-    """Indices of an iteration's tasks: the next `number` of an endless series of random permutations."""
-    places = np.arange(iteration * number, (iteration + 1) * number)
-    epochs, within = np.divmod(places, len(tasks))
-    orders = {int(e): np.random.default_rng([seed, int(e)]).permutation(len(tasks)) for e in np.unique(epochs)}
-    return [int(orders[int(e)][i]) for e, i in zip(epochs, within, strict=True)]

@@ -18,7 +18,7 @@ from lmgym.environments.episodes import Episode
 from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run
-from ppo.config import MethodConfig, PPOConfig
+from ppo.config import LimitConfig, PPOConfig
 from ppo.experience import LogprobMismatch
 from ppo.learner import Inspect
 from ppo.rollouts import Rollouts
@@ -97,8 +97,8 @@ def rounding_notes(config: PPOConfig, rounding: Rounding) -> list[str]:
     precision = config.policy.precision
     return [
         f"warning: {precision} is coarse for this policy: its log-probabilities differ by {rounding.trainer:.2g} nats "
-        f"a token between {precision} and fp32 ({rounding.tokens} tokens), where PPO clips ratios at "
-        f"{config.method.cliprange:g}; --precision fp32 learns from more than rounding"
+        f"a token between {precision} and fp32 ({rounding.tokens} tokens), where ratios are clipped at "
+        f"{1 + config.algorithm.epsilon_high:g}; --precision fp32 learns from more than rounding"
     ]
 
 
@@ -107,7 +107,8 @@ def check_first_rollouts(
     rounding: float | None = None,
 ) -> None:  # fmt: skip
     """Raises InputError if the reference is another model, or eos or scores are misplaced; see state.py."""
-    if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding):
+    given = config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding
+    if config.method.reference is None and (found := _difference(*given)):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
     if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
         raise InputError(
@@ -182,6 +183,20 @@ def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
     return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
 
 
+def spread_notes(config: PPOConfig, metrics: Mapping[str, float]) -> list[str]:
+    """Lines on the rewards within groups before step 1: where all are equal, there is nothing to learn."""
+    if "groups/reward_std" not in metrics:
+        return []
+    std, equal = metrics["groups/reward_std"], metrics["groups/equal_rewards"]
+    found = f"rewards of {config.algorithm.num_generations} replies to a prompt: standard deviation {std:.3g}"
+    if equal < 1:
+        return [f"{found}; all equal in {equal:.0%} of the groups"]
+    return [
+        f"warning: {found}, all equal in every group: there is nothing to learn from; needed: rewards that differ, by "
+        "another reward or prompts, a higher --temperature, or more --num_generations"
+    ]
+
+
 def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
     """A warning, once, after three quarters of the iterations, if the critic explains little of the returns' variance.
 
@@ -209,17 +224,17 @@ def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) ->
         raise RunStopped(f"{why}; one of them: {error}", "rewards_failed", REWARDS_FAILED)
 
 
-def collapse(metrics: Mapping[str, float], method: MethodConfig, first_length: float) -> str:
+def collapse(metrics: Mapping[str, float], limits: LimitConfig, first_length: float) -> str:
     """The reason to stop now, or an empty string."""
     kl, length, reward = metrics["kl/reference"], metrics["rollout/reply_tokens"], metrics["reward/mean"]
-    if not math.isfinite(kl) or 0 < method.max_kl < kl:
-        return f"the policy is {kl:.1f} nats per reply from its reference, more than max_kl={method.max_kl:g}"
-    if method.min_reward is not None and reward < method.min_reward:
-        return f"the mean reward is {reward:.3f}, less than min_reward={method.min_reward:g}"
-    if length < method.min_length * first_length:
+    if not math.isfinite(kl) or 0 < limits.max_kl < kl:
+        return f"the policy is {kl:.1f} nats per reply from its reference, more than max_kl={limits.max_kl:g}"
+    if limits.min_reward is not None and reward < limits.min_reward:
+        return f"the mean reward is {reward:.3f}, less than min_reward={limits.min_reward:g}"
+    if length < limits.min_length * first_length:
         return (
             f"replies have {length:.1f} tokens on average, {first_length:.1f} at first: less than the share "
-            f"min_length={method.min_length:g}"
+            f"min_length={limits.min_length:g}"
         )
     return ""
 

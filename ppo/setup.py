@@ -18,7 +18,7 @@ from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import record_size
 from ppo.actor_critic import ActorCritic, build
-from ppo.algorithms.ppo import EstimateAdvantages, ppo_advantages, ppo_loss
+from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator, loss_function
 from ppo.check import Plan
 from ppo.config import PPOConfig
 from ppo.experience import Experience
@@ -80,8 +80,8 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         engine,
         sampler,
         Experience(config, engine, reference, device),
-        ppo_advantages(config.method),
-        Learner(config, engine, ppo_loss(config.method), rate, device, supervisor.stop_non_finite, begin),
+        advantage_estimator(config),
+        Learner(config, engine, loss_function(config), rate, device, supervisor.stop_non_finite, begin),
         config.sampling,
         status,
     )
@@ -112,14 +112,14 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
     """Trained weights by learning rate and decay: matrices decay, the critic may have its own rate, and the policy
     rests during the critic's warm-up.
     """
-    rate, critic_rate = config.optimizer.learning_rate, config.method.critic_learning_rate
+    rate, critic_rate = config.optimizer.learning_rate, config.critic.critic_learning_rate
     of_policy = {id(p) for p in actor.policy.parameters()}
     found: dict[tuple[float, float, bool], list[torch.Tensor]] = {}
     for p in actor.parameters():
         if p.requires_grad:
             scale = critic_rate / rate if critic_rate and id(p) not in of_policy else 1.0
             decay = config.optimizer.weight_decay if p.ndim >= 2 else 0.0
-            rests = config.method.critic_warmup > 0 and id(p) in of_policy
+            rests = config.critic.critic_warmup > 0 and id(p) in of_policy
             found.setdefault((scale, decay, rests), []).append(p)
     return [
         {"params": own, "weight_decay": decay, LEARNING_RATE_SCALE: scale, FREEZABLE: rests}

@@ -26,8 +26,8 @@ from lmgym.runs.run import Run
 from lmgym.scoring.moments import RunningMoments
 from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic
-from ppo.algorithms.advantages import AdaptiveKL
-from ppo.config import MethodConfig, PPOConfig
+from ppo.algorithms.kl import AdaptiveKL
+from ppo.config import CriticConfig, PPOConfig
 
 LOOP = "loop.json"
 
@@ -89,13 +89,26 @@ class LoopState:
     """mean tokens of a reply in the first iteration"""
     before: dict[str, float] = field(default_factory=dict)
     """metrics of the evaluation before step 1"""
+    critic_is_ready: bool = False
+    """it explained the share of the returns' variance that ends its warm-up"""
     rounding: float | None = None
     """nats per token between the policy's log-probabilities in 16 bits and in fp32, as last measured"""
 
     @classmethod
-    def fresh(cls, method: MethodConfig) -> "LoopState":
+    def fresh(cls, config: PPOConfig) -> "LoopState":
         """The state before the first iteration."""
-        return cls(AdaptiveKL(method.init_kl_coef, method.target, method.horizon))
+        return cls(AdaptiveKL(config.algorithm.init_kl_coef, config.method.target, config.method.horizon))
+
+    def critic_warms_up(self, critic: CriticConfig) -> bool:
+        """True if only the critic learns in this iteration."""
+        return self.iteration < critic.critic_warmup and not self.critic_is_ready
+
+    def end_iteration(self, critic: CriticConfig, explained_variance: float | None) -> None:
+        """Go on to the next iteration."""
+        bound = critic.critic_warmup_until
+        if bound is not None and explained_variance is not None and explained_variance >= bound:
+            self.critic_is_ready = True
+        self.iteration += 1
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -107,6 +120,7 @@ class LoopState:
             "iteration": self.iteration,
             "first_length": self.first_length,
             "before": self.before,
+            "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
         }
 
@@ -119,6 +133,7 @@ class LoopState:
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
+        self.critic_is_ready = bool(saved["critic_is_ready"])
 
 
 def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
@@ -151,10 +166,14 @@ def save_results(config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run,
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
-    save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
+    if config.algorithm.has_critic:
+        save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
     folder = save_policy(actor.policy, submodule_weights(weights, "policy."), run.folder, tokenizer, merge=True)
     reward = config.reward.scorers or "a reward of its own"
-    description = f"A causal language model: `{config.policy.model}`, optimised by lmgym's PPO against `{reward}`."
+    description = (
+        f"A causal language model: `{config.policy.model}`, optimised by lmgym ({config.algorithm.name}) against "
+        f"`{reward}`."
+    )
     figures = f"""`eval/`, `metrics/` and `alarm/` are of this policy. All others are of the last iteration,
 whose replies, and so the KL, are from before its updates.
 

@@ -9,15 +9,14 @@ Design decisions:
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import all_gather_objects, rank, stop_distributed, sum_over_ranks, world_size
+from lmgym.distributed.ranks import all_gather_objects, stop_distributed, sum_over_ranks, world_size
 from lmgym.environments.episodes import Episode
-from lmgym.environments.protocol import Sample, SampleReward, Task
-from lmgym.environments.scorer_reward import ScorerReward, reference_moments, text_counts, to_moments
+from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
+from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, text_counts, to_moments
 from lmgym.errors import InputError
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -39,14 +38,14 @@ from ppo.metrics import (
     show_line,
     status_figures,
     text_sums,
-    total_reward,
 )
-from ppo.rollouts import Rollouts, gather, play, tasks_of_iteration
+from ppo.rollouts import Played, Rollouts, gather, play, roll_out
 from ppo.safeguards import (
     check_rollouts,
     collapse,
     critic_notes,
     first_ratio_check,
+    spread_notes,
     stop_collapsed,
     stop_if_too_many_failed,
 )
@@ -81,7 +80,7 @@ def _run(plan: Plan) -> None:
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:
     """The state of a checkpoint, or a new one with scorers' moments and an evaluation before step 1. Collective."""
-    config, state = plan.config, LoopState.fresh(plan.config.method)
+    config, state = plan.config, LoopState.fresh(plan.config)
     if checkpoint:
         read_state(checkpoint, c.engine, state, config.optimizer.seed)
     _normalise(config, c, state, supervisor)
@@ -107,18 +106,21 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         c.sampler.sync(c.engine.version)
 
         # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
-        tasks, seeds = _share(config, c.setup.tasks, iteration)
         texts = text_counts(c.setup.reward_function)
-        episodes = _roll_out(config, c, tasks, seeds, clock, run)
-        reward = config.reward
-        rollouts = gather(
-            episodes, reward.missing_eos_penalty, reward.cliprange_reward, reward.scale, c.sampler.version
-        )
+        timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
+        played = roll_out(c.setup, c.sampler.generator, c.tokenizer, c.sampling, config, iteration, timed)
+        episodes = played.episodes
+        refuse_uneven(config, len(episodes), c.setup.trained_agents)
+        count_failed(config, episodes, run)
+        groups = number_groups(episodes, played.share.groups)
+        rollouts = gather(episodes, config, c.sampler.version, groups)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         mismatch = c.experience.measure(rollouts)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
+        spread = _spread(config, played, groups)
+        notes += spread_notes(config, spread) if iteration == 0 else []
         show_notes(notes if run.is_main else [])
 
         # 4. rewards with the KL penalty, advantages
@@ -126,15 +128,16 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 5. epochs of minibatches
         clock.phase("backward")
-        learned = c.learner.learn(rollouts, iteration, sampled_after, first_ratio_check(config, c, state, rollouts))
+        inspect, critic_only = first_ratio_check(config, c, state, rollouts), state.critic_warms_up(config.critic)
+        learned = c.learner.learn(rollouts, iteration, sampled_after, inspect, critic_only)
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
-        metrics = _metrics(config, state, episodes, rollouts, rewards, learned, mismatch)
+        metrics = _metrics(config, state, episodes, rollouts, rewards, learned, mismatch) | spread
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = _update_kl(config, state, metrics)
-        state.iteration += 1
-        write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], tasks))
+        state.end_iteration(config.critic, metrics.get("values/explained_variance"))
+        write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], played.share.tasks))
 
         # 7. evaluate
         if _due(state.iteration, config.run.eval_updates, updates, iterations):
@@ -165,32 +168,6 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
 
 
-def _share(config: PPOConfig, tasks: Sequence[Task], iteration: int) -> tuple[list[Any], list[int]]:
-    """This rank's tasks of an iteration, with the seed of each episode."""
-    number, seed = config.rollout.num_rollouts, config.optimizer.seed
-    chosen = tasks_of_iteration(tasks, number, iteration, seed)
-    seeds = np.random.default_rng([seed, iteration]).integers(2**62, size=number)
-    share = slice(rank(), None, world_size())
-    return [tasks[i] for i in chosen[share]], seeds[share].tolist()
-
-
-def _roll_out(
-    config: PPOConfig, c: TrainingComponents, tasks: Sequence[Task], seeds: Sequence[int], clock: Clock, run: Run
-) -> list[Episode]:
-    """This rank's episodes with their rewards. Stops all ranks if too many rewards failed. Collective."""
-    timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
-    episodes = play(c.setup, tasks, seeds, c.sampler.generator, c.tokenizer, c.sampling, config, timed)
-    refuse_uneven(config, len(episodes), c.setup.trained_agents)
-    failed = [episode for episode in episodes if total_reward(episode) is None]
-    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
-    counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
-    lost, total = map(int, counts)
-    stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
-    if lost and run.is_main:
-        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"])
-    return episodes
-
-
 def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
     """Raises InputError, on all ranks, if ranks have unequal numbers of episodes, or other ones than planned."""
     by_rank, games = all_gather_objects(episodes), config.rollout.num_rollouts
@@ -202,6 +179,28 @@ def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None
         )
 
 
+def count_failed(config: PPOConfig, episodes: Sequence[Episode], run: Run) -> None:
+    """Raises RunStopped, on all ranks, if too many rewards failed; else prints how many, if any. Collective."""
+    failed = [episode for episode in episodes if episode.total_reward is None]
+    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
+    counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
+    lost, total = map(int, counts)
+    stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
+    if lost and run.is_main:
+        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"])
+
+
+def _spread(config: PPOConfig, played: Played, groups: np.ndarray) -> dict[str, float]:
+    """Metrics of the groups [E], where prompts have several replies. Collective."""
+    members = config.algorithm.num_generations
+    if members == 1:
+        return {}
+    metrics = reward_spread(played.episodes, groups)
+    if config.algorithm.max_refills:
+        metrics["groups/refilled"] = played.refilled * members / config.rollout.num_rollouts
+    return metrics
+
+
 def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, supervisor: Supervisor) -> None:
     """Normalise the scorers by their moments on replies of the policy before step 1, if asked for. Collective."""
     reward = c.setup.reward_function
@@ -210,24 +209,13 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, super
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
         c.sampler.sync(c.engine.version)
-        tasks, seeds = _share(config, c.setup.tasks, 0)
-        seeds, recorder = [seed ^ 1 for seed in seeds], RecordingScorer()
-        play(c.setup, tasks, seeds, c.sampler.generator, c.tokenizer, c.sampling, config, recorder)
+        given = config.rollout.num_rollouts, config.algorithm.num_generations, 0, config.optimizer.seed
+        own, recorder = share_of_rank(c.setup.tasks, *given), RecordingScorer()
+        using = c.sampler.generator, c.tokenizer, c.sampling, config, recorder, own.members
+        play(c.setup, own.tasks, [seed ^ 1 for seed in own.seeds], *using)
         sums = reference_moments(reward, recorder.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))
-
-
-class RecordingScorer:
-    """A reward function that keeps the samples and gives each 0."""
-
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-
-    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
-        """Record the samples."""
-        self.samples += samples
-        return [SampleReward(0.0) for _ in samples]
 
 
 def _metrics(
@@ -235,14 +223,14 @@ def _metrics(
     learned: Learned, mismatch: LogprobMismatch,
 ) -> dict[str, float]:  # fmt: skip
     """The metrics of an iteration; updates the running moments and the first length. Collective."""
-    sums = episode_sums(episodes) | rollout_sums(rollouts, rewards, state.kl.value)
+    sums = episode_sums(episodes) | rollout_sums(rollouts, rewards, state.kl.value, config.algorithm.has_critic)
     means = reduce_means(sums)
-    totals = [x for episode in episodes if (x := total_reward(episode)) is not None]
+    totals = [x for episode in episodes if (x := episode.total_reward) is not None]
     squares = [sum(totals), sum(x * x for x in totals), float(len(totals))]
     state.moments.merge(sum_over_ranks(torch.tensor(squares, dtype=torch.float64)))
     state.first_length = state.first_length or means["rollout/reply_tokens"]
     means["rollout/trained_tokens"] *= world_size()  # a sum, not a mean
-    return iteration_metrics(means, learned, mismatch, config.method.vf_coef) | {
+    return iteration_metrics(means, learned, mismatch, config.critic.vf_coef) | {
         "kl/coefficient": state.kl.value,
         "reward/running_mean": state.moments.mean,
         "reward/running_std": state.moments.std,
@@ -254,7 +242,7 @@ def _update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -
     if metrics["rollout/failed_rewards"] == 1:  # there is no mean reward
         return ""
     state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
-    return collapse(metrics, config.method, state.first_length)
+    return collapse(metrics, config.limits, state.first_length)
 
 
 def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> bool:

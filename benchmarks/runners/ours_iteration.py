@@ -13,7 +13,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.algorithms.ppo import ppo_loss
+from ppo.algorithms.learning import loss_function
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner, Split
@@ -49,9 +49,7 @@ class Iteration:
             reference.model.to(device)
         engine = make_engine(config, actor, None, adam_epsilon)
         rate = config.optimizer.learning_rate
-        learner = Learner(
-            config, engine, ppo_loss(config.method), lambda _: rate, device, refuse_non_finite, split=split
-        )
+        learner = Learner(config, engine, loss_function(config), lambda _: rate, device, refuse_non_finite, split=split)
         scorer = ScoringModel(classifier.to(device).eval().requires_grad_(False))
         return cls(config, device, actor, sampler, scorer, Experience(config, engine, reference, device), learner)
 
@@ -83,6 +81,11 @@ def equal_rollouts(prompts: Sequence[list[int]], replies: Sequence[list[int]], l
         sampler_logprobs=logprobs,
         scores=torch.zeros(len(logprobs)),
         has_reward=np.ones(len(replies), dtype=bool),
+        row_has_loss=np.ones(len(replies), dtype=bool),
+        group_of_episode=np.arange(len(replies)),
+        values=torch.zeros(len(logprobs)),
+        returns=torch.zeros(len(logprobs)),
+        correction=torch.ones(len(logprobs)),
     )
 
 

@@ -19,8 +19,8 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.critics import ValueHead
 from lmgym.models.loading import load_classifier, load_tokenizer
 from ppo.actor_critic import build
-from ppo.algorithms.ppo import ppo_advantages
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.algorithms.learning import advantage_estimator
+from ppo.config import CriticConfig, MethodConfig, PPOConfig, RolloutConfig
 from ppo.rollouts import Rollouts
 
 CPU = torch.device("cpu")
@@ -40,13 +40,15 @@ def read_config(spec: PPOSpec) -> PPOConfig:
         method=MethodConfig(
             ppo_epochs=spec.epochs,
             init_kl_coef=spec.kl_coef,
+            cliprange=spec.clip,
+            num_layers_unfrozen=spec.num_layers_unfrozen if spec.variant == "hydra" else -1,
+        ),
+        critic=CriticConfig(
+            spec.critic if spec.variant == "own_critic" else "head",
             gamma=spec.gamma,
             lam=spec.lam,
-            cliprange=spec.clip,
             cliprange_value=spec.value_clip,
             vf_coef=spec.value_coef,
-            critic=spec.critic if spec.variant == "own_critic" else "head",
-            num_layers_unfrozen=spec.num_layers_unfrozen if spec.variant == "hydra" else -1,
         ),
         optimizer=OptimizerConfig(
             learning_rate=spec.learning_rate,
@@ -99,7 +101,7 @@ class Contender:
 
     def advance(self, rollouts: Rollouts) -> None:
         """Rewards and advantages, whitened by the variance of a sample, as TRL does: ours is the population's."""
-        ppo_advantages(self.ours.config.method)(rollouts, self.spec.kl_coef)
+        advantage_estimator(self.ours.config)(rollouts, self.spec.kl_coef)
         count = len(rollouts.advantages)
         rollouts.advantages *= ((count - 1) / count) ** 0.5
 

@@ -44,6 +44,14 @@ class Episode:
     """of a truncated episode: ids of the agent's next observation, whose value to bootstrap from"""
     info: Mapping[str, float]
 
+    @property
+    def total_reward(self) -> float | None:
+        """Sum of the steps' rewards; None if one failed."""
+        rewards = [step.reward for step in self.steps]
+        if any(reward is None for reward in rewards):
+            return None
+        return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
+
 
 @dataclass
 class RunningEpisode:
@@ -52,6 +60,8 @@ class RunningEpisode:
     index: int
     seed: int
     environment: Environment
+    member: int = 0
+    """its number among the episodes of this seed"""
     step_number: int = 0
     result: StepResult = field(default_factory=StepResult)
     steps: dict[str, list[Step]] = field(default_factory=dict)

@@ -39,8 +39,11 @@ def run_episodes(
     others: Mapping[str, Generator] | None = None,
     max_prompt: int | None = None,
     on_long_prompt: OnLongPrompt = "cut",
+    members: Sequence[int] | None = None,
 ) -> list[Episode]:
     """Plays task i by seed i in environment i to its end; returns an `Episode` for each trained agent that acted.
+
+    Episodes of one seed differ only by their replies, which differ by `members`, their numbers in a group (None: 0).
 
     `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
@@ -52,7 +55,9 @@ def run_episodes(
         raise InputError("an environment was given twice; needed: an instance an episode, as [Chat() for _ in tasks]")
     room = room_for_prompts(generator.max_length, sampling, max_prompt)
     agents = _Agents(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
-    episodes = [RunningEpisode(i, seed, env) for i, (seed, env) in enumerate(zip(seeds, environments, strict=True))]
+    numbers = members if members is not None else [0] * len(tasks)
+    given = zip(range(len(tasks)), seeds, environments, numbers, strict=True)
+    episodes = [RunningEpisode(i, seed, env, member) for i, seed, env, member in given]
     threads = ThreadPoolExecutor(MAX_THREADS)  # starts a thread when it is first needed
     try:
         resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
@@ -181,13 +186,14 @@ class _Agents:
 
     def _seeded(self, agents: Sequence[tuple[RunningEpisode, str]]) -> Sampling:
         [base] = seeds_of(self.sampling, 1)
-        return replace(self.sampling, seed=tuple(_seed(base, e.seed, e.step_number, agent) for e, agent in agents))
+        return replace(self.sampling, seed=tuple(_seed(base, episode, agent) for episode, agent in agents))
 
 
-def _seed(base: int, episode: int, step: int, agent: str) -> int:
-    """A hash of 63 bits."""
-    words = f"{base} {episode} {step} {agent}".encode()
-    return int.from_bytes(blake2b(words, digest_size=8).digest(), "big") >> 1
+def _seed(base: int, episode: RunningEpisode, agent: str) -> int:
+    """Of the agent's next reply: a hash of 63 bits."""
+    member = f" {episode.member}" if episode.member else ""
+    words = f"{base} {episode.seed} {episode.step_number} {agent}{member}"
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _conversation(observation: Observation) -> Conversation:

@@ -127,3 +127,15 @@ def _conversation(sample: Sample) -> Conversation:
         f"a scorer cannot score a reply to the text {prompt!r:.60}; needed: a conversation in the score request (from "
         "rows with messages, or by lmgym.text.from_transcript), or a Python function as reward"
     )
+
+
+class RecordingScorer:
+    """A reward function that keeps the samples and gives each 0."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
+        """Record the samples."""
+        self.samples += samples
+        return [SampleReward(0.0) for _ in samples]

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmgym.data.prompts import Task
 from lmgym.data.truncation import truncate
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.text import Conversation, render_all, tokenize_texts
+
+MEASURED = 256  # prompts that are tokenised to find the longest
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,31 @@ def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> 
             [shown] = render_all(tokenizer, [row.conversation])
             fitted.append(FittedPrompt(row.ids[0], shown, row.dropped_turns, row.shortened))
     return fitted
+
+
+def distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
+    """Each prompt once; none of tasks whose environment makes the prompts."""
+    prompts = (task.get("prompt") for task in tasks)
+    return list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str | Conversation)))
+
+
+def prompt_lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
+    """Tokens of each prompt."""
+    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
+    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
+    return [len(ids) for ids in tokenize_texts(tokenizer, texts)]
+
+
+def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
+    """Tokens of the longest prompt, among the MEASURED with most characters; 0 if environments make the prompts."""
+
+    def characters(prompt: str | Conversation) -> int:
+        return (
+            len(prompt) if isinstance(prompt, str) else sum(map(len, (prompt.persona, *(t.text for t in prompt.turns))))
+        )
+
+    prompts = sorted(distinct_prompts(tasks), key=characters)[-MEASURED:]
+    return max(prompt_lengths(tokenizer, prompts), default=0)
 
 
 def _end_of_text(tokenizer, ids: list[int], room: int) -> FittedPrompt:

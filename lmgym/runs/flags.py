@@ -57,7 +57,8 @@ TRUTH = {"true": True, "1": True, "false": False, "0": False}
 def override(config: T, arguments: Sequence[str] | None = None) -> T:
     """The config with the fields given by `arguments` (default: the command line) replaced.
 
-    An error is printed in one line on stderr, by rank 0 only, and every rank exits with 2.
+    If the config has a method `refuse_unread(names)`, it is called with the fields that were given. An error is printed
+    in one line on stderr, by rank 0 only, and every rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     hints = _flag_types(config)
@@ -65,7 +66,10 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         _help(config)
     try:
         # a dict: the last of repeated flags counts
-        changed = _rebuild(config, dict(_read(flag, values, hints) for flag, values in _split(arguments)))
+        given = dict(_read(flag, values, hints) for flag, values in _split(arguments))
+        changed = _rebuild(config, given)
+        if refuse_unread := getattr(changed, "refuse_unread", None):
+            refuse_unread(given)
         output, dry = getattr(changed, "output", None), getattr(getattr(changed, "run", None), "dry_run", False)
         if output and not dry and _is_main():
             refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
@@ -229,9 +233,10 @@ def _in_words(hint: Any) -> str:
 def _rebuild(config: T, values: dict[str, object]) -> T:
     """The config with the named fields replaced, its groups first; each dataclass is checked once, when complete."""
     replace: Callable[..., Any] = dataclasses.replace
-    changed = {name: values[name] for name, _ in _fields(config) if name in values}
-    for name, group in _fields(config):
-        if dataclasses.is_dataclass(group):
-            inner = {key: values[key] for key, _ in _fields(group) if key in values}
-            changed |= {name: replace(group, **inner)} if inner else {}
+    changed: dict[str, Any] = {}
+    for name, value in _fields(config):
+        if not dataclasses.is_dataclass(value):
+            changed |= {name: values[name]} if name in values else {}
+        elif inner := {key: values[key] for key, _ in _fields(value) if key in values}:
+            changed[name] = replace(value, **inner)
     return replace(config, **changed) if changed else config

@@ -1,44 +1,22 @@
-"""From scores to advantages: rewards with a KL penalty, GAE, whitening, and the adaptive KL coefficient.
+"""From rewards to advantages: GAE and whitening, and the methods that compare whole replies.
 
-Pure functions of padded [batch, time] tensors with a mask of the sampled tokens; results are 0 where masked, and have
-no gradient. They are not collective: add the results of `masked_sums` over ranks.
+GAE and whitening are pure functions of padded [batch, time] tensors with a mask of the sampled tokens; results are 0
+where masked, and have no gradient. They are not collective: add the results of `masked_sums` over ranks.
+
+`rloo`, `grpo`, `dr_grpo`, `reinforce_pp` and `reinforce_pp_baseline` take rewards [n] and the number of each one's
+group [n], of all ranks. A reward of NaN has failed: it counts in no mean, and its advantage is 0, as is that of one
+that is alone in its group.
 """
 
-import math
-from collections.abc import Mapping
+from typing import Literal
 
 import torch
 
 from lmgym.scoring.moments import Moments, moments_of
-from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
+from ppo.algorithms.masking import check_shapes, check_some, masked
 
 LEAST_VARIANCE = 1e-8
-MOST_CHANGE = 0.2  # of the KL coefficient, in an update of n = horizon samples
-
-
-@torch.no_grad()
-def kl_rewards(
-    logprobs: torch.Tensor,
-    reference_logprobs: torch.Tensor,
-    scores: torch.Tensor,
-    mask: torch.Tensor,
-    kl_coef: float,
-) -> torch.Tensor:
-    """Rewards[batch, time]: -kl_coef (log p - log p_ref) a token, and the score (Ziegler et al. 2019, eq. 2).
-
-    Scores are [batch], added to the last token of each row's mask, or dense, [batch, time]. A row without tokens has no
-    reward. Raises ValueError for shapes that do not fit.
-    """
-    check_shapes(logprobs, reference_logprobs, mask)
-    batch, time = mask.shape
-    if scores.shape not in ((batch,), (batch, time)):
-        raise ValueError(f"scores of shape {list(scores.shape)}; needed: [{batch}], or dense [{batch}, {time}]")
-    if scores.dim() == 1:
-        last = mask.bool() & (mask.bool().flip(1).cumsum(1).flip(1) == 1)  # a mask may have gaps: several turns
-        earned = masked(scores[:, None].expand(batch, time), last)
-    else:
-        earned = masked(scores, mask)
-    return earned - kl_coef * log_ratio(logprobs, reference_logprobs, mask)
+LEAST_STD = 1e-4  # added to standard deviations, as TRL does
 
 
 @torch.no_grad()
@@ -47,15 +25,15 @@ def gae(
     values: torch.Tensor,
     mask: torch.Tensor,
     gamma: float = 1.0,
-    lam: float = 0.95,
+    lam: float | torch.Tensor = 0.95,
     bootstrap: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, [batch, time] each, by GAE (Schulman et al. 2015, eq. 16).
 
     delta = r + gamma V' - V, A = delta + gamma lam A'. Primes are the row's next unmasked token: the text between two
-    of the policy's turns takes no time. `bootstrap[batch]` is the value of a truncated episode's next prompt, 0 for
-    one that ended. Returns are these advantages, not whitened, plus values. Rewards at masked places are ignored.
-    Raises ValueError for shapes that differ and an empty mask.
+    of the policy's turns takes no time. `lam` may be [batch], one a row. `bootstrap[batch]` is the value of a truncated
+    episode's next prompt, 0 for one that ended. Returns are these advantages, not whitened, plus values. Rewards at
+    masked places are ignored. Raises ValueError for shapes that differ and an empty mask.
     """
     check_shapes(rewards, values, mask)
     check_some(mask)
@@ -64,6 +42,7 @@ def gae(
     mask, values = mask.bool(), masked(values, mask)
     rewards = masked(rewards, mask).to(values.dtype)
     carried = torch.zeros_like(values[:, 0])
+    lam = torch.as_tensor(lam, dtype=carried.dtype, device=carried.device)
     next_value = torch.zeros_like(carried) if bootstrap is None else bootstrap.to(carried)
     advantages = torch.empty_like(values)
     for t in reversed(range(mask.shape[1])):
@@ -98,35 +77,66 @@ def masked_sums(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.stack([kept.sum(), (kept**2).sum(), mask.bool().sum().double()])
 
 
-class AdaptiveKL:
-    """The coefficient of the KL penalty: fixed, or adapted so that the KL approaches a target (Ziegler et al. 2019,
-    section 2.2).
+@torch.no_grad()
+def rloo(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """r less the mean of the group's others: G / (G - 1) (r - mean) (Ahmadian et al. 2024, eq. 9)."""
+    count, mean, _ = _group_moments(rewards, groups)
+    return _kept((rewards - mean) * count / (count - 1).clamp(min=1))
 
-    `target` has the unit of `update`'s KL, usually nats per reply; None keeps `init`. `horizon` is above MOST_CHANGE
-    times the samples of an update (ppo/check.py), so that the coefficient stays positive.
+
+@torch.no_grad()
+def grpo(
+    rewards: torch.Tensor, groups: torch.Tensor, scale: Literal["group", "batch", "none"] = "group"
+) -> torch.Tensor:
+    """(r - mean) / (std + 1e-4) of the group, std of one degree of freedom less (Shao et al. 2024, section 4.1.2).
+
+    With `scale="batch"` the standard deviation is that of all rewards.
     """
+    _, mean, std = _group_moments(rewards, groups)
+    if scale == "batch":
+        std = _group_moments(rewards, torch.zeros_like(groups))[2]
+    return _kept((rewards - mean) / (std + LEAST_STD if scale != "none" else 1.0))
 
-    def __init__(self, init: float, target: float | None = None, horizon: float = 10000) -> None:
-        self.value, self.target, self.horizon = init, target, horizon
 
-    def update(self, kl: float, n: int) -> None:
-        """value *= 1 + clip(kl / target - 1, +-.2) n / horizon, after n samples with that mean KL.
+@torch.no_grad()
+def dr_grpo(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """r - mean of the group (Liu et al. 2025, section 3.2)."""
+    return grpo(rewards, groups, "none")
 
-        Raises ValueError for NaN.
-        """
-        if self.target is None:
-            return
-        if math.isnan(kl):
-            raise ValueError(f"a KL of {kl}; needed: a number")
-        error = max(-MOST_CHANGE, min(kl / self.target - 1, MOST_CHANGE))
-        change = 1 + error * n / self.horizon
-        assert change > 0, f"horizon {self.horizon} for {n} samples"
-        self.value *= change
 
-    def state_dict(self) -> dict[str, float]:
-        """Plain numbers, for a checkpoint; target and horizon are the config's."""
-        return {"value": self.value}
+@torch.no_grad()
+def reinforce_pp(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """(r - mean) / (std + 1e-4) of all rewards, whatever their groups (Hu et al. 2025, eq. 9)."""
+    return grpo(rewards, torch.zeros_like(groups))
 
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restores the state."""
-        self.value = float(state["value"])
+
+@torch.no_grad()
+def reinforce_pp_baseline(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """r - mean of the group, then to mean 0 and standard deviation 1 over all (Hu et al. 2025, section 3.2)."""
+    _, mean, _ = _group_moments(rewards, groups)
+    return reinforce_pp(rewards - mean, groups)
+
+
+def _group_moments(rewards: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count, mean and standard deviation of each reward's group, [n] each, of the rewards that are not NaN.
+
+    Raises ValueError for shapes that differ or are not [n].
+    """
+    if rewards.dim() != 1 or rewards.shape != groups.shape:
+        raise ValueError(f"rewards {list(rewards.shape)}, groups {list(groups.shape)}; needed: [n] both")
+    _, member = groups.unique(return_inverse=True)
+    known = ~rewards.isnan()
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        sums = values.new_zeros(int(member.max()) + 1 if len(member) else 0)
+        return sums.index_add_(0, member, torch.where(known, values, 0.0))[member]
+
+    count = total(torch.ones_like(rewards))
+    mean = total(rewards) / count.clamp(min=1)
+    variance = total((rewards - mean) ** 2) / (count - 1).clamp(min=1)
+    return count, mean, variance.sqrt()
+
+
+def _kept(advantages: torch.Tensor) -> torch.Tensor:
+    """0 for failed rewards."""
+    return torch.where(advantages.isnan(), 0.0, advantages)

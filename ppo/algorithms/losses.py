@@ -1,47 +1,73 @@
-"""Losses of PPO as (sum, count), which the caller divides by the count over ranks and accumulation; KL estimates.
+"""Losses of tokens. All tensors are [batch, time], with a mask of the sampled tokens; computed in fp32.
 
-All tensors are [batch, time], padded, with a mask of the sampled tokens. Computed in fp32.
+A loss of the policy is a number per token, which its caller weighs (`ppo.algorithms.learning`) and divides by the count
+over ranks and accumulation. Ratios are p / p_old, given as their logarithms: see `ratios_of_replies`.
 """
 
-from typing import Literal
+from typing import Protocol
 
 import torch
 
-from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
+from ppo.algorithms.masking import check_shapes, masked
 
 MOST_LOG_RATIO = 20.0  # e^20 is 5e8
-MOST_EXPONENT = 80.0  # e^88 is the largest that fp32 holds
 
 SumAndCount = tuple[torch.Tensor, torch.Tensor]
 
 
-def policy_loss(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    mask: torch.Tensor,
-    clip: float = 0.2,
-) -> SumAndCount:
-    """Sum of max(-A rho, -A clip(rho, 1 +- clip)) with rho = p / p_old (Schulman et al. 2017, eq. 7).
+class TokenLoss(Protocol):
+    """A loss of the policy."""
 
-    log rho is clamped to +-20; beyond there is no gradient. Raises ValueError for shapes that differ.
+    def __call__(
+        self, logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor,
+        low: float, high: float, delta: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """(the loss of each token, 0 where masked; bool: it has no gradient, being clipped)."""
+        ...
+
+
+def clipped_loss(
+    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 0.2,
+    high: float = 0.2, delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """max(-A rho, -A clip(rho, 1 - low, 1 + high)) (Schulman et al. 2017, eq. 7; two bounds: Yu et al. 2025, eq. 10).
+
+    With `delta` rho is at most that where A is negative (dual clip, Ye et al. 2020). log rho is clamped to +-20; beyond
+    there is no gradient. Raises ValueError for shapes that differ.
     """
-    check_shapes(logprobs, old_logprobs, advantages, mask)
-    free, clipped = _surrogates(logprobs, old_logprobs, advantages, mask, clip)
-    return torch.maximum(free, clipped).sum(), mask.bool().sum()
+    check_shapes(logprobs, log_ratios, advantages, mask)
+    ratios, advantages = _exponential(log_ratios, mask), masked(advantages, mask)
+    free = -advantages * (ratios if delta is None else ratios.clamp(max=delta))
+    bounded = -advantages * ratios.clamp(1 - low, 1 + high)
+    clipped = bounded > free
+    if delta is not None:
+        clipped = clipped | ((advantages < 0) & (ratios > delta))
+    return torch.maximum(free, bounded), clipped
 
 
-def clip_fraction(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    mask: torch.Tensor,
-    clip: float = 0.2,
-) -> SumAndCount:
-    """Number of tokens whose loss is clipped, so that they have no gradient; number of all tokens."""
-    check_shapes(logprobs, old_logprobs, advantages, mask)
-    free, clipped = _surrogates(logprobs, old_logprobs, advantages, mask, clip)
-    return (clipped > free).sum(), mask.bool().sum()
+def cispo_loss(
+    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 1.0,
+    high: float = 4.0, delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """-A clip(rho, 1 - low, 1 + high) log p, without a gradient of the clipped rho (MiniMax 2025, eq. 4).
+
+    Every token keeps its gradient, so none counts as clipped unless its rho is out of bounds. `delta` is not used.
+    Raises ValueError for shapes that differ.
+    """
+    check_shapes(logprobs, log_ratios, advantages, mask)
+    ratios = _exponential(log_ratios, mask).detach()
+    bounded = ratios.clamp(1 - low, 1 + high)
+    return -masked(advantages, mask) * bounded * masked(logprobs, mask), (bounded != ratios) & mask.bool()
+
+
+def ratios_of_replies(log_ratios: torch.Tensor, rows: torch.Tensor, replies: int) -> torch.Tensor:
+    """Log ratios [1, M] as the mean over each one's reply (Zheng et al. 2025, eq. 7).
+
+    `rows` [M] are the numbers of the replies, below `replies`.
+    """
+    sums = log_ratios.new_zeros(replies).index_add(0, rows, log_ratios[0])
+    tokens = log_ratios.new_zeros(replies).index_add(0, rows, torch.ones_like(log_ratios[0]))
+    return (sums / tokens.clamp(min=1))[rows][None]
 
 
 def value_loss(
@@ -57,35 +83,6 @@ def value_loss(
     return torch.maximum((values - returns) ** 2, (near - returns) ** 2).sum() / 2, mask.bool().sum()
 
 
-def kl_estimate(
-    logprobs: torch.Tensor,
-    reference_logprobs: torch.Tensor,
-    mask: torch.Tensor,
-    kind: Literal["k1", "k2", "k3"] = "k1",
-) -> torch.Tensor:
-    """KL(policy || reference) in nats per token, estimated from the policy's samples: the mean over the mask.
-
-    With x = log p - log p_ref: k1 is x, k2 is x^2 / 2, k3 is exp(-x) - 1 + x, never negative (Schulman 2020), where
-    -x is at most 80 in the exponential. Raises ValueError for shapes that differ, an empty mask, another kind.
-    """
-    check_shapes(logprobs, reference_logprobs, mask)
-    check_some(mask)
-    x = log_ratio(logprobs, reference_logprobs, mask)
-    if kind == "k1":
-        estimates = x
-    elif kind == "k2":
-        estimates = x**2 / 2
-    elif kind == "k3":
-        estimates = torch.expm1((-x).clamp(max=MOST_EXPONENT)) + x
-    else:
-        raise ValueError(f"kind={kind!r}; needed: k1, k2 or k3")
-    return (estimates.sum(dtype=torch.float64) / mask.bool().sum()).to(x.dtype)
-
-
-def _surrogates(
-    logprobs: torch.Tensor, old_logprobs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, clip: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """-A rho and -A clip(rho, 1 +- clip), [batch, time], 0 where masked."""
-    ratio = log_ratio(logprobs, old_logprobs, mask).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
-    advantages = masked(advantages, mask)
-    return -advantages * ratio, -advantages * ratio.clamp(1 - clip, 1 + clip)
+def _exponential(log_ratios: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Ratios [batch, time], 1 where masked."""
+    return masked(log_ratios, mask).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()

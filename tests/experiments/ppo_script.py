@@ -140,7 +140,7 @@ def talks(config, tokenizer):
 
 def plant() -> None:
     """Puts the faults and records that a test asks for in their places."""
-    import ppo.algorithms.ppo
+    import ppo.algorithms.learning
     import ppo.experience
     import ppo.setup
     import ppo.train as loop
@@ -156,7 +156,9 @@ def plant() -> None:
         play = loop.play
         loop.play = lambda setup, tasks, seeds, generator, *more: play(setup, tasks, seeds, Replayed(generator), *more)
     if PLANT.get("FAULT") in ("loss", "gradient"):
-        ppo.algorithms.ppo.value_loss = _broken(ppo.algorithms.ppo.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0)))
+        ppo.algorithms.learning.value_loss = _broken(
+            ppo.algorithms.learning.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0))
+        )
 
 
 def _broken(value_loss, fault: str, at: int):

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ppo.setup
 from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.errors import InputError, RunStopped
-from ppo.algorithms.ppo import EstimateAdvantages, ppo_advantages
-from ppo.config import MethodConfig
+from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator
+from ppo.config import PPOConfig
 from ppo.task_setups import TaskSetup, text_with_function
 
 Go = Callable[..., Path]
@@ -79,8 +79,8 @@ def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coeffi
 
 
 def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:
-    def shifted(method: MethodConfig) -> EstimateAdvantages:
-        estimate = ppo_advantages(method)
+    def shifted(config: PPOConfig) -> EstimateAdvantages:
+        estimate = advantage_estimator(config)
 
         def advance(rollouts, kl_coef) -> torch.Tensor:
             found = estimate(rollouts, kl_coef)
@@ -89,7 +89,7 @@ def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update
 
         return advance
 
-    monkeypatch.setattr(ppo.setup, "ppo_advantages", shifted)
+    monkeypatch.setattr(ppo.setup, "advantage_estimator", shifted)
     with pytest.raises(
         InputError, match=r"before any update .* most at token \d+ of reply \d+, .*ratio must begin at 1"
     ):

@@ -23,7 +23,7 @@ from lmgym.models.critics import ValueHead, save_critic
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from ppo.actor_critic import build
-from ppo.config import MethodConfig, PPOConfig, RewardConfig
+from ppo.config import CriticConfig, PPOConfig, RewardConfig
 from ppo.task_setups import TaskSetup, chat_with_scorers, text_with_function
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -122,9 +122,7 @@ def test_another_run_goes_on_with_the_critic_of_a_former_one(own: bool, go: Go, 
     first = go(critic=scorer_folders["gpt2"] if own else "head")
     assert [path.suffix for path in (first / "critic").glob("*.safetensors")] == [".safetensors"]
     model, critic = str(first / "model"), str(first / "critic")
-    actor, _ = build(
-        PPOConfig("more", policy=ModelConfig(model), method=MethodConfig(critic=critic)), load_tokenizer(model)
-    )
+    actor, _ = build(PPOConfig("more", policy=ModelConfig(model), critic=CriticConfig(critic)), load_tokenizer(model))
     assert (actor.critic is not None) == own
     saved = load_file(next((first / "critic").glob("*.safetensors")))
     loaded = (actor.critic if own else actor.value_head).state_dict()

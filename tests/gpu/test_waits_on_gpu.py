@@ -17,7 +17,7 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
 from ppo.actor_critic import build
-from ppo.algorithms.ppo import ppo_advantages, ppo_loss
+from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.learner import Learner
@@ -76,18 +76,19 @@ def test_an_updates_waits_do_not_grow_with_its_micro_batches(small_models: dict[
     def of(micro_batch: int) -> list[str]:
         config = PPOConfig(
             "x", ModelConfig(str(small_models["llama"]), precision="bf16"), RolloutConfig(num_rollouts=ROWS),
-            method=MethodConfig(1), optimizer=OptimizerConfig(1e-3, global_batch=ROWS, micro_batch=micro_batch),
+            method=MethodConfig(ppo_epochs=1),
+            optimizer=OptimizerConfig(1e-3, global_batch=ROWS, micro_batch=micro_batch),
         )  # fmt: skip
         actor, reference = build(config, load_tokenizer(config.policy.model))
         actor.to(device)
         assert reference is not None
         reference.model.to(device)
-        engine, rollouts = make_engine(config, actor, None), gather(episodes)
+        engine, rollouts = make_engine(config, actor, None), gather(episodes, config)
         learner = Learner(
-            config, engine, ppo_loss(config.method), lambda _: 1e-3, device, lambda *said: pytest.fail(str(said))
+            config, engine, loss_function(config), lambda _: 1e-3, device, lambda *said: pytest.fail(str(said))
         )
         Experience(config, engine, reference, device).measure(rollouts)
-        ppo_advantages(config.method)(rollouts, 0.0)
+        advantage_estimator(config)(rollouts, 0.0)
         learner.learn(rollouts, 0, 0)  # an optimizer's state, and what is done once a process
         return waits(lambda: learner.learn(rollouts, 1, 1))
 

@@ -14,12 +14,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-import ppo.algorithms.ppo
+import ppo.algorithms.learning
 import ppo.train as loop
 from lmgym.config import RunConfig
 from lmgym.distributed.random_state import seeded
 from lmgym.models.saving import save_plain
 from lmgym.models.small_models import build_model, size_settings
+from ppo.config import CriticConfig, LimitConfig
 from ppo.experiments.sentiment_words import CONFIG, sentiment
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts
@@ -54,7 +55,9 @@ def trained(start: Path, folder: Path, updates: int = UPDATES, **method) -> Path
         CONFIG,
         policy=replace(CONFIG.policy, model=str(start)),
         rollout=replace(CONFIG.rollout, num_rollouts=256, max_new_tokens=WORDS),
-        method=replace(CONFIG.method, init_kl_coef=BETA, whiten=False, max_kl=0.0, **method),
+        method=replace(CONFIG.method, init_kl_coef=BETA, **method),
+        critic=CriticConfig(whiten=False),
+        limits=LimitConfig(max_kl=0.0),
         optimizer=replace(CONFIG.optimizer, learning_rate=6e-3, warmup=0, global_batch=256, max_updates=updates),
         run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
     )
@@ -82,29 +85,29 @@ def pleasant_share(start: Path, folder: Path) -> tuple[float, float]:
 
 def charge_the_next_token(monkeypatch) -> None:
     """The KL of a token is charged to the one after it, as trlx did; that of a reply's last token to none."""
-    kl_rewards = ppo.algorithms.ppo.kl_rewards
+    kl_rewards = ppo.algorithms.learning.kl_rewards
 
-    def shifted(logprobs, reference, scores, mask, coef):
+    def shifted(logprobs, reference, scores, mask, coef, kind):
         right = kl_rewards(logprobs, reference, scores, mask, 0.0)
         kl = kl_rewards(logprobs, reference, torch.zeros_like(scores), mask, coef)
         late = torch.zeros_like(kl)
         late[:, 1:] = kl[:, :-1]
         return right + late * mask
 
-    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.learning, "kl_rewards", shifted)
 
 
 def forget_the_last_token(monkeypatch) -> None:
     """The mask of the KL ends a token too soon."""
-    kl_rewards = ppo.algorithms.ppo.kl_rewards
+    kl_rewards = ppo.algorithms.learning.kl_rewards
 
-    def shifted(logprobs, reference, scores, mask, coef):
+    def shifted(logprobs, reference, scores, mask, coef, kind):
         shorter = torch.zeros_like(mask)
         shorter[:, :-1] = mask[:, 1:]
         kl = kl_rewards(logprobs, reference, torch.zeros_like(scores), shorter, coef)
         return kl_rewards(logprobs, reference, scores, mask, 0.0) + kl
 
-    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.learning, "kl_rewards", shifted)
 
 
 BROKEN = [charge_the_next_token, forget_the_last_token]

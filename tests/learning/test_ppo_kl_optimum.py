@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import ppo.algorithms.ppo
+import ppo.algorithms.learning
 import ppo.train as loop
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RolloutConfig
 from ppo.task_setups import text_with_function
 
 BETA, UPDATES = 1.0, 32
@@ -49,7 +49,9 @@ def learn(model: Path, chats: Path, folder: Path) -> tuple[float, float]:
         "kl_optimum",
         ModelConfig(str(model), precision="fp32"),
         RolloutConfig(str(chats), eval_size=4, num_rollouts=256, max_new_tokens=1),
-        method=MethodConfig(4, BETA, whiten=False, max_kl=0),
+        method=MethodConfig(init_kl_coef=BETA),
+        critic=CriticConfig(whiten=False),
+        limits=LimitConfig(max_kl=0),
         optimizer=OptimizerConfig(
             6e-3, warmup=0, schedule="linear", global_batch=256, micro_batch=128, max_updates=UPDATES
         ),
@@ -72,9 +74,9 @@ def test_the_policy_ends_at_the_optimum_of_reward_and_kl(
 def test_a_kl_mask_that_is_shifted_by_one_does_not(
     small_models: dict[str, Path], chats_file: Path, monkeypatch, tmp_path: Path
 ) -> None:
-    kl_rewards = ppo.algorithms.ppo.kl_rewards
+    kl_rewards = ppo.algorithms.learning.kl_rewards
 
-    def shifted(logprobs, reference, scores, mask, coef):
+    def shifted(logprobs, reference, scores, mask, coef, kind):
         """The KL of a token is charged to the one after it, as trlx did."""
         right = kl_rewards(logprobs, reference, scores, mask, 0.0)
         kl = kl_rewards(logprobs, reference, torch.zeros_like(scores), mask, coef)
@@ -82,6 +84,6 @@ def test_a_kl_mask_that_is_shifted_by_one_does_not(
         late[:, 1:] = kl[:, :-1]
         return right + late * mask
 
-    monkeypatch.setattr(ppo.algorithms.ppo, "kl_rewards", shifted)
+    monkeypatch.setattr(ppo.algorithms.learning, "kl_rewards", shifted)
     found, wanted = learn(small_models["gpt2"], chats_file, tmp_path)
     assert found > wanted + 0.1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import ppo.algorithms.ppo
+import ppo.algorithms.learning
 import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
@@ -41,8 +41,8 @@ def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11
 
 def turn_advantages(monkeypatch) -> None:
     """The sign of advantages is flipped."""
-    gae = ppo.algorithms.ppo.gae
-    monkeypatch.setattr(ppo.algorithms.ppo, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
+    gae = ppo.algorithms.learning.gae
+    monkeypatch.setattr(ppo.algorithms.learning, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
 
 
 def score_the_first_token(monkeypatch) -> None:
@@ -62,17 +62,17 @@ def score_the_first_token(monkeypatch) -> None:
 
 def shift_old_logprobs(monkeypatch) -> None:
     """The old log-probability of a token is that of the one before, and nobody looks (test_ppo_ends.py)."""
-    estimator = ppo.setup.ppo_advantages
+    estimator = ppo.setup.advantage_estimator
 
-    def shifted(method):
+    def shifted(config):
         def advance(rollouts, kl_coef):
-            rewards = estimator(method)(rollouts, kl_coef)
+            rewards = estimator(config)(rollouts, kl_coef)
             rollouts.old_logprobs = rollouts.old_logprobs.roll(1)
             return rewards
 
         return advance
 
-    monkeypatch.setattr(ppo.setup, "ppo_advantages", shifted)
+    monkeypatch.setattr(ppo.setup, "advantage_estimator", shifted)
     monkeypatch.setattr(safeguards, "check_ratio", lambda *given: None)
 
 

@@ -38,7 +38,7 @@ STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
     ),
 }
 # what may be inf, and says so: nothing is clipped then
-INFINITE = {"cliprange", "cliprange_reward", "cliprange_value"}
+INFINITE = {"cliprange", "cliprange_reward", "cliprange_value", "epsilon_high"}
 SAMPLING = {"max_new_tokens", "top_k", "top_p", "repetition_penalty"}
 
 

@@ -73,7 +73,7 @@ def test_a_config_passes_through_few_files_before_step_1() -> None:
 
 
 def test_the_policy_loss_is_few_files_from_the_experiment() -> None:
-    steps = ["ppo.train", "ppo.setup", "ppo.algorithms.ppo", "ppo.algorithms.losses"]
+    steps = ["ppo.train", "ppo.setup", "ppo.algorithms.learning", "ppo.algorithms.losses"]
     assert all(after in GRAPH[before] for before, after in itertools.pairwise(["ppo.experiments.hh_harmless", *steps]))
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert all(f"`{name.replace('.', '/')}.py`" in text for name in ("ppo.experiments.hh_harmless", *steps))

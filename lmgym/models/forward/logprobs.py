@@ -47,6 +47,31 @@ def token_logprobs(
         size = most if learns else len(targets)
     else:
         compute, size = partial(_model_logprobs, decoder, temperature=temperature), most
+    return _in_chunks(compute, normed, targets, size, sharded)
+
+
+def logprobs_and_entropies(
+    decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`token_logprobs`, and the entropies [M] in nats of the distributions they are from, both with gradients."""
+    head, size = decoder.model.get_output_embeddings(), max(1, CHUNK_LOGITS // vocabulary_size(decoder.model.config))
+
+    def compute(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        logits = decoder.logits(states).float()
+        logprobs = torch.log_softmax(logits if temperature in (0, 1) else logits / temperature, -1)
+        return torch.stack(
+            [logprobs.gather(1, wanted[:, None])[:, 0], -(logprobs.exp() * logprobs.clamp(min=-1e9)).sum(-1)]
+        )
+
+    logprobs, entropies = _in_chunks(compute, normed, targets, size, is_sharded(head))
+    return logprobs, entropies
+
+
+def _in_chunks(compute: Any, normed: torch.Tensor, targets: torch.Tensor, size: int, sharded: bool) -> torch.Tensor:
+    """compute(states, targets), for `size` tokens at a time, and recomputed in the backward if there are more.
+
+    Collective if the head is sharded.
+    """
     chunks = max(1, -(-len(targets) // size))
     if sharded:
         chunks = int(max_over_ranks(torch.tensor(chunks)))
@@ -55,7 +80,7 @@ def token_logprobs(
     if torch.is_grad_enabled():
         compute = partial(checkpoint, compute, use_reentrant=False)
     pieces = zip(_split(normed, size, chunks), _split(targets, size, chunks), strict=True)
-    return torch.cat([compute(states, wanted) for states, wanted in pieces])
+    return torch.cat([compute(states, wanted) for states, wanted in pieces], -1)
 
 
 def _split(tensor: torch.Tensor, size: int, number: int) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from lmgym.errors import InputError
 from lmgym.models.architectures import refuse_encoder
 from lmgym.models.forward.decoder import decoder_of
 from lmgym.models.forward.packed_rows import PackedRows, pack_places
-from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, read_weights
+from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, load_tokenizer, read_weights
 from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import (
     has_adapters,
@@ -67,6 +67,20 @@ def read_causal(
         raise InputError(f"{name} is not a causal model: it holds {other[0]} ({kind}), the head of {CANNOT_TALK}")
     refuse_non_finite_weights(model, name)
     return model
+
+
+def refuse_unfit_reference(name: str, tokenizer, trust_remote_code: bool = False) -> None:
+    """Raises InputError for a reference that cannot generate text, or whose tokens have other ids than the policy's."""
+    refuse_unfit_policy(name, load_config(name, trust_remote_code))
+    own, others = tokenizer.get_vocab(), load_tokenizer(name, trust_remote_code).get_vocab()
+    for token, id_ in others.items():
+        if own.get(token) != id_:
+            found = f"id {own[token]}" if token in own else "none"
+            raise InputError(
+                f"the reference {name} has {len(others):,} tokens, the policy {len(own):,}: {token!r} is id {id_} "
+                f"there and {found} here; needed: a reference with the policy's vocabulary, such as the model it was "
+                "trained from, or leave --reference out"
+            )
 
 
 def refuse_no_eos(name: str, tokenizer) -> None:

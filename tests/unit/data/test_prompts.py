@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lmgym.data.prompts import read_prompts
+from lmgym.environments.groups import tasks_of_iteration
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
 from ppo.config import RolloutConfig
-from ppo.rollouts import tasks_of_iteration
 
 
 def written(path: Path, rows: list[dict]) -> RolloutConfig:

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.algorithms.ppo import ppo_advantages, ppo_loss
+from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.learner import Learner
@@ -58,6 +58,10 @@ def make_rollouts() -> Rollouts:
         sampler_logprobs=torch.zeros(tokens),
         scores=torch.from_numpy(rng.normal(size=tokens)).float(),
         has_reward=np.array([True, True, False, True]),
+        row_has_loss=np.array([True, True, False, True]),
+        group_of_episode=np.arange(4),
+        returns=torch.zeros(tokens),
+        correction=torch.ones(tokens),
     )
 
 
@@ -74,9 +78,9 @@ def run(
     rollouts = make_rollouts()
     experience = Experience(config, engine, reference, CPU)
     experience.measure(rollouts)
-    ppo_advantages(config.method)(rollouts, 0.05)
+    advantage_estimator(config)(rollouts, 0.05)
     learner = Learner(
-        config, engine, ppo_loss(config.method), lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words))
+        config, engine, loss_function(config), lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words))
     )
     curve = learner.learn(rollouts, 0, 0).curve
     return rollouts, curve, {name: p.detach().clone() for name, p in actor.named_parameters()}, len(graphs)
@@ -106,14 +110,14 @@ def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
     actor, rollouts, found = make_actor("own_critic"), make_rollouts(), []
     experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
     experience.measure(rollouts)
-    ppo_advantages(config.method)(rollouts, 0.05)
+    advantage_estimator(config)(rollouts, 0.05)
 
     def look(module, inputs, outputs) -> None:
         weights = (module.policy.lm_head.weight, module.critic.score.weight)
-        found.append((*(out is not None for out in outputs), *(w.grad is not None for w in weights)))
+        found.append((*(out is not None for out in outputs[:2]), *(w.grad is not None for w in weights)))
 
     actor.register_forward_hook(look)
-    Learner(config, experience.engine, ppo_loss(config.method), lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
+    Learner(config, experience.engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
     policy, critic = (True, False), (False, True)
     first = [(*policy, False, False), (*critic, True, False)]
     assert found == EPOCHS * [*first, (*policy, True, True), (*critic, True, True)]
@@ -123,7 +127,9 @@ def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
 def test_a_critic_may_have_a_rate_of_its_own(variant: str) -> None:
     """Adam's first update moves a weight by its rate, wherever the gradient is far above its epsilon."""
     config = make_config(4)
-    config = replace(config, method=replace(config.method, ppo_epochs=1, critic_learning_rate=4e-3))
+    config = replace(
+        config, method=replace(config.method, ppo_epochs=1), critic=replace(config.critic, critic_learning_rate=4e-3)
+    )
     before = {name: p.detach().clone() for name, p in make_actor(variant).named_parameters()}
     _, _, after, _ = run(variant, 4, config, adam_epsilon=1e-12)
     moved = {name: (after[name] - before[name]).abs().max().item() for name in after}
@@ -140,17 +146,17 @@ def test_while_the_critic_warms_up_no_bit_of_the_policy_moves_nor_decays(variant
     config = make_config(micro_batch)
     config = replace(
         config,
-        method=replace(config.method, critic_warmup=1),
+        critic=replace(config.critic, critic_warmup=1),
         optimizer=replace(config.optimizer, weight_decay=0.1),
     )
     actor, rollouts = make_actor(variant), make_rollouts()
     experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
-    learner = Learner(config, experience.engine, ppo_loss(config.method), lambda _: 1e-3, CPU, pytest.fail)
+    learner = Learner(config, experience.engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail)
     for iteration in range(2):
         before = {name: p.detach().clone() for name, p in actor.named_parameters() if p.requires_grad}
         experience.measure(rollouts)
-        ppo_advantages(config.method)(rollouts, 0.05)
-        curve = learner.learn(rollouts, iteration, EPOCHS * iteration).curve
+        advantage_estimator(config)(rollouts, 0.05)
+        curve = learner.learn(rollouts, iteration, EPOCHS * iteration, critic_only=iteration == 0).curve
         moved = {name for name, p in actor.named_parameters() if p.requires_grad and not torch.equal(p, before[name])}
         of_policy = {name for name in before if name.startswith("policy.")}
         assert moved & of_policy == (of_policy if iteration else set())

@@ -13,7 +13,7 @@ from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import build
-from ppo.algorithms.ppo import ppo_advantages, ppo_loss
+from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.learner import Learned, Learner
@@ -32,14 +32,15 @@ def played() -> Rollouts:
         said = Completion("", "length", ids, (-6.2,) * TOKENS, TOKENS)
         step = Step(chance.integers(5, 500, size=9).tolist(), "", said, float(chance.normal()))
         found.append(Episode(i, "policy", [step], True, False, None, {}))
-    return gather(found)
+    return gather(found, PPOConfig("x"))
 
 
 def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[list[Learned], list[list[np.ndarray]]]:
     """What each iteration learned of the same rollouts at a rate of 1e-3, and every epoch's minibatches."""
     config = PPOConfig(
         "x", ModelConfig(str(folder), precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
-        method=MethodConfig(EPOCHS, **method), optimizer=OptimizerConfig(1e-3, global_batch=batch, micro_batch=8),
+        method=MethodConfig(ppo_epochs=EPOCHS, **method),
+        optimizer=OptimizerConfig(1e-3, global_batch=batch, micro_batch=8),
     )  # fmt: skip
     actor, reference = build(config, load_tokenizer(str(folder)))
     engine, device = make_engine(config, actor, None), torch.device("cpu")
@@ -52,7 +53,7 @@ def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[li
     learner = Learner(
         config,
         engine,
-        ppo_loss(config.method),
+        loss_function(config),
         lambda update: 1e-3,
         device,
         lambda *said: pytest.fail(str(said)),
@@ -62,7 +63,7 @@ def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[li
     for iteration in range(iterations):
         rollouts = played()
         experience.measure(rollouts)
-        ppo_advantages(config.method)(rollouts, 0.0)
+        advantage_estimator(config)(rollouts, 0.0)
         found.append(learner.learn(rollouts, iteration, iteration * EPOCHS * EPISODES // batch))
     return found, epochs
 
@@ -128,19 +129,19 @@ def test_a_skipped_update_ends_a_run_but_for_fp16_which_counts_it(
     folder = str(small_models["gpt2"])
     config = PPOConfig(
         "x", ModelConfig(folder, precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
-        method=MethodConfig(EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=8),
+        method=MethodConfig(ppo_epochs=EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=8),
     )  # fmt: skip
     actor, reference = build(config, load_tokenizer(folder))
     engine, device = Overflows(make_engine(config, actor, None)), torch.device("cpu")
     rollouts = played()
     Experience(config, engine, reference, device).measure(rollouts)
-    ppo_advantages(config.method)(rollouts, 0.0)
+    advantage_estimator(config)(rollouts, 0.0)
 
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}, {len(names)} episodes")
 
     said = replace(config, policy=replace(config.policy, precision=precision))
-    learner = Learner(said, engine, ppo_loss(said.method), lambda update: 1e-3, device, leave)
+    learner = Learner(said, engine, loss_function(said), lambda update: 1e-3, device, leave)
     if precision != "fp16":
         with pytest.raises(ArithmeticError, match="update 0: a gradient that is not finite, 16 episodes"):
             learner.learn(rollouts, 0, 0)
@@ -154,12 +155,12 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     folder = str(small_models["gpt2"])
     config = PPOConfig(
         "x", ModelConfig(folder, precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
-        method=MethodConfig(EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=4),
+        method=MethodConfig(ppo_epochs=EPOCHS), optimizer=OptimizerConfig(1e-3, global_batch=EPISODES, micro_batch=4),
     )  # fmt: skip
     actor, reference = build(config, load_tokenizer(folder))
     engine, device, rollouts = make_engine(config, actor, None), torch.device("cpu"), played()
     Experience(config, engine, reference, device).measure(rollouts)
-    ppo_advantages(config.method)(rollouts, 0.0)
+    advantage_estimator(config)(rollouts, 0.0)
     before = [p.detach().clone() for p in actor.parameters()]
     shown: list[torch.Tensor] = []
     rollouts.advantages[int(rollouts.row_starts[9])] = torch.nan
@@ -167,7 +168,7 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}: {'; '.join(names)}")
 
-    learner = Learner(config, engine, ppo_loss(config.method), lambda update: 1e-3, device, leave)
+    learner = Learner(config, engine, loss_function(config), lambda update: 1e-3, device, leave)
     with pytest.raises(
         ArithmeticError, match=r"update 0: a loss of nan: (episode \d+ of this rank, 15 tokens(; )?){4}$"
     ) as caught:

@@ -7,6 +7,8 @@ import pytest
 from transformers import LlamaConfig
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.generation import prompt_fitting
+from lmgym.generation.prompt_fitting import longest_prompt, prompt_lengths
 from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import MemoryEstimate
@@ -14,7 +16,7 @@ from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
 from ppo import check as checks
 from ppo.actor_critic import Reference, build
-from ppo.check import estimate_run, longest_prompt, prompt_lengths
+from ppo.check import estimate_run
 from ppo.config import PPOConfig, RolloutConfig
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
@@ -83,7 +85,7 @@ def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: 
 
 def test_a_critic_of_its_own_learns_too_and_runs_after_the_policy_where_it_can(config: PPOConfig, tmp_path) -> None:
     critic = save(tmp_path / "critic", num_labels=1)
-    config = change(config, policy={"precision": "bf16"}, method={"critic": critic})
+    config = change(config, policy={"precision": "bf16"}, critic={"critic": critic})
     states = TOKENS * 8 * 34 * 2
     both = POLICY + CRITIC
     # 2 bytes a weight, 2 a gradient, 12 for the fp32 master and two moments; the reference in 2 bytes
@@ -130,7 +132,7 @@ def test_the_longest_prompt_is_among_those_of_most_characters(small_models, monk
     tasks = [{"prompt": "short"}, {"prompt": chat}, {"prompt": "longer than short"}, {"user": 3}]
     every = prompt_lengths(tokenizer, [task["prompt"] for task in tasks if "prompt" in task])
     assert len(every) == 3
-    monkeypatch.setattr(checks, "MEASURED", 1)
+    monkeypatch.setattr(prompt_fitting, "MEASURED", 1)
     assert longest_prompt(tokenizer, tasks) == max(every) > 30
     assert longest_prompt(tokenizer, [{"user": 3}]) == longest_prompt(tokenizer, []) == 0
 

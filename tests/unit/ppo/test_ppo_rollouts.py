@@ -10,8 +10,8 @@ from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
-from ppo.algorithms.ppo import ppo_advantages
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.algorithms.learning import advantage_estimator
+from ppo.config import CriticConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.rollouts import Rollouts, RowBatch, gather, minibatches, similar_batches
 from ppo.train import refuse_uneven
 
@@ -27,7 +27,7 @@ def episode(*steps: Step, final: list[int] | None = None) -> Episode:
 
 
 def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -> None:
-    found = gather([episode(step(3, 2.0), step(1, -1.0)), episode(step(2, (0.5, 0.25)))])
+    found = gather([episode(step(3, 2.0), step(1, -1.0)), episode(step(2, (0.5, 0.25)))], PPOConfig("x"))
     assert found.scores.tolist() == [0.0, 0.0, 2.0, -1.0, 0.5, 0.25]
     assert found.rows[0] == [0, 1, 2, 10, 11, 12]
     assert found.episode_of_row.tolist() == [0, 0, 1]
@@ -40,15 +40,14 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
 
 
 def test_rewards_are_cut_and_a_reply_that_did_not_end_pays_after_that() -> None:
-    found = gather(
-        [episode(step(2, 50.0)), episode(step(2, -50.0, "length")), episode(step(1, 1.0, "length"))], 0.5, 10
-    )
+    config = PPOConfig("x", reward=RewardConfig(missing_eos_penalty=0.5, cliprange_reward=10.0))
+    found = gather([episode(step(2, 50.0)), episode(step(2, -50.0, "length")), episode(step(1, 1.0, "length"))], config)
     assert found.scores.tolist() == [0.0, 10.0, 0.0, -10.5, 0.5]
 
 
 def filled(episodes: list[Episode]) -> Rollouts:
     """With log-probabilities and values as if they had been computed."""
-    found = gather(episodes)
+    found = gather(episodes, PPOConfig("x"))
     tokens = len(found.scores)
     found.old_logprobs, found.reference_logprobs = torch.zeros(tokens), torch.zeros(tokens)
     found.values = torch.linspace(-1, 1, tokens)
@@ -57,7 +56,7 @@ def filled(episodes: list[Episode]) -> Rollouts:
 
 
 def test_an_episode_whose_reward_failed_has_no_loss_and_no_part_in_the_whitening() -> None:
-    config = PPOConfig("x", method=MethodConfig(gamma=1.0, lam=1.0))
+    config = PPOConfig("x", critic=CriticConfig(lam=1.0))
     known = [episode(step(2, 1.0)), episode(step(3, -1.0))]
     # a huge value in the failed one would move the mean
     both = filled([*known, episode(step(2, 5.0), step(1, None))])
@@ -65,21 +64,21 @@ def test_an_episode_whose_reward_failed_has_no_loss_and_no_part_in_the_whitening
     both.values = torch.cat([alone.values, torch.full((3,), 100.0)])
     assert both.has_reward.tolist() == [True, True, False]
     assert both.loss_mask.tolist() == [True] * 5 + [False] * 3
-    ppo_advantages(config.method)(both, 0.0)
-    ppo_advantages(config.method)(alone, 0.0)
+    advantage_estimator(config)(both, 0.0)
+    advantage_estimator(config)(alone, 0.0)
     assert both.advantages[:5].tolist() == pytest.approx(alone.advantages.tolist())
     assert alone.advantages.mean().item() == pytest.approx(0, abs=1e-6)
     assert alone.advantages.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
 def test_the_value_after_a_truncated_episode_reaches_its_advantages() -> None:
-    config = PPOConfig("x", method=MethodConfig(gamma=0.5, lam=1.0, whiten=False))
+    config = PPOConfig("x", critic=CriticConfig(gamma=0.5, lam=1.0, whiten=False))
     found = filled([episode(step(2, 0.0), final=[1, 2]), episode(step(2, 0.0))])
     assert found.final_rows == [[1, 2]]
     assert found.final_episodes.tolist() == [0]
     found.values = torch.zeros(4)
     found.bootstrap = torch.tensor([8.0, 0.0])
-    ppo_advantages(config.method)(found, 0.0)
+    advantage_estimator(config)(found, 0.0)
     assert found.advantages.tolist() == [2.0, 4.0, 0.0, 0.0]
     assert found.returns.tolist() == [2.0, 4.0, 0.0, 0.0]
 

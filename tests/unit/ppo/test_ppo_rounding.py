@@ -20,7 +20,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.actor_critic import adapted
-from ppo.algorithms.ppo import ppo_advantages, ppo_loss
+from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
@@ -66,7 +66,7 @@ class Run:
             engine.precision = "fp32"  # type: ignore[attr-defined]  # no autocast: the weights are what rounds
         experience = Experience(self.config, engine, reference, CPU)
         learner = Learner(
-            self.config, engine, ppo_loss(self.config.method), lambda _: RATE, CPU, lambda *said: pytest.fail(str(said))
+            self.config, engine, loss_function(self.config), lambda _: RATE, CPU, lambda *said: pytest.fail(str(said))
         )
         self.parts = TrainingComponents(
             None,
@@ -74,12 +74,12 @@ class Run:
             engine,
             sampler,
             experience,
-            ppo_advantages(self.config.method),
+            advantage_estimator(self.config),
             learner,
             self.config.sampling,  # type: ignore[arg-type]
             StatusLine("PPO", 1, "updates", shown=False),
         )
-        self.state = LoopState.fresh(self.config.method)
+        self.state = LoopState.fresh(self.config)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]
         self.prompts = tokenize_texts(tokenizer, render_all(tokenizer, chats))
 
@@ -95,7 +95,7 @@ class Run:
             Episode(i, "policy", [Step(prompt, "", reply, float(chance.normal()))], True, False, None, {})
             for i, (prompt, [reply]) in enumerate(zip(self.prompts, replies, strict=True))
         ]
-        rollouts = gather(episodes)
+        rollouts = gather(episodes, self.config)
         return episodes, rollouts, self.parts.experience.measure(rollouts)
 
     def check(self, seed: int = 0) -> Rollouts:
@@ -106,7 +106,7 @@ class Run:
 
     def learn(self, rollouts: Rollouts) -> None:
         """One update."""
-        ppo_advantages(self.config.method)(rollouts, 0.0)
+        advantage_estimator(self.config)(rollouts, 0.0)
         self.parts.learner.learn(rollouts, 0, 0)
         self.state.iteration += 1
 
@@ -137,7 +137,7 @@ def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeyp
     run.sync()
     episodes, rollouts, gap = run.rolls()
     check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
-    run.state = LoopState.fresh(run.config.method)
+    run.state = LoopState.fresh(run.config)
     if wrong == "positions":
         shift_replies(monkeypatch, 1)
     elif wrong == "places":

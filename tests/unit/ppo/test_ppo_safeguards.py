@@ -20,9 +20,9 @@ from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
-from ppo.algorithms.ppo import ppo_advantages
+from ppo.algorithms.learning import advantage_estimator
 from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
-from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.metrics import rollout_sums
 from ppo.rollouts import Rollouts, gather
@@ -59,7 +59,7 @@ HEALTHY = {"kl/reference": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3
     ],
 )
 def test_a_run_ends_beyond_its_bounds_and_says_which(found: dict, method: dict, why: str) -> None:
-    said = collapse(HEALTHY | found, MethodConfig(**method), first_length=20.0)
+    said = collapse(HEALTHY | found, LimitConfig(**method), first_length=20.0)
     assert (why in said) if why else said == ""
 
 
@@ -104,15 +104,15 @@ def test_the_alarm_is_raised_once_where_the_watched_score_falls_while_the_reward
 
 
 def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
-    method = MethodConfig(init_kl_coef=0.1, target=1.0)
-    state = LoopState.fresh(method)
+    config = PPOConfig("x", method=MethodConfig(init_kl_coef=0.1, target=1.0))
+    state = LoopState.fresh(config)
     state.kl.update(5.0, 128)
     state.moments.update(torch.tensor([0.1, 0.7, 1 / 3]))
     state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
     state.alarm.update(1, 0.1, 0.2, 0.1)
     state.alarm.update(2, 0.2, -0.2, 0.1)
     state.before, state.rounding = {"eval/eval_scorer": 0.2}, 1 / 30
-    found, fresh = LoopState.fresh(method), LoopState.fresh(method)
+    found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
         was, now, new = (getattr(one, part.name) for one in (state, found, fresh))
@@ -141,8 +141,8 @@ def checked(rollouts: Rollouts, folder: Path, episodes: list[Episode], eos: int 
 
 def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_models: dict[str, Path]) -> None:
     folder, episodes = small_models["gpt2"], [episode((20, 21, EOS)), episode((22, 23, 24, 25), 2.0, "length")]
-    checked(gather(episodes), folder, episodes)
-    shifted = gather(episodes)
+    checked(gather(episodes, PPOConfig("x")), folder, episodes)
+    shifted = gather(episodes, PPOConfig("x"))
     shifted.scores = shifted.scores.roll(-1)
     with pytest.raises(
         InputError, match=r"a score is on token 2 of reply 1, .* \(id 24\), which is not a reply's last token"
@@ -152,33 +152,33 @@ def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_mod
 
 def test_dense_rewards_may_stand_anywhere(small_models: dict[str, Path]) -> None:
     episodes = [episode((20, 21, EOS), (1.0, 2.0, 3.0))]
-    checked(gather(episodes), small_models["gpt2"], episodes)
+    checked(gather(episodes, PPOConfig("x")), small_models["gpt2"], episodes)
 
 
 def test_an_eos_that_was_dropped_and_one_within_a_reply_that_did_not_end_are_found(small_models) -> None:
     dropped, kept = [episode((20, 21))], [episode((20, EOS), 1.0, "length")]
     for episodes in (dropped, kept):
         with pytest.raises(InputError, match="eos must be sampled, kept and rewarded"):
-            checked(gather(episodes), small_models["gpt2"], episodes)
+            checked(gather(episodes, PPOConfig("x")), small_models["gpt2"], episodes)
 
 
 def test_pad_as_eos_and_another_reference_are_found(small_models: dict[str, Path]) -> None:
     folder, episodes = small_models["gpt2"], [episode((20, 21, EOS))]
     pad = load_tokenizer(str(folder)).pad_token_id
     with pytest.raises(InputError, match="pad and eos are one token"):
-        checked(gather(episodes), folder, episodes, eos=pad)
+        checked(gather(episodes, PPOConfig("x")), folder, episodes, eos=pad)
     # one of several ids that end a reply, as Qwen's: the replies end all the same
-    several = gather(episodes)
+    several = gather(episodes, PPOConfig("x"))
     several.old_logprobs = several.reference_logprobs = several.sampler_logprobs
     check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [EOS, pad], episodes, several)
-    other = gather(episodes)
+    other = gather(episodes, PPOConfig("x"))
     other.old_logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
     with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):
         checked(other, folder, episodes)
 
 
 def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     with pytest.raises(
@@ -188,7 +188,7 @@ def test_a_gap_between_sampler_and_trainer_names_its_token(small_models: dict[st
 
 
 def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_half_more(small_models) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision="bf16"))
@@ -207,7 +207,7 @@ def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_ha
 
 
 def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))], PPOConfig("x"))
     rollouts.old_logprobs = rollouts.sampler_logprobs
     config = replace(configured(folder), policy=ModelConfig(str(folder), precision="bf16"))
     check_sampler(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
@@ -219,7 +219,7 @@ def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[st
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision=precision))
@@ -228,7 +228,7 @@ def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, 
 
 
 def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
     rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
     config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
     check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
@@ -242,7 +242,7 @@ def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Pat
 
 
 def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))])
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
     rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
     config, tokenizer = configured(folder), load_tokenizer(str(folder))
     config = replace(config, policy=replace(config.policy, precision="bf16"))
@@ -281,7 +281,9 @@ def test_a_biased_sampler_is_warned_of() -> None:
         ({"num_rollouts": 0}, {}, {}, "num_rollouts=0; needed: 1 to 1,048,576"),
         ({"temperature": 0.0}, {}, {}, "temperature=0.0; needed: above 0"),
         ({}, {"ppo_epochs": 0}, {}, "ppo_epochs=0"),
-        ({}, {"gamma": 1.1}, {}, "gamma=1.1; needed: 0 to 1"),
+        ({"num_generations": 24}, {}, {}, "num_rollouts=128 is not a multiple of num_generations=24; use 120 or 144"),
+        ({"num_generations": 1}, {"method": "rloo"}, {}, "num_generations=1 with --method rloo"),
+        ({}, {"delta": 1.1}, {}, "delta=1.1 with epsilon_high=0.2; needed: a delta above 1.2"),
         ({}, {"num_layers_unfrozen": 0}, {}, "num_layers_unfrozen=0"),
         ({}, {"target": 6.0, "init_kl_coef": 0.0}, {}, "target needs init_kl_coef above 0"),
     ],
@@ -299,10 +301,11 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("method", {"horizon": 25.0, "target": 6.0}, "horizon=25 with num_rollouts=128; needed: a horizon above 25.6"),
         ("method", {"horizon": 0.0}, "horizon=0.0; needed: above 0"),
         ("method", {"target": -1.0}, "target=-1.0; needed: above 0"),
-        ("method", {"vf_coef": -1.0}, "vf_coef=-1.0; needed: 0 to 1,000"),
-        ("method", {"vf_coef": math.nan}, "vf_coef=nan; needed: 0 to 1,000"),
-        ("method", {"cliprange_value": -0.1}, "cliprange_value=-0.1; needed: above 0"),
-        ("method", {"cliprange_value": 0.0}, "cliprange_value=0.0; needed: above 0"),
+        ("critic", {"gamma": 1.1}, "gamma=1.1; needed: 0 to 1"),
+        ("critic", {"vf_coef": -1.0}, "vf_coef=-1.0; needed: 0 to 1,000"),
+        ("critic", {"vf_coef": math.nan}, "vf_coef=nan; needed: 0 to 1,000"),
+        ("critic", {"cliprange_value": -0.1}, "cliprange_value=-0.1; needed: above 0"),
+        ("critic", {"cliprange_value": 0.0}, "cliprange_value=0.0; needed: above 0"),
         ("method", {"num_layers_unfrozen": -7}, "num_layers_unfrozen=-7; needed: 1 to 65,536, or -1; -1 trains all"),
         ("reward", {"cliprange_reward": 0.0}, "cliprange_reward=0.0; needed: above 0; at most 1,000,000, or inf"),
         ("reward", {"cliprange_reward": -1.0}, "cliprange_reward=-1.0; needed: above 0"),
@@ -335,10 +338,10 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 to 1,000"),
         ("reward", {"reward_timeout": 0.0}, "reward_timeout=0.0; needed: above 0; at most 2,592,000; seconds"),
         ("method", {"stop_kl": -1.0}, "stop_kl=-1.0; needed: 0 to 1,000,000; 0.02 to 0.1 is usual"),
-        ("method", {"critic_warmup": -1}, "critic_warmup=-1; needed: 0 to 1,000,000,000"),
-        ("method", {"max_kl": -1.0}, "max_kl=-1.0; needed: 0 to 1,000,000; 0 never stops"),
-        ("method", {"min_reward": math.nan}, "min_reward=nan; needed: -1,000,000 to 1,000,000, or none"),
-        ("method", {"min_length": 5.0}, "min_length=5.0; needed: 0 or more, below 1; a share of the first length"),
+        ("critic", {"critic_warmup": -1}, "critic_warmup=-1; needed: 0 to 1,000,000,000"),
+        ("limits", {"max_kl": -1.0}, "max_kl=-1.0; needed: 0 to 1,000,000; 0 never stops"),
+        ("limits", {"min_reward": math.nan}, "min_reward=nan; needed: -1,000,000 to 1,000,000, or none"),
+        ("limits", {"min_length": 5.0}, "min_length=5.0; needed: 0 or more, below 1; a share of the first length"),
     ],
 )
 def test_numbers_that_would_do_harm_or_nothing_are_refused_before_models_are_loaded(group, changes, said: str) -> None:
@@ -359,13 +362,17 @@ def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
 
 
 def test_numbers_that_mean_something_are_not_refused() -> None:
-    method = MethodConfig(vf_coef=0.0, cliprange_value=math.inf, cliprange=math.inf, horizon=26.0, target=6.0)
-    config = PPOConfig("x", method=method, reward=RewardConfig(cliprange_reward=math.inf))
+    method = MethodConfig(cliprange=math.inf, horizon=26.0, target=6.0)
+    critic = CriticConfig(vf_coef=0.0, cliprange_value=math.inf)
+    config = PPOConfig("x", method=method, critic=critic, reward=RewardConfig(cliprange_reward=math.inf))
     check_settings(config, 2)
     # each is at its edge: a hair further it is refused
-    for name, value in {"vf_coef": -1e-9, "cliprange_value": math.nan, "cliprange": math.nan, "horizon": 25.6}.items():
-        with pytest.raises(InputError, match=f"^{name}="):
-            check_settings(replace(config, method=replace(method, **{name: value})), 2)
+    for changes in ({"cliprange": math.nan}, {"horizon": 25.6}):
+        with pytest.raises(InputError, match=f"^{next(iter(changes))}="):
+            check_settings(replace(config, method=replace(method, **changes)), 2)
+    for changes in ({"vf_coef": -1e-9}, {"cliprange_value": math.nan}):
+        with pytest.raises(InputError, match=f"^{next(iter(changes))}="):
+            check_settings(replace(config, critic=CriticConfig(**changes)), 2)
     with pytest.raises(InputError, match=r"^cliprange_reward=nan"):
         check_settings(replace(config, reward=RewardConfig(cliprange_reward=math.nan)), 2)
 
@@ -399,11 +406,11 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
     assert (reference is None) == bool(lora), "a policy with adapters is its own reference, without them"
     sampler = SamplingPolicy(actor, tokenizer, "fp32", False, False, 8)
     engine = make_engine(config, actor, None)
-    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")])
+    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")], PPOConfig("x"))
     experience = Experience(config, engine, reference, torch.device("cpu"))
     experience.measure(rollouts)
     assert torch.equal(rollouts.old_logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
-    sums = rollout_sums(rollouts, ppo_advantages(config.method)(rollouts, 0.1), 0.1)
+    sums = rollout_sums(rollouts, advantage_estimator(config)(rollouts, 0.1), 0.1, config)
     assert sums["kl/reference"][0] == sums["kl/reference_k3"][0] == 0
     with torch.no_grad():
         for name, parameter in actor.policy.named_parameters():

@@ -15,8 +15,8 @@ from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import ActorCritic, build
-from ppo.algorithms.ppo import ppo_advantages, ppo_loss
-from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo.config import CriticConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.learner import Learned, Learner
 from ppo.rollouts import gather
@@ -60,10 +60,10 @@ def configured(folder: Path, critic: str = "head", **more) -> PPOConfig:
         RolloutConfig(num_rollouts=8, temperature=TEMPERATURE, frozen_cache_gb=names["frozen_cache_gb"]),
         RewardConfig(cliprange_reward=MOST, missing_eos_penalty=PENALTY),
         MethodConfig(
-            EPOCHS, KL, None, 10000.0, GAMMA, LAM, CLIP, CLIP_VALUE, VF, critic=critic,
-            num_layers_unfrozen=names["num_layers_unfrozen"],
+            ppo_epochs=EPOCHS, init_kl_coef=KL, cliprange=CLIP, num_layers_unfrozen=names["num_layers_unfrozen"]
         ),
-        OptimizerConfig(RATE, 0.01, global_batch=8, micro_batch=names["micro_batch"]),
+        CriticConfig(critic, gamma=GAMMA, lam=LAM, cliprange_value=CLIP_VALUE, vf_coef=VF),
+        optimizer=OptimizerConfig(RATE, 0.01, global_batch=8, micro_batch=names["micro_batch"]),
     )  # fmt: skip
 
 
@@ -73,14 +73,14 @@ def ours(config: PPOConfig, episodes: list[Episode]) -> tuple[ActorCritic, dict[
     actor, reference = build(config, tokenizer)
     before = {name: value.clone() for name, value in actor.state_dict().items()}
     engine, device = make_engine(config, actor, None), torch.device("cpu")
-    rollouts = gather(episodes, config.reward.missing_eos_penalty, config.reward.cliprange_reward)
+    rollouts = gather(episodes, config)
     Experience(config, engine, reference, device).measure(rollouts)
     assert (rollouts.frozen_states is not None) == (
         config.method.num_layers_unfrozen > 0 and config.rollout.frozen_cache_gb > 0
     )
-    ppo_advantages(config.method)(rollouts, KL)
+    advantage_estimator(config)(rollouts, KL)
     learner = Learner(
-        config, engine, ppo_loss(config.method), lambda update: RATE, device, lambda *said: pytest.fail(str(said))
+        config, engine, loss_function(config), lambda update: RATE, device, lambda *said: pytest.fail(str(said))
     )
     return actor, before, learner.learn(rollouts, 0, 0)
 

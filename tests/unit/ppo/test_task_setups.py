@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 
 from lmgym.data.prompts import read_prompts
 from lmgym.environments.episodes import Episode, Step
+from lmgym.environments.groups import tasks_of_iteration
 from lmgym.environments.protocol import SampleReward
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
@@ -31,7 +32,7 @@ from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
 from ppo.metrics import rollout_sums
-from ppo.rollouts import gather, play, tasks_of_iteration
+from ppo.rollouts import gather, play
 from ppo.task_setups import (
     FIRST_USER,
     USERS,
@@ -468,11 +469,12 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
         Episode(0, "policy", steps, True, False, None, {}),
         Episode(1, "policy", [turn([1], [-3.0], -2.0)], True, False, None, {}),
     ]
-    rollouts = gather(episodes, missing_eos_penalty=0.5, clip=4.0, scale=0.1)
+    config = PPOConfig("x", reward=RewardConfig(missing_eos_penalty=0.5, cliprange_reward=4.0, scale=0.1))
+    rollouts = gather(episodes, config)
     torch.testing.assert_close(rollouts.scores, torch.tensor([0, 0.4, 0, 0, 0.05, -0.2]))
     zeros = torch.zeros(6)
     rollouts.old_logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
     rollouts.values = rollouts.returns = zeros
-    sums = rollout_sums(rollouts, rewards=zeros, kl_coef=0.1)
+    sums = rollout_sums(rollouts, zeros, 0.1, config)
     assert sums["kl/reference"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
     assert sums["reward/kl_penalty"] == pytest.approx((0.15, 2.0))

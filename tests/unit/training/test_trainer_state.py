@@ -9,7 +9,7 @@ import torch
 from lmgym.distributed.random_state import random_state
 from lmgym.errors import InputError
 from lmgym.training.trainer_state import read_sums, restore_random
-from ppo.config import MethodConfig
+from ppo.config import PPOConfig
 from ppo.state import LoopState, read_state
 
 
@@ -43,4 +43,4 @@ def test_random_numbers_that_are_gone_are_not_drawn_anew(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
         restore_random(folder, 1, seed=0, step=4)
     with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
-        read_state(folder, None, LoopState.fresh(MethodConfig()), seed=0)  # type: ignore[arg-type]
+        read_state(folder, None, LoopState.fresh(PPOConfig("x")), seed=0)  # type: ignore[arg-type]

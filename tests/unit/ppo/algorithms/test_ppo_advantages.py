@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lmgym.scoring.moments import RunningMoments, moments_of
-from ppo.algorithms.advantages import AdaptiveKL, gae, kl_rewards, masked_sums, whiten
+from ppo.algorithms.advantages import gae, masked_sums, whiten
+from ppo.algorithms.kl import AdaptiveKL, kl_rewards
 
 NAN, INF = float("nan"), float("inf")
 

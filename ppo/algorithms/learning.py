@@ -1,0 +1,138 @@
+"""What the loop takes from a method: its estimator of advantages, and its loss function."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks
+from lmgym.scoring.moments import moments_of
+from ppo.algorithms.advantages import gae, masked_sums, whiten
+from ppo.algorithms.kl import kl_estimates, kl_rewards
+from ppo.algorithms.losses import MOST_LOG_RATIO, clipped_loss, ratios_of_replies, value_loss
+from ppo.algorithms.masking import log_ratio
+from ppo.algorithms.methods import Outcome
+from ppo.config import CriticConfig, PPOConfig
+from ppo.learner import LossFunction, LossTerms, Recorded
+from ppo.rollouts import Rollouts
+
+EstimateAdvantages = Callable[[Rollouts, float], torch.Tensor]
+"""fills in advantages, and returns for a critic, given the KL coefficient; the rewards [M], with a KL penalty that is
+in them. Collective"""
+
+
+def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
+    """The estimator of the config's method."""
+    algorithm = config.algorithm
+
+    def estimate(rollouts: Rollouts, kl_coef: float) -> torch.Tensor:
+        mask = rollouts.mask
+        logprobs, reference = rollouts.padded(rollouts.old_logprobs), rollouts.padded(rollouts.reference_logprobs)
+        of_reward = kl_coef if algorithm.kl_in == "reward" else 0.0
+        given = rollouts.padded(rollouts.scores), mask, of_reward, algorithm.kl_estimator
+        rewards = kl_rewards(logprobs, reference, *given)
+        if algorithm.outcome is None:
+            estimate_by_critic(config.critic, rollouts, rewards)
+        elif algorithm.per_token:
+            following = rewards.flip(1).cumsum(1).flip(1)
+            of_token = rollouts.flat(following).double()
+            groups = np.repeat(rollouts.group_of_episode[rollouts.episode_of_row], rollouts.reply_lengths)
+            known = rollouts.has_reward[rollouts.episode_of_row].repeat(rollouts.reply_lengths)
+            rollouts.advantages = _over_ranks(algorithm.outcome, of_token, groups, known)
+        else:
+            estimate_by_outcome(algorithm.outcome, config.method.credit == "turn", rollouts, rollouts.flat(rewards))
+        rollouts.kl_coef = kl_coef if algorithm.kl_in == "loss" else 0.0
+        return rollouts.flat(rewards)
+
+    return estimate
+
+
+def estimate_by_critic(critic: CriticConfig, rollouts: Rollouts, rewards: torch.Tensor) -> None:
+    """Fill in advantages and returns from rewards [E, T], by GAE."""
+    mask, values = rollouts.mask, rollouts.padded(rollouts.values)
+    of_policy: float | torch.Tensor = critic.lam if critic.lam_policy is None else critic.lam_policy
+    if critic.lam_adaptive > 0:  # Yue et al. 2025 (VAPO), eq. 8
+        of_policy = (1 - 1 / (critic.lam_adaptive * mask.sum(1).clamp(min=1))).clamp(min=0)
+    of_value = critic.lam if critic.lam_value is None else critic.lam_value
+    advantages, returns = gae(rewards, values, mask, critic.gamma, of_policy, rollouts.bootstrap)
+    if critic.lam_adaptive > 0 or of_value != of_policy:
+        _, returns = gae(rewards, values, mask, critic.gamma, of_value, rollouts.bootstrap)
+    if critic.whiten:
+        with_loss = mask & torch.from_numpy(rollouts.has_reward)[:, None]
+        sums = sum_over_ranks(masked_sums(advantages, with_loss))
+        advantages = whiten(advantages, mask, moments=moments_of(sums) if sums[2] else (0.0, 1.0))
+    rollouts.advantages, rollouts.returns = rollouts.flat(advantages), rollouts.flat(returns)
+
+
+def estimate_by_outcome(outcome: Outcome, by_turn: bool, rollouts: Rollouts, rewards: torch.Tensor) -> None:
+    """Fill in advantages from rewards [M]: of an episode, for all its tokens; or of each turn, with those after it,
+    compared with the same turn of the group's other episodes. Collective.
+    """
+    of_row, episode = rollouts.row_sums(rewards.double()), rollouts.episode_of_row
+    totals = torch.zeros(rollouts.episodes, dtype=torch.float64).index_add_(0, torch.from_numpy(episode), of_row)
+    if not by_turn:
+        advantages = _over_ranks(outcome, totals, rollouts.group_of_episode, rollouts.has_reward)[episode]
+    else:
+        # an episode's rows are contiguous: what follows a row is the total less what came before it
+        before = of_row.cumsum(0) - of_row
+        first = torch.from_numpy(np.searchsorted(episode, episode))
+        following = totals[episode] - (before - before[first])
+        turn = np.arange(len(episode)) - first.numpy()
+        groups = np.stack([rollouts.group_of_episode[episode], turn], 1)
+        advantages = _over_ranks(outcome, following, groups, rollouts.has_reward[episode])
+    rollouts.advantages = advantages.repeat_interleave(torch.from_numpy(rollouts.reply_lengths))
+
+
+def _over_ranks(outcome: Outcome, rewards: torch.Tensor, groups: np.ndarray, known: np.ndarray) -> torch.Tensor:
+    """Advantages, in fp32, of this rank's rewards [n] beside those of all ranks: groups may be split. Collective."""
+    rewards = torch.where(torch.from_numpy(known), rewards, torch.nan)
+    gathered = all_gather_objects((rewards.numpy(), groups))
+    everything = torch.from_numpy(np.concatenate([of_rank for of_rank, _ in gathered]))
+    _, numbers = np.unique(np.concatenate([of_rank for _, of_rank in gathered]), axis=0, return_inverse=True)
+    start = sum(len(of_rank) for of_rank, _ in gathered[: rank()])
+    found = outcome(everything, torch.from_numpy(numbers.reshape(-1)))
+    return found[start : start + len(rewards)].float()
+
+
+def loss_function(config: PPOConfig) -> LossFunction:
+    """The loss of the config's method: of the policy, with a KL and an entropy bonus; and vf_coef * the value loss."""
+    algorithm, method, critic = config.algorithm, config.method, config.critic
+    token_loss = algorithm.token_loss or clipped_loss
+    bounds = algorithm.epsilon_low, algorithm.epsilon_high, method.delta
+
+    def of_policy(logprobs: torch.Tensor, entropies: torch.Tensor | None, r: Recorded):
+        log_ratios = log_ratio(logprobs, r.logprobs, r.mask)
+        if algorithm.importance_sampling_level == "sequence":
+            log_ratios = ratios_of_replies(log_ratios, r.rows, r.replies)
+        losses, clipped = token_loss(logprobs, log_ratios, r.advantages, r.mask, *bounds)
+        losses = losses * r.correction
+        if r.kl_coef:
+            losses = losses + r.kl_coef * kl_estimates(logprobs, r.reference, r.mask, algorithm.kl_estimator)
+        if entropies is not None:
+            losses = losses - method.entropy_coef * torch.where(r.mask, entropies, 0.0)
+        policy = (losses * r.weights).sum()
+        return policy, {"policy_loss": policy.detach(), "clip_fraction": clipped.sum(), **ratio_metrics(logprobs, r)}
+
+    def loss(
+        logprobs: torch.Tensor | None, values: torch.Tensor | None, recorded: Recorded,
+        entropies: torch.Tensor | None = None,
+    ) -> LossTerms:  # fmt: skip
+        policy = value = None
+        metrics: dict[str, torch.Tensor] = {}
+        if logprobs is not None:
+            policy, metrics = of_policy(logprobs, entropies, recorded)
+        if values is not None:
+            given = values, recorded.values, recorded.returns, recorded.mask, critic.cliprange_value
+            value_sum, _ = value_loss(*given)
+            metrics["value_loss"] = value_sum.detach()
+            value = critic.vf_coef * value_sum
+        return LossTerms(policy, value, metrics)
+
+    return loss
+
+
+@torch.no_grad()
+def ratio_metrics(logprobs: torch.Tensor, recorded: Recorded) -> dict[str, torch.Tensor]:
+    """Sums over the tokens of the ratio p / p_old and of the k3 estimate of KL(old || new), in nats (Schulman 2020)."""
+    log_ratio = torch.where(recorded.mask, logprobs - recorded.logprobs, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    return {"approx_kl": (log_ratio.expm1() - log_ratio).sum(), "ratio": (log_ratio.exp() * recorded.mask).sum()}
