@@ -1,4 +1,4 @@
-"""Replies from a causal model in this process: one prefill a prompt, however many replies; finished rows leave.
+"""Replies from a causal model in this process: equal prompts are read once, and finished rows leave.
 
 Design decisions:
 - Sampled tokens stay on the device until the batch ends: on a GPU, waiting for a token costs more than a small model's
@@ -18,6 +18,7 @@ from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Generator, Progress, Sampling, seeds_of
 from lmgym.generation.reply_batch import ReplyBatch
 from lmgym.generation.steps import Steps, start_packed, start_padded
+from lmgym.generation.token_sampling import row_seeds
 from lmgym.models.architectures import refuse_encoder
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.decoder import Decoder
@@ -71,23 +72,34 @@ class LocalGenerator:
         """
         self._check(prompts, n, sampling)
         self.model.eval()
-        seeds = seeds_of(sampling, len(prompts))
-        completions: list[list[Completion]] = [[] for _ in prompts]
-        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        start = 0
-        while start < len(order):
-            longest = len(prompts[order[start]])
-            batch = order[start : start + self._batch_size(longest, n, sampling.max_new_tokens)]
-            if not self.decoder.packed:
-                batch = [i for i in batch if len(prompts[i]) == longest]
-            start += len(batch)
+        seeds = row_seeds(seeds_of(sampling, len(prompts)), n)
+        found: dict[int, Completion] = {}
+        waiting = self._requests(prompts, n)
+        while waiting:
+            longest, several = len(waiting[0][0]), len(waiting[0][1])
+            batch = waiting[: self._batch_size(longest, several, sampling.max_new_tokens)]
+            batch = [
+                (prompt, replies)
+                for prompt, replies in batch
+                if len(replies) == several and (self.decoder.packed or len(prompt) == longest)
+            ]
+            waiting = waiting[len(batch) :]
+            numbers = [number for _, replies in batch for number in replies]
             with torch.autocast(self.decoder.device.type, self.autocast, enabled=self.autocast is not None):
-                replies = self._generate_batch(
-                    [prompts[i] for i in batch], [seeds[i] for i in batch], n, sampling, progress
-                )
-            for place, i in enumerate(batch):
-                completions[i] = replies[place * n : (place + 1) * n]
-        return completions
+                given = [prompt for prompt, _ in batch], seeds[numbers], several, sampling, progress
+                found |= zip(numbers, self._generate_batch(*given), strict=True)
+        return [[found[i * n + reply] for reply in range(n)] for i in range(len(prompts))]
+
+    def _requests(self, prompts: Sequence[list[int]], n: int) -> list[tuple[list[int], list[int]]]:
+        """Prompts with the numbers of their replies, among n to each; equal prompts are one. Most replies come first,
+        and of those the longest prompts.
+        """
+        replies: dict[tuple[int, ...], list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            replies.setdefault(tuple(prompt), []).extend(range(i * n, (i + 1) * n))
+        size = max(n, self.generation_batch_size)
+        requests = [(list(p), own[at : at + size]) for p, own in replies.items() for at in range(0, len(own), size)]
+        return sorted(requests, key=lambda request: (-len(request[1]), -len(request[0])))
 
     def _batch_size(self, longest: int, n: int, room: int) -> int:
         """Prompts of up to `longest` tokens in a batch; on a CPU their cache takes at most CACHE_GIB."""
@@ -111,9 +123,9 @@ class LocalGenerator:
 
     @torch.inference_mode()
     def _generate_batch(
-        self, prompts: list[list[int]], seeds: list[int], n: int, sampling: Sampling, progress: Progress | None
+        self, prompts: list[list[int]], seeds: np.ndarray, n: int, sampling: Sampling, progress: Progress | None
     ) -> list[Completion]:
-        """n completions of each prompt, in order."""
+        """n completions of each prompt, in order; `seeds` are those of the replies."""
         length = sampling.max_new_tokens
         logits, steps = self._start(prompts, n, length)
         logits = logits if n == 1 else logits.repeat_interleave(n, 0)

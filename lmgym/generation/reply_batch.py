@@ -8,7 +8,7 @@ import torch
 
 from lmgym.generation.protocol import Completion, FinishReason, Sampling
 from lmgym.generation.steps import Steps
-from lmgym.generation.token_sampling import penalise, row_seeds, sample_tokens, uniforms
+from lmgym.generation.token_sampling import penalise, sample_tokens, uniforms
 
 
 @dataclass
@@ -29,13 +29,15 @@ class ReplyBatch:
     """n replies to each of several prompts. What is sampled stays on the device until the batch ends."""
 
     def __init__(
-        self, prompts: list[list[int]], seeds: list[int], n: int, sampling: Sampling, tokenizer, eos: Sequence[int],
+        self, prompts: list[list[int]], seeds: np.ndarray, n: int, sampling: Sampling, tokenizer, eos: Sequence[int],
         may_stop: np.ndarray | None, logits: torch.Tensor,
     ) -> None:  # fmt: skip
-        """`may_stop` [vocabulary] bool: tokens that may complete a stop string. `logits` [prompts * n, vocabulary]."""
+        """`may_stop` [vocabulary] bool: tokens that may complete a stop string. `logits` [prompts * n, vocabulary],
+        `seeds` [prompts * n] uint64.
+        """
         self.sampling, self.tokenizer, self.may_stop = sampling, tokenizer, may_stop
         device, replies, length = logits.device, len(prompts) * n, sampling.max_new_tokens
-        noise = torch.from_numpy(uniforms(row_seeds(seeds, n)[:, None], np.arange(length))).to(device)
+        noise = torch.from_numpy(uniforms(seeds[:, None], np.arange(length))).to(device)
         seen = None
         if sampling.repetition_penalty != 1:
             seen = torch.zeros(logits.shape, dtype=torch.bool, device=device)

@@ -339,3 +339,31 @@ def test_a_batch_on_a_cpu_is_limited_by_its_keys_and_values(generators, monkeypa
     found = generator.generate(prompts, 1, sampling)
     assert [[one.ids for one in ones] for ones in found] == [[one.ids for one in ones] for ones in expected]
     assert sizes == [2, 2, 3, 1], "of 17 + 6, 13 + 6, 9 + 6 and 3 + 6 tokens a row: 50 at most"
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mamba"])
+def test_equal_prompts_are_read_once_and_each_gets_the_reply_that_it_gets_alone(
+    family: str, generators, monkeypatch
+) -> None:
+    generator, few = generators[family], prompts_of(3, seed=4)
+    order = [0, 1, 0, 2, 0, 1, 0, 1]
+    prompts, batch, read = [few[i] for i in order], generator._generate_batch, []
+
+    def noted(prompts, seeds, n, *rest):
+        read.append((len(prompts), n))
+        return batch(prompts, seeds, n, *rest)
+
+    seeds = tuple(range(20, 28))
+    monkeypatch.setattr(generator, "_generate_batch", noted)
+    together = generator.generate(prompts, 1, Sampling(12, temperature=1.0, seed=seeds))
+    assert read == [(1, 4), (1, 3), (1, 1)], "a batch has one number of replies to a prompt"
+    for i, replies in enumerate(together):
+        [alone] = generator.generate([prompts[i]], 1, Sampling(12, temperature=1.0, seed=seeds[i]))
+        assert replies[0].ids == alone[0].ids
+    read.clear()
+    monkeypatch.setattr(generator, "generation_batch_size", 3)
+    assert [one.ids for [one] in generator.generate(prompts, 1, Sampling(12, temperature=1.0, seed=seeds))] == [
+        one.ids for [one] in together
+    ]
+    assert sum(prompts * n for prompts, n in read) == 8
+    assert max(prompts * n for prompts, n in read) == 3
