@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmgym.chat import actions
+from lmgym.chat import actions, file_actions
 from lmgym.chat.actions import VIEWS, ChatView, Response
 from lmgym.chat.arguments import closest
 from lmgym.errors import InputError, one_line
@@ -50,9 +50,9 @@ COMMANDS = {
     "table": ChatCommand(actions.table, "%table scores|ranks|z", "values in the table; z: standardised per turn"),
     "agree": ChatCommand(actions.agree, "%agree", "agreement of the scorers, among themselves and with you"),
     "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" is none'),
-    "save": ChatCommand(actions.save, "%save [PATH]", "write the whole session to a file"),
-    "load": ChatCommand(actions.load, "%load PATH", "continue a session from a file"),
-    "export": ChatCommand(actions.export, "%export prefs PATH", "write your decisions as pairs for hh_pairwise"),
+    "save": ChatCommand(file_actions.save, "%save [PATH]", "write the whole session to a file"),
+    "load": ChatCommand(file_actions.load, "%load PATH", "continue a session from a file"),
+    "export": ChatCommand(file_actions.export, "%export prefs PATH", "write your decisions as pairs for hh_pairwise"),
     "status": ChatCommand(actions.status, "%status", "the current position and all settings"),
     "help": ChatCommand(show_help, "%help", "this list"),
 }
