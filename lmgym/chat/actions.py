@@ -204,7 +204,8 @@ def why(chat: ChatView, text: str) -> Response:
         if row.change is None:
             lines.append(f"{row.name}: failed: {row.failed}")
             continue
-        lines.append(f"{row.name}: {row.score:.4f}, an empty reply {row.empty:.4f}, change {row.change:+.4f}")
+        scores = f"{row.score:.4f}; of an empty reply {row.empty:.4f}; difference {row.change:+.4f}"
+        lines.append(f"{row.name}: {scores}")
         if row.seen is None:
             lines.append("  input text not available")
         else:
@@ -248,7 +249,7 @@ def status(chat: ChatView, text: str) -> Response:
     session = chat.session
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
     rows = [
-        ("turns", f"{len(session.exchanges)}, {decided} decided by you; {position(session).splitlines()[0]}"),
+        ("turns", f"{len(session.exchanges)} ({decided} decided by you); now {position(session).splitlines()[0]}"),
         ("selects", f"{session.selects}, the best of {session.best_of}"),
         ("scorers", ", ".join(session.judges)),
         ("table", f"{chat.view}; blind {'on' if session.blind else 'off'}"),

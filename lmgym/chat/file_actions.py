@@ -46,10 +46,9 @@ def export(chat: ChatView, text: str) -> Response:
         raise InputError("%export prefs PATH")
     session, path = chat.session, parse_path(path)
     counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    found = (
-        f"{path}: {counts.pairs} preferences from {counts.decisions} decisions ({counts.ties} ties and "
-        f"{counts.rejections} rejections give none)"
-    )
+    found = f"{path}: {counts.pairs} preferences from {counts.decisions} decisions"
+    if empty := counts.ties + counts.rejections:
+        found += f", of which {empty} (ties and rejections) give none"
     if counts.prompts < 2:
         return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
     command = shlex.join(training_command(session, path, counts.pairs))
