@@ -1,18 +1,17 @@
-"""The commands of a session: functions of the chat and of the command's arguments as text."""
+"""The commands of a session: functions of the chat and of the command's arguments as text.
 
-import os
-import shlex
+Those that read and write files are in file_actions.py.
+"""
+
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmgym.chat.arguments import parse_assignments, parse_float, parse_int, parse_path, parse_sampling
+from lmgym.chat.arguments import parse_assignments, parse_float, parse_int, parse_sampling
 from lmgym.chat.exchanges import Exchange, check_count, explain, readable
 from lmgym.chat.loading import describe_revision
-from lmgym.chat.records import export_preferences
-from lmgym.chat.records import load as read_session
 from lmgym.chat.session import ChatSession
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, one_line
 from lmgym.generation.protocol import Progress
 from lmgym.scoring.ranking import agreement, describe_weights, ranks
 from lmgym.text import Turn
@@ -95,7 +94,7 @@ def more(chat: ChatView, text: str) -> Response:
 
 def undo(chat: ChatView, text: str) -> Response:
     chat.session.undo()
-    return Response(f"one turn back: {_position(chat.session)}")
+    return Response(f"one turn back: {position(chat.session)}")
 
 
 def edit(chat: ChatView, text: str) -> Response:
@@ -111,10 +110,10 @@ def edit(chat: ChatView, text: str) -> Response:
 
 def back(chat: ChatView, text: str) -> Response:
     chat.session.back(parse_int(text, "%back 3, a turn's number, or 0 for the beginning"))
-    return Response(_position(chat.session))
+    return Response(position(chat.session))
 
 
-def _position(session: ChatSession) -> str:
+def position(session: ChatSession) -> str:
     """The current turn, the turns before it, and the last messages."""
     if session.head is None:
         return "\n".join(["at the beginning, before any turn", *map(_said, session.opening)])
@@ -205,7 +204,8 @@ def why(chat: ChatView, text: str) -> Response:
         if row.change is None:
             lines.append(f"{row.name}: failed: {row.failed}")
             continue
-        lines.append(f"{row.name}: {row.score:.4f}, an empty reply {row.empty:.4f}, change {row.change:+.4f}")
+        scores = f"{row.score:.4f}; of an empty reply {row.empty:.4f}; difference {row.change:+.4f}"
+        lines.append(f"{row.name}: {scores}")
         if row.seen is None:
             lines.append("  input text not available")
         else:
@@ -240,59 +240,6 @@ def persona(chat: ChatView, text: str) -> Response:
     return Response(f"persona: {one_line(chat.session.persona, ECHOED) or '(none)'}")
 
 
-def save(chat: ChatView, text: str) -> Response:
-    path = Path(parse_path(text) or chat.session.path)
-    if os.path.isfile(path) and not _holds(path, chat.session.conversation_id):
-        raise InputError(
-            f"{shown_path(path)} exists and is no file of this session, so nothing is overwritten; give another name"
-        )
-    try:
-        chat.session.save(path)
-    except OSError as error:
-        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
-    return Response(f"saved: {shown_file(path)}")
-
-
-def _holds(path: Path, conversation_id: str) -> bool:
-    """True if the file is a session of that conversation."""
-    try:
-        return read_session(path).conversation_id == conversation_id
-    except InputError:
-        return False
-
-
-def load(chat: ChatView, text: str) -> Response:
-    if not text:
-        raise InputError("%load PATH, a file of outputs/sessions/")
-    problems = chat.session.restore(parse_path(text))
-    return Response("\n".join([f"{len(chat.session.exchanges)} turns loaded; {_position(chat.session)}", *problems]))
-
-
-def export(chat: ChatView, text: str) -> Response:
-    kind, _, path = text.partition(" ")
-    if kind != "prefs" or not path.strip():
-        raise InputError("%export prefs PATH")
-    session, path = chat.session, parse_path(path)
-    counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    found = (
-        f"{path}: {counts.pairs} preferences from {counts.decisions} decisions ({counts.ties} ties and "
-        f"{counts.rejections} rejections give none)"
-    )
-    if counts.prompts < 2:
-        return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
-    command = shlex.join(training_command(session, path, counts.pairs))
-    return Response(f"{found}; to train a scorer on them:", command=command)
-
-
-def training_command(session: ChatSession, path: str, pairs: int) -> list[str]:
-    """The command that trains a scorer on exported pairs, from the session's own model if it is in this process."""
-    generator = session.about.get("models", {}).get("generator", {})
-    model = ["--model", generator["model"]] if "model" in generator and "server" not in generator else []
-    # by default a tenth is held out, which of fewer pairs is none
-    held_out = ["--eval_size", "1"] if pairs < 10 else []
-    return ["lmgym", "train", "reward", "hh_pairwise", *model, "--dataset", path, *held_out]
-
-
 def shown_file(path: Path) -> str:
     """The path, relative to the working folder if it is inside."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
@@ -302,7 +249,7 @@ def status(chat: ChatView, text: str) -> Response:
     session = chat.session
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
     rows = [
-        ("turns", f"{len(session.exchanges)}, {decided} decided by you; {_position(session).splitlines()[0]}"),
+        ("turns", f"{len(session.exchanges)} ({decided} decided by you); now {position(session).splitlines()[0]}"),
         ("selects", f"{session.selects}, the best of {session.best_of}"),
         ("scorers", ", ".join(session.judges)),
         ("table", f"{chat.view}; blind {'on' if session.blind else 'off'}"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmgym.chat import actions
+from lmgym.chat import actions, file_actions
 from lmgym.chat.actions import VIEWS, ChatView, Response
 from lmgym.chat.arguments import closest
 from lmgym.errors import InputError, one_line
@@ -33,8 +33,8 @@ def show_help(chat: ChatView, text: str) -> Response:
 COMMANDS = {
     "best_of": ChatCommand(actions.best_of, "%best_of 8", "number of replies per turn"),
     "set": ChatCommand(actions.set_sampling, "%set temperature=.9", "change the sampling settings"),
-    "select": ChatCommand(actions.select, "%select rm_b", "let this scorer select the reply"),
-    "blend": ChatCommand(actions.blend, "%blend rm_a=1 rm_b=.5", "select by a weighted sum of standardised scores"),
+    "select": ChatCommand(actions.select, "%select NAME", "let this scorer select the reply"),
+    "blend": ChatCommand(actions.blend, "%blend A=1 B=.5", "select by a weighted sum of standardised scores"),
     "retry": ChatCommand(actions.retry, "%retry", "generate other replies to the same message"),
     "more": ChatCommand(actions.more, "%more 4", "generate more replies in addition to these"),
     "undo": ChatCommand(actions.undo, "%undo", "go back one turn"),
@@ -46,13 +46,15 @@ COMMANDS = {
     "reject": ChatCommand(actions.reject, "%reject", "none of the replies is good"),
     "tie": ChatCommand(actions.tie, "%tie [1 3]", "these replies (default: all) are equally good"),
     "blind": ChatCommand(actions.blind, "%blind on|off", "hide scores and shuffle replies until you decide"),
-    "why": ChatCommand(actions.why, "%why 2", "reply 2: length, scores, those of an empty reply, input"),
+    "why": ChatCommand(actions.why, "%why 2", "what the scorers read of reply 2, and how they scored it"),
     "table": ChatCommand(actions.table, "%table scores|ranks|z", "values in the table; z: standardised per turn"),
-    "agree": ChatCommand(actions.agree, "%agree", "agreement of the scorers, among themselves and with you"),
+    "agree": ChatCommand(actions.agree, "%agree", "how often scorers agree with each other and with you"),
     "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" is none'),
-    "save": ChatCommand(actions.save, "%save [PATH]", "write the whole session to a file"),
-    "load": ChatCommand(actions.load, "%load PATH", "continue a session from a file"),
-    "export": ChatCommand(actions.export, "%export prefs PATH", "write your decisions as pairs for hh_pairwise"),
+    "save": ChatCommand(file_actions.save, "%save [PATH]", "write the whole session to a file"),
+    "load": ChatCommand(file_actions.load, "%load PATH", "continue a session from a file"),
+    "export": ChatCommand(
+        file_actions.export, "%export prefs PATH", "write your picks as pairs that `lmgym train reward` reads"
+    ),
     "status": ChatCommand(actions.status, "%status", "the current position and all settings"),
     "help": ChatCommand(show_help, "%help", "this list"),
 }

@@ -60,7 +60,9 @@ def _show_exchange(console: CleanConsole, chat: ChatView, exchange: Exchange, fi
     for note in notes:
         console.print(Text(printed_line(f"note: {note}"), "yellow"))
     if has_rows:
-        console.print(Text("Decide: %pick N, %write TEXT, %tie or %reject") if exchange.is_open else _reply(exchange))
+        console.print(
+            Text("Decide: %pick N, %write TEXT, %tie or %reject") if exchange.is_open else _reply(console, exchange)
+        )
 
 
 def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str]) -> list[str]:
@@ -73,10 +75,11 @@ def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str]) -> list[str]:
     return notes
 
 
-def _reply(exchange: Exchange) -> Text:
+def _reply(console: CleanConsole, exchange: Exchange) -> Text:
     """The bot's reply; further lines are indented, so that none looks like a prompt."""
-    reply = _cropped(exchange.reply or "").replace("\n", "\n     ")
-    return Text.assemble(("bot> ", "bold"), Text(reply, "bold green"))
+    prompt = "bot> "
+    lines = Text(_cropped(exchange.reply or ""), "bold green").wrap(console, console.width - len(prompt))
+    return Text.assemble((prompt, "bold"), Text(f"\n{' ' * len(prompt)}").join(lines))
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ DELAY_SECONDS, UPDATE_SECONDS = 0.5, 0.2
 
 @contextlib.contextmanager
 def progress_on(file: IO[str]) -> Iterator[Progress | None]:
-    """A context with a line like `12 of at most 64, 3 s` on a terminal; None if `file` is not a terminal.
+    """A context with a line like `generating: 12 of at most 64, 3 s` on a terminal; None if `file` is not a terminal.
 
     The line is erased at the end. The generator counts tokens or replies.
     """
@@ -238,7 +241,7 @@ def progress_on(file: IO[str]) -> Iterator[Progress | None]:
 
     def update(made: int, most: int) -> None:
         nonlocal count
-        count = f"{made} of at most {most}, "
+        count = f"generating: {made} of at most {most}, "
 
     def draw() -> None:
         width = 0

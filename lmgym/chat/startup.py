@@ -50,7 +50,8 @@ def _ask(question: str, given: str | None, default: str, interactive: bool) -> s
     if given is not None or not interactive:
         return default if given is None else given
     try:
-        return input(f"{question}{f' [{printed_line(default)}]' if default else ''}: ").strip() or default
+        usual = f'"{printed_line(default)}"' if default else "none"
+        return input(f"{question}, or Enter for {usual}: ").strip() or default
     except (EOFError, KeyboardInterrupt):
         say()
         raise InputError("stopped before the session began") from None

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -72,11 +73,12 @@ def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) ->
     """Prints the command that runs an experiment, and becomes that command: signals and exit code are its own.
 
     `num_gpus` processes are started; None: one per visible GPU, or one on a CPU. Raises InputError for more than there
-    are GPUs, if there are any.
+    are GPUs, if there are any, and for a DeepSpeed config that no run can use.
     """
     if HELP & set(flags):
         command = [sys.executable, str(file), *flags]
     else:
+        refuse_wrong_deepspeed(flags)
         command = launch_command(file, flags, count_processes(num_gpus))
         say(f"$ {shlex.join(command)}")
     sys.stdout.flush()
@@ -94,6 +96,24 @@ def count_processes(num_gpus: int | None) -> int:
     if found and num_gpus is not None and num_gpus > found:
         raise InputError(f"--num_gpus {num_gpus}, and {found} GPU(s) are visible; needed: at most {found}")
     return num_gpus or found or 1
+
+
+def refuse_wrong_deepspeed(flags: Sequence[str]) -> None:
+    """Raises InputError for a config after --deepspeed that does not exist or that no run can use.
+
+    The experiment checks it too, but only after the launcher has started, which takes ten seconds or more.
+    """
+    config = ""
+    for flag, following in pairwise([*flags, ""]):
+        name, equals, value = flag.partition("=")
+        if name == "--deepspeed":
+            config = value if equals else following
+    if (
+        config and config != "None" and not config.startswith("-")
+    ):  # flags without a value are the experiment's to refuse
+        from lmgym.distributed.deepspeed_config import parse_config
+
+        parse_config(config)
 
 
 def launch_command(file: Path, flags: Sequence[str], processes: int) -> list[str]:

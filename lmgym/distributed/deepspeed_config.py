@@ -60,15 +60,22 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
     `path` is a file, or the name of one in configs/, with or without its suffix.
     """
-    path = _find_config(str(path))
-    try:
-        config = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"DeepSpeed config {shown_path(path)} is not JSON: {one_line(str(error))}") from error
-    name = f"DeepSpeed config {path}"
-    completed = complete(config, name)
-    _refuse_invalid_sections(completed, name)
+    file, completed = parse_config(path)
+    _refuse_invalid_sections(completed, f"DeepSpeed config {file}")
     return completed
+
+
+def parse_config(path: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a config, and its content as `read_config` returns it; without importing DeepSpeed, which is slow.
+
+    Raises InputError for a file that does not exist, is not JSON, or that no run can use.
+    """
+    file = _find_config(str(path))
+    try:
+        config = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"DeepSpeed config {shown_path(file)} is not JSON: {one_line(str(error))}") from error
+    return file, complete(config, f"DeepSpeed config {file}")
 
 
 def _find_config(name: str) -> Path:

@@ -9,6 +9,7 @@ from transformers.pytorch_utils import Conv1D
 from lmgym.errors import InputError, listed, shown
 from lmgym.models.classifiers import head_modules
 from lmgym.models.parameters import LINEAR
+from lmgym.models.saving import with_adapters
 
 ALL_LINEAR = "all-linear"
 NAMES = re.compile(r"[\w.]+( *, *[\w.]+)*")  # anything else is a regular expression
@@ -21,7 +22,7 @@ def add_lora(model, rank: int, alpha: int, dropout: float, targets: str = ALL_LI
     model's head is frozen unless it is named. Names are separated by commas; `targets` may instead be a regular
     expression that matches full names. Raises InputError, with the available names, for a name that matches nothing.
     """
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig
 
     causal = model.get_output_embeddings() is not None
     names, ties = _modules_in_full(model, whole)
@@ -37,8 +38,7 @@ def add_lora(model, rank: int, alpha: int, dropout: float, targets: str = ALL_LI
         modules_to_save=names or None,
         ensure_weight_tying=ties,
     )
-    # ZeRO-3 requires one dtype of trained weights: adapters take the trunk's, and DeepSpeed keeps fp32 masters
-    adapted = get_peft_model(model, settings, autocast_adapter_dtype=False)
+    adapted = with_adapters(model, settings)
     # peft replaces the names by the embeddings', which it recognises only if they are called embed_tokens
     settings.modules_to_save = names or None
     return adapted

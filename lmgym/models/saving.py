@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -75,18 +76,26 @@ def save_plain(model, state_dict: Weights, folder: Path, tokenizer) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def with_adapters(model, settings):
+    """The model with the adapters of a peft config, in the trunk's dtype."""
+    from peft import get_peft_model
+
+    with warnings.catch_warnings():  # peft 0.21 still reads a property that transformers 5 deprecates
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # ZeRO-3 requires one dtype of trained weights: adapters take the trunk's, and DeepSpeed keeps fp32 masters
+        return get_peft_model(model, settings, autocast_adapter_dtype=False)
+
+
 def merge_adapters(model, state_dict: Weights):
     """(plain model in fp32, its whole weights) with the adapters merged; the live model, perhaps sharded, is unchanged.
 
     Quantised weights of the base are read from its folder again.
     """
-    from peft import get_peft_model
-
     base = model.get_base_model()
     quantized = is_quantized(base)
     plain = _reload_in_fp32(base) if quantized else new_like(base)
     with without_sharded_load():
-        copy = get_peft_model(plain, deepcopy(model.peft_config["default"]))
+        copy = with_adapters(plain, deepcopy(model.peft_config["default"]))
     layers: set[str] = set()
     if quantized:
         shapes = {name: value.shape for name, value in copy.state_dict().items()}

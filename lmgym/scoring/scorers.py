@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from lmgym.console import say
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
@@ -97,21 +98,24 @@ class HFScorer:
         """The scorer in a folder or hub id; arguments override the settings in its `scorer.json`.
 
         With `normalize` scores are shifted and scaled by the mean and std over reference replies that the folder
-        stores. Raises InputError for a folder without a trained head, or without those moments.
+        stores. A `max_length` above the model's context is reduced to it, and a line on stderr says so. Raises
+        InputError for a folder without a trained head, or without those moments.
         """
         source = resolve_source(str(path), role="scorer")
         saved = _read_settings(Path(source) / "scorer.json")
         tokenizer = load_tokenizer(source)
         config = load_config(source)
         model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
-        limit = context_length(config)
+        limit, asked = context_length(config), max_length or saved.get("max_length") or 0
+        if asked > limit:
+            say(f"max_length {asked} exceeds what {path} reads: texts are truncated to its {limit} tokens", error=True)
         moments = _moments(saved, path) if normalize else None
         round_weights(model, dtype)
         scorer = cls(
             ScoringModel(model.to(device)),
             tokenizer,
             reduce or saved.get("reduce", "logit"),
-            min(limit, max_length or saved.get("max_length") or 1024),
+            min(limit, asked or 1024),
             batch_tokens,
             moments,
         )

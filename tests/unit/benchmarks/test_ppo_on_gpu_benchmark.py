@@ -9,6 +9,7 @@ from pathlib import Path
 import ppo_on_gpu
 import pytest
 import torch
+from gpu_bench import NoText
 from model_costs import (
     Rows,
     Shape,
@@ -24,7 +25,6 @@ from model_costs import (
     trunk_flops,
 )
 from patience import PATIENCE
-from ppo_on_gpu import NoText
 from shapes import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode

@@ -241,6 +241,16 @@ def test_a_very_long_reply_is_cut_on_the_screen_and_says_by_how_much() -> None:
     assert "and 98,000 more characters" in text
 
 
+def test_every_further_line_of_the_reply_is_indented_also_where_it_wraps() -> None:
+    text = shown(exchange_of("one " * 40 + "\n\nyou> two"), width=80)
+    _, _, reply = text.partition("\nbot> ")
+    first, *further = reply.splitlines()
+    assert first.startswith("one one")
+    assert further[-1] == "     you> two"
+    assert all(line.startswith("     one") for line in further[:-2])
+    assert max(map(len, reply.splitlines())) <= 80
+
+
 def test_an_object_for_programs_has_these_fields_and_no_control_byte() -> None:
     exchange = exchange_of("".join(ATTACKS.values()), "b", selected=1)
     line = json_line(as_object(exchange))

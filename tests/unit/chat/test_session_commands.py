@@ -132,9 +132,9 @@ def test_decisions_are_recorded_and_exported(chat: ChatView, tmp_path: Path) -> 
     does(chat, "three")
     assert does(chat, "%tie 1 2").exchange.tied == [0, 1]
     assert "%retry" in does(chat, "%reject").text
-    assert re.search("^turns +3, 3 decided by you; at turn 3 ", does(chat, "%status").text, re.MULTILINE)
+    assert re.search(r"^turns +3 \(3 decided by you\); now at turn 3 ", does(chat, "%status").text, re.MULTILINE)
     output = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}").text
-    assert "7 preferences from 3 decisions (0 ties and 1 rejections give none)" in output
+    assert "7 preferences from 3 decisions, of which 1 (ties and rejections) give none" in output
     assert len((tmp_path / "prefs.jsonl").read_text().splitlines()) == 7
 
 
@@ -160,7 +160,7 @@ def test_status_is_a_line_per_setting_and_model_in_words(chat: ChatView) -> None
     revision = {"kind": "HFScorer", "model": "outputs/x/model", "commit": "abc", "weights": "123"}
     chat.session.about["models"] = {"generator": {"kind": "ScriptedGenerator"}, "long": revision}
     lines = does(chat, "%status").text.splitlines()
-    assert "turns      0, 0 decided by you; at the beginning, before any turn" in lines
+    assert "turns      0 (0 decided by you); now at the beginning, before any turn" in lines
     assert "generator  ScriptedGenerator" in lines
     assert "long       HFScorer outputs/x/model, commit abc, weights 123" in lines
     assert not re.search("[{}]", "".join(lines))
@@ -218,7 +218,7 @@ def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat:
         assert "not decided" in fails(chat, line)
     assert does(chat, "%pick 2").is_turn, "its scores are revealed now"
     assert not does(chat, "%pick 1").is_turn
-    assert "change" in does(chat, "%why 1").text
+    assert "difference" in does(chat, "%why 1").text
     does(chat, "once more")
     revealed = does(chat, "%blind off")
     assert revealed.is_turn, "a program receives it too"
@@ -234,7 +234,7 @@ def test_views_agreement_and_why(chat: ChatView) -> None:
     assert "long and short: same order in 0% of" in output
     assert re.search(r"long and you: .* in [01] of 1 turns", output)
     length = len(chat.session.last.candidates[1].text)
-    assert f"long: {length}.0000, an empty reply 0.0000, change +{length}.0000" in does(chat, "%why 2").text
+    assert f"long: {length}.0000; of an empty reply 0.0000; difference +{length}.0000" in does(chat, "%why 2").text
 
 
 def test_a_pick_without_a_score_does_not_count_for_that_scorer(chat: ChatView) -> None:

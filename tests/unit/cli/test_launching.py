@@ -103,6 +103,27 @@ def test_deepspeed_keeps_to_the_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
     assert launch_command(Path("a.py"), ["--deepspeed", "x"], 2)[3:5] == ["--num_gpus", "2"]
 
 
+@pytest.mark.parametrize(
+    "flags", [("--deepspeed", "zero4"), ("--deepspeed=zero4",), ("--deepspeed", "zero2", "--deepspeed", "zero4")]
+)
+def test_a_wrong_deepspeed_config_is_refused_before_anything_starts(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching.os, "execv", lambda *words: pytest.fail("launched"))
+    done = CliRunner().invoke(main, ["train", "reward", "hh_pairwise", *flags, "--seed", "1"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: DeepSpeed config zero4 does not exist; did you mean zero3? needed: zero1, ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_starts_with_a_config_without_one_and_with_its_flag_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(launching.os, "execv", lambda path, command: ran.append(command))
+    for flags in (["--deepspeed", "zero2"], [], ["--deepspeed", "None"], ["--deepspeed", "zero4", "--deepspeed=zero3"]):
+        shown("train", "reward", "hh_pairwise", *flags)
+        assert ran.pop()[-len(flags) :] == flags if flags else ran.pop()
+
+
 def test_a_process_per_visible_gpu_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert count_processes(None) == 4

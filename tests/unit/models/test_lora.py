@@ -1,5 +1,6 @@
 """Adapters on the requested layers, modules trained in full along with them, and how both are saved."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_modules_to_save_train_in_full_and_are_in_every_form_of_the_saved_model(
     full = {n.split(".modules_to_save")[0].rsplit(".", 1)[-1] for n in trainable(model) if "lora_" not in n}
     assert full == set(whole.split(","))
     check_saved_forms(model, tokenizer, small_models["llama"], tmp_path)
+
+
+def test_adapters_are_added_and_merged_without_warnings(small_models, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = add_lora(policy_of(small_models["llama"]), 2, 4, 0.0)
+        save_policy(model, model.state_dict(), tmp_path, tokenizer, merge=True)
 
 
 def check_saved_forms(model, tokenizer, source: Path, tmp_path: Path) -> None:

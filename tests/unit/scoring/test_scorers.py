@@ -235,6 +235,17 @@ def test_a_folder_from_elsewhere_needs_no_scorer_json(scorer_folders, tmp_path: 
     assert HFScorer.load(scorer_folders["llama"], max_length=64).max_length == 64
 
 
+def test_a_length_above_the_models_context_is_reduced_to_it_with_a_line_on_stderr(scorer_folders, capsys) -> None:
+    folder = scorer_folders["llama"]
+    assert HFScorer.load(folder, max_length=256).max_length == 256
+    assert capsys.readouterr().err == ""
+    assert HFScorer.load(folder, max_length=257).max_length == 256
+    assert (
+        capsys.readouterr().err
+        == f"max_length 257 exceeds what {folder} reads: texts are truncated to its 256 tokens\n"
+    )
+
+
 def test_a_path_without_a_scorer_is_refused(small_models, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^scorer .* does not exist"):
         HFScorer.load(tmp_path / "none")
