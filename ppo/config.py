@@ -216,10 +216,10 @@ class PPOConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
-    critic: CriticConfig = field(default_factory=CriticConfig)
-    limits: LimitConfig = field(default_factory=LimitConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    limits: LimitConfig = field(default_factory=LimitConfig)
 
     @property
     def output(self) -> str:

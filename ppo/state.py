@@ -133,7 +133,7 @@ class LoopState:
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
-        self.critic_is_ready = bool(saved["critic_is_ready"])
+        self.critic_is_ready = bool(saved.get("critic_is_ready", False))
 
 
 def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:

@@ -107,12 +107,8 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
         texts = text_counts(c.setup.reward_function)
-        timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
-        played = roll_out(c.setup, c.sampler.generator, c.tokenizer, c.sampling, config, iteration, timed)
-        episodes = played.episodes
-        refuse_uneven(config, len(episodes), c.setup.trained_agents)
-        count_failed(config, episodes, run)
-        groups = number_groups(episodes, played.share.groups)
+        played = _roll_out(config, c, iteration, clock, run)
+        episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
         rollouts = gather(episodes, config, c.sampler.version, groups)
 
         # 3. log-probabilities of policy and reference, values
@@ -168,6 +164,21 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
 
 
+def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: Clock, run: Run) -> Played:
+    """This rank's episodes with their rewards. Stops all ranks if too many rewards failed. Collective."""
+    timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
+    played = roll_out(c.setup, c.sampler.generator, c.tokenizer, c.sampling, config, iteration, timed)
+    refuse_uneven(config, len(played.episodes), c.setup.trained_agents)
+    failed = [episode for episode in played.episodes if episode.total_reward is None]
+    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
+    counts = torch.tensor([float(len(failed)), float(len(played.episodes))], dtype=torch.float64)
+    lost, total = map(int, sum_over_ranks(counts))
+    stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
+    if lost and run.is_main:
+        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"])
+    return played
+
+
 def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
     """Raises InputError, on all ranks, if ranks have unequal numbers of episodes, or other ones than planned."""
     by_rank, games = all_gather_objects(episodes), config.rollout.num_rollouts
@@ -177,17 +188,6 @@ def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None
             f"needed: one episode per trained agent and game, trained_agents={trained_agents}: each agent must act in "
             f"every game; set TaskSetup(trained_agents={max(1, round(sum(by_rank) / games))})"
         )
-
-
-def count_failed(config: PPOConfig, episodes: Sequence[Episode], run: Run) -> None:
-    """Raises RunStopped, on all ranks, if too many rewards failed; else prints how many, if any. Collective."""
-    failed = [episode for episode in episodes if episode.total_reward is None]
-    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
-    counts = sum_over_ranks(torch.tensor([float(len(failed)), float(len(episodes))], dtype=torch.float64))
-    lost, total = map(int, counts)
-    stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
-    if lost and run.is_main:
-        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"])
 
 
 def _spread(config: PPOConfig, played: Played, groups: np.ndarray) -> dict[str, float]:

@@ -14,7 +14,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.report.status_line import StatusLine
 from lmgym.scoring.scorers import TextCounts
 from ppo.actor_critic import build
-from ppo.config import CriticConfig, PPOConfig
+from ppo.config import PPOConfig
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums
@@ -51,22 +51,21 @@ def test_what_is_said_of_episodes_by_hand() -> None:
 
 
 def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
-    config = PPOConfig("x", critic=CriticConfig(vf_coef=0.5))
-    rollouts = gather(EPISODES, config)
+    rollouts = gather(EPISODES, PPOConfig("x"))
     tokens = len(rollouts.scores)
     rollouts.old_logprobs = torch.full((tokens,), -1.0)
     rollouts.reference_logprobs = torch.full((tokens,), -1.5)
     rollouts.reference_logprobs[-1] = -1e9  # of the failed one
     rollouts.values = torch.tensor([1.0, 1, 1, 1, 1, 1, 0, 0, 0, 1e9])
     rollouts.returns = torch.tensor([2.0, 2, 2, 2, 2, 2, 0, 0, 0, 0])
-    sums = rollout_sums(rollouts, rollouts.scores, 0.1, config)
+    sums = rollout_sums(rollouts, rollouts.scores, 0.1)
     means = {"policy_loss": 0.5, "value_loss": 2.0, "approx_kl": 0.01, "clip_fraction": 0.1, "ratio": 1.0}
     learned = Learned(means, [], stopped_early=True, rate=1e-5, skipped=2)
     line = iteration_metrics(
         {**reduce_means(episode_sums(EPISODES)), **reduce_means(sums)},
         learned,
         LogprobMismatch(1e-6, 2e-6, 5),
-        config,
+        0.5,
     )
     assert line["kl/reference"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
     assert line["kl/sqrt_reference"] == pytest.approx(math.sqrt(1.5))

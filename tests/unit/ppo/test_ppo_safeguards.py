@@ -111,7 +111,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
     state.alarm.update(1, 0.1, 0.2, 0.1)
     state.alarm.update(2, 0.2, -0.2, 0.1)
-    state.before, state.rounding = {"eval/eval_scorer": 0.2}, 1 / 30
+    state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
@@ -214,7 +214,7 @@ def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[st
     assert rounding_notes(config, Rounding(0.1, 0.3, 1000)) == []
     [said] = rounding_notes(config, Rounding(0.3, 0.3, 1000))
     assert said.startswith("warning: bf16 is coarse for this policy: its log-probabilities differ by 0.3 nats a token")
-    assert said.endswith("clips ratios at 0.2; --precision fp32 learns from more than rounding")
+    assert said.endswith("ratios are clipped at 1.2; --precision fp32 learns from more than rounding")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -410,7 +410,7 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
     experience = Experience(config, engine, reference, torch.device("cpu"))
     experience.measure(rollouts)
     assert torch.equal(rollouts.old_logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
-    sums = rollout_sums(rollouts, advantage_estimator(config)(rollouts, 0.1), 0.1, config)
+    sums = rollout_sums(rollouts, advantage_estimator(config)(rollouts, 0.1), 0.1)
     assert sums["kl/reference"][0] == sums["kl/reference_k3"][0] == 0
     with torch.no_grad():
         for name, parameter in actor.policy.named_parameters():

@@ -62,7 +62,7 @@ def configured(folder: Path, critic: str = "head", **more) -> PPOConfig:
         MethodConfig(
             ppo_epochs=EPOCHS, init_kl_coef=KL, cliprange=CLIP, num_layers_unfrozen=names["num_layers_unfrozen"]
         ),
-        CriticConfig(critic, gamma=GAMMA, lam=LAM, cliprange_value=CLIP_VALUE, vf_coef=VF),
+        critic=CriticConfig(critic, gamma=GAMMA, lam=LAM, cliprange_value=CLIP_VALUE, vf_coef=VF),
         optimizer=OptimizerConfig(RATE, 0.01, global_batch=8, micro_batch=names["micro_batch"]),
     )  # fmt: skip
 

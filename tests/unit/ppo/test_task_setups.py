@@ -475,6 +475,6 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
     zeros = torch.zeros(6)
     rollouts.old_logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
     rollouts.values = rollouts.returns = zeros
-    sums = rollout_sums(rollouts, zeros, 0.1, config)
+    sums = rollout_sums(rollouts, zeros, 0.1)
     assert sums["kl/reference"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
     assert sums["reward/kl_penalty"] == pytest.approx((0.15, 2.0))
