@@ -142,8 +142,8 @@ def plant() -> None:
     """Puts the faults and records that a test asks for in their places."""
     import ppo.algorithms.learning
     import ppo.experience
+    import ppo.rollouts
     import ppo.setup
-    import ppo.train as loop
     from lmgym.models.forward import logprobs
 
     if "LOGITS" in PLANT:
@@ -153,8 +153,10 @@ def plant() -> None:
     if "EPS" in PLANT:
         ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
-        play = loop.play
-        loop.play = lambda setup, tasks, seeds, generator, *more: play(setup, tasks, seeds, Replayed(generator), *more)
+        play = ppo.rollouts.play
+        ppo.rollouts.play = lambda setup, tasks, seeds, generator, *more: play(
+            setup, tasks, seeds, Replayed(generator), *more
+        )
     if PLANT.get("FAULT") in ("loss", "gradient"):
         ppo.algorithms.learning.value_loss = _broken(
             ppo.algorithms.learning.value_loss, PLANT["FAULT"], int(PLANT.get("AT", 0))

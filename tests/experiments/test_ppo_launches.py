@@ -18,7 +18,7 @@ SAMPLING = ROOT / "tests/experiments/ppo_sampling_script.py"
 # Adam hides a gradient that is too large throughout, unless its epsilon is as large as the gradients
 EPS = {"LMGYM_TEST_EPS": "0.1"}
 SECONDS = 560  # other work may have the processors
-NAMES = ("loss/policy", "loss/value", "policy/approx_kl", "values/mean", "returns/std", "policy/entropy")
+NAMES = {"loss/policy", "loss/value", "policy/approx_kl", "values/mean", "returns/std", "policy/entropy"}
 Go = Callable[..., tuple[CompletedProcess[str], Path]]
 
 
@@ -73,7 +73,7 @@ def assert_same_run(found: Path, wanted: Path, bar: float = 1e-5) -> None:
     assert a["rollout/trained_tokens"] == b["rollout/trained_tokens"], "the same tokens"
     for own, every in zip(replies_of(found), replies_of(wanted), strict=True):
         assert own[:4] == every[::2], "of two ranks the first has one episode in two"
-    for name in NAMES:
+    for name in NAMES & b.keys():
         assert a[name] == pytest.approx(b[name], abs=bar), name
     moved = largest_difference(read_weights(wanted), read_start(wanted))
     assert moved > 2e-3, "or there is nothing to compare"
@@ -164,6 +164,27 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
         saved, plain = (load_file(next((folder / "critic").glob("*.safetensors"))) for folder in (found, wanted))
         assert saved.keys() == plain.keys()
         assert all(torch.allclose(saved[name], plain[name], atol=1e-4) for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "changes"),
+    [
+        ("deepspeed", "zero2.json", {"method": "grpo", "num_generations": 16}),
+        slow("torchrun", None, {"method": "reinforce_pp_baseline", "num_generations": 4}),
+        slow("deepspeed", "zero1.json", {"method": "gspo", "num_generations": 4, "cliprange": 0.01}),
+        slow("deepspeed", "zero3.json", {"method": "cispo", "num_generations": 16, "entropy_coef": 0.01}),
+        slow("deepspeed", "zero3.json", {"method": "reinforce_pp", "lora_rank": 4}),
+        slow("deepspeed", "zero2.json", {"method": "dapo", "num_generations": 4, "num_layers_unfrozen": 1}),
+    ],
+)
+def test_so_do_two_ranks_without_a_critic_that_hold_groups_whole_or_share_them(
+    kind: str, config: str | None, changes: dict, go: Go, recorded
+) -> None:
+    wanted, replay = recorded(family="llama", **changes)
+    _, found = go(kind, config=config, plant=replay, family="llama", **changes)
+    assert_same_run(found, wanted)
+    assert not (found / "critic").exists()
+    assert read_metrics(found).keys() == read_metrics(wanted).keys()
 
 
 @pytest.mark.parametrize(

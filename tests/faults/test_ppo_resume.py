@@ -109,6 +109,19 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
+def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_path: Path) -> None:
+    changes = {"method": "grpo", "num_generations": 4, "max_refills": 2, "kl_in": "loss", "entropy_coef": 0.01}
+    wanted, folder = tmp_path / "whole", tmp_path / "run"
+    done = run(asked(engine, wanted, **changes), **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kill(asked(engine, folder, **changes), folder, 8, 0, delay=0.4)
+    done = run(asked(engine, folder, **changes), **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_as_uninterrupted(folder, wanted)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["zero2", "zero3"])
 def test_with_a_damaged_shard_the_run_resumes_from_the_checkpoint_before(
     engine: str, asked: Words, whole, tmp_path: Path
