@@ -12,9 +12,9 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 CONFIG = PPOConfig(
     name="maths",
     policy=ModelConfig(model="outputs/models/smollm2-135m", precision="fp32"),
-    rollout=RolloutConfig(prompts="outputs/arithmetic/one_digit.jsonl", num_rollouts=128, max_new_tokens=24),
+    rollout=RolloutConfig(prompts="outputs/arithmetic/one_digit.jsonl", num_rollouts=128, max_new_tokens=16),
     reward=RewardConfig(weights="correct=1,format=0.1,length=0"),  # of weight 0: only logged
-    method=MethodConfig(init_kl_coef=0.01),
+    method=MethodConfig(method="grpo", init_kl_coef=0.01),
     optimizer=OptimizerConfig(1e-5, schedule="linear", global_batch=64, micro_batch=16, max_updates=160),
 )
 

@@ -27,7 +27,7 @@ TOWER, LATEX_TOWER = "9**9**9**9", "$9^{9^{9^{9}}}$"  # never evaluated to their
         (r"\frac{1}{2}", [r"\boxed{\frac{2}{4}}", "0.5"], ["1"]),
         (r"2\sqrt{3}", [r"so $\sqrt{12}$"], ["2"]),
         ("3x", ["$x + 2x$"], ["3"]),
-        ("She has 3 times 4.\n#### 12", ["12"], ["4"]),
+        ("answer: 3 times 4.\n#### 12", ["12"], ["4"]),
         ("12.", ["12"], ["13"]),
         (r"so we get \boxed{12}", ["12"], ["13"]),
         (12.0, ["12"], ["3 + 9"]),
@@ -49,9 +49,9 @@ def test_repeating_the_question_is_no_answer_and_several_answers_are_none() -> N
 
 def test_answers_that_cannot_be_read_are_faults_of_their_rows_and_no_reward() -> None:
     rows = [{"answer": 7}, {"answer": "twelve"}, {}, {"answer": None}, {"answer": ""}, {"answer": "#### "}]
-    faults = answer_faults([*rows, {"answer": True}, {"answer": r"$\frac{1}{2}$"}])
+    faults = answer_faults([*rows, {"answer": True}, {"answer": r"\boxed{+}"}, {"answer": r"$\frac{1}{2}$"}])
     assert [fault.reason if fault else None for fault in faults] == [
-        None, "unreadable", "without a value", "without a value", "without a value", "unreadable", "unreadable", None,
+        None, "unreadable", *["without a value"] * 3, *["unreadable"] * 3, None,
     ]  # fmt: skip
     assert faults[1] is not None
     assert faults[1].found.startswith("'twelve' cannot be read by math-verify; needed: a number, or a formula as in")
@@ -86,6 +86,7 @@ def test_hostile_replies_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         "1 " * 20_000,
         "$" * 5000,
         "\udcff\0\x1b",
+        "$)($",
     ]
     verdicts = judge([12, 12] * len(replies), [text for reply in replies for text in (reply, "12")])
     assert set(verdicts[1::2]) == {"right"}
