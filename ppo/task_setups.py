@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from lmgym.data.mixing import Part, drawn_by_set
-from lmgym.data.prompts import Prompts, read_prompts
+from lmgym.data.prompts import Prompts, RowCheck, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
-from lmgym.environments.function_reward import FunctionReward
+from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
@@ -30,6 +30,8 @@ SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
 EVAL_SCORER = "eval_scorer"
 """name among the monitors of the scorer that has an alarm"""
 
+RewardFunctions = Callable[..., Any] | Mapping[str, Callable[..., Any]]
+"""trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`, or several by name"""
 Metric = Callable[..., Mapping[str, Any]]
 """trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number per name, or one per sample; with a
 parameter `output_ids`, it receives the sampled ids too"""
@@ -107,20 +109,24 @@ def app_conversations(config: PPOConfig, tokenizer: Any) -> TaskSetup:
 
 
 def text_with_function(
-    function: Callable[..., Any], metric: Metric | None = None, tasks: Sequence[Task] | None = None,
-    eval_tasks: Sequence[Task] = (), as_text: bool = True,
+    function: RewardFunctions, metric: Metric | None = None, tasks: Sequence[Task] | None = None,
+    eval_tasks: Sequence[Task] = (), as_text: bool = True, row_check: RowCheck | None = None,
 ) -> Prepare:  # fmt: skip
     """One reply to each prompt, rewarded by a function `(samples, prompts, outputs, tokenizer, **columns)`.
 
-    `tasks` are read from the settings' prompts unless given. Monitors need prompts that are conversations.
+    Of several functions by name it is their sum, weighted by the setting `weights`. `tasks` are read from the settings'
+    prompts unless given; of those, rows in which `row_check` finds a fault are rejected. Monitors need prompts that are
+    conversations.
     """
 
     def prepare(config: PPOConfig, tokenizer: Any) -> TaskSetup:
         why = "a Python function rewards here; scorers can only be monitors (--eval_scorer, --monitor_scorers)"
-        refuse_unused(config.reward, ("scorers", "weights"), why)
-        reward = FunctionReward(function, tokenizer, config.reward.reward_timeout, config.reward.reward_retries)
+        unused = ("scorers",) if isinstance(function, Mapping) else ("scorers", "weights")
+        refuse_unused(config.reward, unused, why)
+        reward = _function_reward(function, tokenizer, config.reward)
         if tasks is None:
-            prompts = read_prompts(config.rollout, config.optimizer.split_seed, as_text, tokenizer)
+            seed = config.optimizer.split_seed
+            prompts = read_prompts(config.rollout, seed, as_text, tokenizer, row_check)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
@@ -130,9 +136,21 @@ def text_with_function(
         return TaskSetup(
             prompts.train, held_out, ScoredChat, reward, prompts.fingerprint, metric, monitors,
             rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts,
+            uses_settings=frozenset({"weights"} - set(unused)),
         )  # fmt: skip
 
     return prepare
+
+
+def _function_reward(
+    function: RewardFunctions, tokenizer: Any, settings: RewardConfig
+) -> FunctionReward | WeightedRewards:
+    """The reward of a function, or of several by name. Raises InputError for functions and weights that do not fit."""
+    limits = tokenizer, settings.reward_timeout, settings.reward_retries
+    if not isinstance(function, Mapping):
+        return FunctionReward(function, *limits)
+    functions = {name: FunctionReward(one, *limits) for name, one in function.items()}
+    return WeightedRewards(functions, read_weights(settings.weights, ",".join(functions)))
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from lmgym.text import Conversation, has_tools, render_each
 
 Task = Mapping[str, Any]
 """a row of data that an episode begins from"""
+RowCheck = Callable[[Sequence[Task]], Sequence[RowError | None]]
+"""finds faults of rows, all at once: one a row, or None"""
 FORMS = ("prompt", "messages", "text", "input_text", "chosen")
 """columns, in this order, beside those of other tools' formats (lmgym/data/formats.py)"""
 REASONS = 3  # that a refusal gives for rows that were rejected
@@ -69,20 +71,23 @@ class _Row:
     answers: tuple = ()
 
 
-def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None) -> Prompts:
+def read_prompts(
+    settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None, row_check: RowCheck | None = None
+) -> Prompts:
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation. A prompt with
-    tools that the chat template of a tokenizer, if given, cannot write is rejected.
+    tools that the chat template of a tokenizer, if given, cannot write is rejected, and so are rows in which
+    `row_check` finds a fault.
     """
     weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
     sets = read_sets(settings.prompts, "train")
-    found, rejections = _read(sets, as_text, tokenizer)
+    found, rejections = _read(sets, as_text, tokenizer, row_check)
     kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
     rows, read = [found[i] for i in kept], sum(map(len, sets.values()))
     if settings.eval_prompts:
         others = read_sets(settings.eval_prompts, "test")
-        held_out, more = _read(others, as_text, tokenizer)
+        held_out, more = _read(others, as_text, tokenizer, row_check)
         train, leaks = without_prompts(rows, held_out)
         rejections += [*more, *leaks]
         read += sum(map(len, others.values()))
@@ -97,7 +102,9 @@ def read_prompts(settings: PromptSettings, seed: int, as_text: bool = False, tok
     return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read, parts)
 
 
-def _read(sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any) -> tuple[list[_Row], list[Rejection]]:
+def _read(
+    sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any, row_check: RowCheck | None
+) -> tuple[list[_Row], list[Rejection]]:
     """(rows, rejections) of all data sets."""
     for source, records in sets.items():
         name = one_line(source)
@@ -121,6 +128,10 @@ def _read(sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any) -
         return row
 
     rows, rejections = read_rows(found, read)
+    if row_check and rows:
+        checked = list(zip(rows, row_check([row.task for row in rows]), strict=True))
+        rejections += [fault.at(row.file, row.line) for row, fault in checked if fault]
+        rows = [row for row, fault in checked if not fault]
     if not rows:
         raise InputError(f"{one_line(', '.join(sets))} holds no prompts that can be used{_reasons(rejections)}")
     return rows, rejections

@@ -76,6 +76,50 @@ class FunctionReward:
         return [SampleReward(result.value, error=result.error) for result in results]
 
 
+@dataclass(frozen=True)
+class WeightedRewards:
+    """The weighted sum of several reward functions, whose own rewards, a number a sample, are logged as scores.
+
+    A function of weight 0 is only logged. Raises InputError for weights of other names, and if all are 0.
+    """
+
+    functions: Mapping[str, FunctionReward]
+    weights: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if set(self.weights) != set(self.functions) or not any(self.weights.values()):
+            raise InputError(
+                f"weights {dict(self.weights)} for reward functions {sorted(self.functions)}; needed: a number for "
+                "each, not all 0"
+            )
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raises InputError if a function does not accept columns of these names, or requires others."""
+        columns = list(columns)
+        for name, function in self.functions.items():
+            try:
+                function.check(columns)
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+
+    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
+        """One reward a sample, in order, with that of each function that did not fail."""
+        found = {name: function.rewards(samples) for name, function in self.functions.items()}
+        return [self._weighted_sum({name: rewards[i] for name, rewards in found.items()}) for i in range(len(samples))]
+
+    def _weighted_sum(self, results: Mapping[str, SampleReward]) -> SampleReward:
+        scores, errors = {}, {name: result.error for name, result in results.items() if result.error}
+        for name, result in results.items():
+            if isinstance(result.reward, float):
+                scores[name] = result.reward
+            elif result.reward is not None:
+                errors[name] = "gave a list for a sample; needed: a number, of one of several functions"
+        error = "; ".join(f"{name}: {found}" for name, found in errors.items())
+        if any(weight and name not in scores for name, weight in self.weights.items()):
+            return SampleReward(None, scores, error)
+        return SampleReward(sum(self.weights[name] * score for name, score in scores.items()), scores, error)
+
+
 def call_function(
     function: Callable[..., Any], replies: Sequence[Sample | Step], tokenizer: Any, columns: Mapping[str, list]
 ) -> Any:

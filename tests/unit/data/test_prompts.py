@@ -1,12 +1,14 @@
 """Prompts out of rows: what becomes a task, what is held out, and which tasks an iteration plays."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lmgym.data.prompts import read_prompts
+from lmgym.data.prompts import Task, read_prompts
+from lmgym.data.rejections import UNREADABLE, RowError, tally
 from lmgym.environments.groups import tasks_of_iteration
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
@@ -47,6 +49,27 @@ def test_a_prompt_is_a_text_or_a_chat_without_its_last_reply_and_keeps_its_colum
     assert [(one.line, one.field) for one in found.rejections] == [(4, "prompt"), (5, "prompt")]
     texts = read_prompts(written(tmp_path / "b.jsonl", rows), 0, as_text=True)
     assert "say it" in [task["prompt"] for task in [*texts.train, *texts.evaluation]]
+
+
+def test_rows_in_which_a_check_finds_a_fault_are_rejected_with_their_lines(tmp_path: Path) -> None:
+    def check(tasks: Sequence[Task]) -> list[RowError | None]:
+        return [RowError("wanted", f"found {t['wanted']}", UNREADABLE) if t["wanted"] < 0 else None for t in tasks]
+
+    rows = [{"prompt": f"say {i}", "wanted": wanted} for i, wanted in enumerate((1, -2, 3, 4))]
+    settings = written(tmp_path / "a.jsonl", rows)
+    written(tmp_path / "b.jsonl", [{"prompt": "say 9", "wanted": -1}, {"prompt": "say 8", "wanted": 1}])
+    found = read_prompts(replace(settings, eval_prompts=str(tmp_path / "b.jsonl")), 0, row_check=check)
+    assert [task["wanted"] for task in found.train] == [1, 3, 4]
+    assert [task["wanted"] for task in found.evaluation] == [1]
+    assert [(one.line, one.field, one.found, one.reason) for one in found.rejections] == [
+        (2, "wanted", "found -2", "unreadable"), (1, "wanted", "found -1", "unreadable"),
+    ]  # fmt: skip
+    assert tally(found.rejections, found.rows).line == "2 of 6 rows rejected: 2 unreadable (field wanted)"
+    written(tmp_path / "a.jsonl", rows[1:2])
+    with pytest.raises(
+        InputError, match=r"holds no prompts that can be used; rows rejected: 1 \(line 1: wanted: found"
+    ):
+        read_prompts(settings, 0, row_check=check)
 
 
 def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> None:

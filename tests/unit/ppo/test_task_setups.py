@@ -224,6 +224,26 @@ def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
     assert metrics["eval/reward/mean"] == 1.0
 
 
+def test_several_functions_are_weighted_by_the_setting(tmp_path: Path) -> None:
+    def lengths(outputs, **columns) -> list[float]:
+        return [float(len(text)) for text in outputs]
+
+    prepare = text_with_function({"one": rewarded, "length": lengths})
+    rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
+    for weights, reward in ((None, 3.0), ("length=-.5", 0.0), ("one=2,length=0", 2.0)):
+        config = PPOConfig("x", rollout=rollout, reward=RewardConfig(weights=weights))
+        setup = prepare(config, TOKENIZER)
+        check_unused_settings(config.reward, setup)
+        assert setup.reward_function is not None
+        [found] = setup.reward_function.rewards(chats("hm"))
+        assert (found.reward, dict(found.scores)) == (reward, {"one": 1.0, "length": 2.0})
+    for weights, message in (("other=1", "names other; "), ("one=0,length=0", "not all 0")):
+        with pytest.raises(InputError, match=message):
+            prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(weights=weights)), TOKENIZER)
+    with pytest.raises(InputError, match="--scorers a=X would not be used: a Python function"):
+        prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=X")), TOKENIZER)
+
+
 @pytest.mark.parametrize(
     ("prepare", "reward", "message"),
     [
