@@ -51,7 +51,7 @@ def main() -> None:
         laid = pack_rows(
             [p + list(r.ids) for p, r in zip(prompts, replies, strict=True)], [len(r.ids) for r in replies]
         )
-        found, values = engine(laid, torch.tensor([id_ for one in replies for id_ in one.ids]))
+        found, values, _ = engine(laid, torch.tensor([id_ for one in replies for id_ in one.ids]))
         sampled = torch.tensor([x for one in replies for x in one.logprobs])
         largest = max(largest, float((found.detach() - sampled).abs().max()))
         engine.backward(-found.mean() + values.square().mean())

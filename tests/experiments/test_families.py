@@ -182,7 +182,7 @@ def test_ppo_with_frozen_layers_learns_packed_as_padded_and_its_folder_is_the_po
     wanted = [
         (alone(model, row)[-n - 1 : -1] / TEMPERATURE).log_softmax(-1) for row, n in zip(rows, counts, strict=True)
     ]
-    logprobs, values = actor(pack_rows(rows, counts), targets)
+    logprobs, values, _ = actor(pack_rows(rows, counts), targets)
     torch.testing.assert_close(torch.cat(wanted).gather(1, targets[:, None])[:, 0], logprobs, rtol=0, atol=BAR)
     torch.testing.assert_close(again(pack_rows(rows, counts), targets)[1], values, rtol=0, atol=BAR)
     assert values.abs().max() > 1e-3

@@ -129,7 +129,7 @@ def test_forwards_and_backwards_are_what_torch_counts(way: Way) -> None:
     ids = torch.randint(2, 512, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(0))
     batch, targets = pack_rows(ids.tolist(), [READ] * BATCH), ids[:, -READ:].flatten()
     trunk, states = counted(lambda: actor(batch, trunk_only=True)) if way.frozen_layers else (0, None)
-    forward, (logprobs, values) = counted(lambda: actor(batch, targets, states))
+    forward, (logprobs, values, _) = counted(lambda: actor(batch, targets, states))
     backward, _ = counted(lambda: (logprobs.sum() + values.sum()).backward())
     products = list(policy_products(shape, way, rows, way.frozen_layers))
     # what states need of a head's backward is computed in its forward: on a CPU also of one that learns

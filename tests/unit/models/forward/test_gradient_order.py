@@ -64,7 +64,7 @@ def order_in_ppo(kind: str, variant: str, rows: list[list[int]], frozen: int) ->
         policy = add_lora(policy, 2, 4, 0.0)
     actor = ActorCritic(policy, critic, frozen)
     came, batch = gradient_order(actor), pack_rows(rows, [5] * len(rows))
-    logprobs, values = actor(batch, torch.arange(5 * len(rows)) % 50)
+    logprobs, values, _ = actor(batch, torch.arange(5 * len(rows)) % 50)
     (logprobs.sum() + values.square().sum() + values.sum()).backward()
     assert len(came) == sum(weight.requires_grad for weight in actor.parameters())
     return came
