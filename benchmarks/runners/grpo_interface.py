@@ -74,8 +74,8 @@ class Positions:
 def read_spec(path: str | Path) -> GRPOSpec:
     """The spec of a run. Raises TypeError on a key it does not know, ValueError on a value that makes no sense."""
     spec = GRPOSpec(**json.loads(Path(path).read_text()))
-    if not 0 <= spec.warmup_iterations < spec.iterations:
-        raise ValueError(f"warmup_iterations={spec.warmup_iterations} must be in 0..{spec.iterations - 1}")
+    if not 1 <= spec.warmup_iterations < spec.iterations:
+        raise ValueError(f"warmup_iterations={spec.warmup_iterations} must be in 1..{spec.iterations - 1}")
     if spec.batch % spec.micro_batch or spec.batch % spec.num_generations:
         raise ValueError(f"batch={spec.batch}: {spec.micro_batch} rows or groups of {spec.num_generations} do not fit")
     return spec

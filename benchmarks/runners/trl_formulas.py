@@ -20,6 +20,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.rewards import get_soft_overlong_punishment
 from trl.trainer.utils import split_tensor_dict
 
 PAD, EOS, WORD, FIRST = 0, 1, 2, 3  # reply i begins with the id FIRST + i, by which a forward knows its rows
@@ -109,6 +110,8 @@ def make_trainer(case: dict[str, Any], model: Path, folder: str) -> tuple[Any, F
     ]
     for number, function in enumerate(rewards):
         function.__name__ = f"reward_{number}"
+    if tokens := case["overlong_tokens"]:
+        rewards.append(get_soft_overlong_punishment(case["settings"]["max_completion_length"], tokens))
     data = Dataset.from_list([{"prompt": PROMPT}] * count)
     trainer = trainer_type(model=str(model), reward_funcs=rewards, args=config, train_dataset=data)
     trainer.model.train()
