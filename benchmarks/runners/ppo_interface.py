@@ -184,11 +184,15 @@ class Clock:
 
     def end_update(self, *ignored) -> None:
         """An optimizer step was taken: its losses are the means over its micro-batches, which are of one size."""
-        self.updates += 1
+        self.count_update()
         for kept, losses in zip((self.policy_losses, self.value_losses), self._waiting, strict=True):
             assert losses, "an update without losses"
             kept.append([float(loss) for loss in losses])
             losses.clear()
+
+    def count_update(self, *ignored) -> None:
+        """An optimizer step was taken."""
+        self.updates += 1
 
     def end_iteration(self) -> None:
         """Called after the last update of an iteration."""
