@@ -1,6 +1,6 @@
 """The commands of a session: functions of the chat and of the command's arguments as text.
 
-Those that read and write files are in file_actions.py.
+Those that read and write files are in commands.py.
 """
 
 from collections.abc import Callable, Iterable

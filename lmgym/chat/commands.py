@@ -1,14 +1,18 @@
-"""The % commands of a session: the table of commands, running a line, and completion with Tab."""
+"""The % commands of a session: those for files, the table of all of them, running a line, and completion with Tab."""
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lmgym.chat import actions, file_actions
-from lmgym.chat.actions import VIEWS, ChatView, Response
-from lmgym.chat.arguments import closest
-from lmgym.errors import InputError, one_line
+from lmgym.chat import actions
+from lmgym.chat.actions import VIEWS, ChatView, Response, position, shown_file
+from lmgym.chat.arguments import closest, parse_path
+from lmgym.chat.records import export_preferences
+from lmgym.chat.records import load as read_session
+from lmgym.chat.session import ChatSession
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import Progress, Sampling
 
 LEAVE = ("exit", "quit")
@@ -21,6 +25,58 @@ class ChatCommand:
     run: Callable[[ChatView, str], Response]
     usage: str
     help: str
+
+
+def save(chat: ChatView, text: str) -> Response:
+    path = Path(parse_path(text) or chat.session.path)
+    if os.path.isfile(path) and not _holds(path, chat.session.conversation_id):
+        raise InputError(
+            f"{shown_path(path)} exists and is no file of this session, so nothing is overwritten; give another name"
+        )
+    try:
+        chat.session.save(path)
+    except OSError as error:
+        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from None
+    return Response(f"saved: {shown_file(path)}")
+
+
+def _holds(path: Path, conversation_id: str) -> bool:
+    """True if the file is a session of that conversation."""
+    try:
+        return read_session(path).conversation_id == conversation_id
+    except InputError:
+        return False
+
+
+def load(chat: ChatView, text: str) -> Response:
+    if not text:
+        raise InputError("%load PATH, a file of outputs/sessions/")
+    problems = chat.session.restore(parse_path(text))
+    return Response("\n".join([f"{len(chat.session.exchanges)} turns loaded; {position(chat.session)}", *problems]))
+
+
+def export(chat: ChatView, text: str) -> Response:
+    kind, _, path = text.partition(" ")
+    if kind != "prefs" or not path.strip():
+        raise InputError("%export prefs PATH")
+    session, path = chat.session, parse_path(path)
+    counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
+    found = f"{path}: {counts.pairs} preferences from {counts.decisions} decisions"
+    if empty := counts.ties + counts.rejections:
+        found += f", of which {empty} (ties and rejections) give none"
+    if counts.prompts < 2:
+        return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
+    command = shlex.join(training_command(session, path, counts.pairs))
+    return Response(f"{found}; to train a scorer on them:", command=command)
+
+
+def training_command(session: ChatSession, path: str, pairs: int) -> list[str]:
+    """The command that trains a scorer on exported pairs, from the session's own model if it is in this process."""
+    generator = session.about.get("models", {}).get("generator", {})
+    model = ["--model", generator["model"]] if "model" in generator and "server" not in generator else []
+    # by default a tenth is held out, which of fewer pairs is none
+    held_out = ["--eval_size", "1"] if pairs < 10 else []
+    return ["lmgym", "train", "reward", "hh_pairwise", *model, "--dataset", path, *held_out]
 
 
 def show_help(chat: ChatView, text: str) -> Response:
@@ -50,11 +106,9 @@ COMMANDS = {
     "table": ChatCommand(actions.table, "%table scores|ranks|z", "values in the table; z: standardised per turn"),
     "agree": ChatCommand(actions.agree, "%agree", "how often scorers agree with each other and with you"),
     "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" is none'),
-    "save": ChatCommand(file_actions.save, "%save [PATH]", "write the whole session to a file"),
-    "load": ChatCommand(file_actions.load, "%load PATH", "continue a session from a file"),
-    "export": ChatCommand(
-        file_actions.export, "%export prefs PATH", "write your picks as pairs that `lmgym train reward` reads"
-    ),
+    "save": ChatCommand(save, "%save [PATH]", "write the whole session to a file"),
+    "load": ChatCommand(load, "%load PATH", "continue a session from a file"),
+    "export": ChatCommand(export, "%export prefs PATH", "write your picks as pairs that `lmgym train reward` reads"),
     "status": ChatCommand(actions.status, "%status", "the current position and all settings"),
     "help": ChatCommand(show_help, "%help", "this list"),
 }
