@@ -242,8 +242,8 @@ class PPOConfig:
         for name in sorted(self.unread.intersection(given)):
             others = readers(name) if name in self.algorithm.unread else ["ppo"]
             raise InputError(
-                f"--{name} is not read by --method {self.method.method}; needed: {' or '.join(others)}, which read it, "
-                f"or leave --{name} out"
+                f"--{name} is not read by --method {self.method.method}, only by {', '.join(others)}; needed: another "
+                f"--method, or leave --{name} out"
             )
 
     @property

@@ -17,7 +17,7 @@ MethodName = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforc
 KLEstimator = Literal["k1", "k2", "k3"]
 Outcome = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """advantages [n] from rewards [n] and the numbers of their groups [n]"""
-AGGREGATIONS = {"token": "tokens", "sequence": "replies", "constant": "replies of constant length"}
+AGGREGATIONS = {"token": "tokens", "sequence": "replies", "constant": "replies as if all were of max_new_tokens"}
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,19 @@ class Algorithm:
 
     def __str__(self) -> str:
         """One line for users."""
-        scale = "" if self.scale_rewards is None else f", scaled by {self.scale_rewards}"
-        kl = "no KL"
-        if self.init_kl_coef:
-            kl = f"KL {self.init_kl_coef:g} in the {self.kl_in} ({self.kl_estimator})"
+        scale = "" if self.scale_rewards is None else f", rewards scaled by {self.scale_rewards}"
         refills = f", up to {self.max_refills} refills" if self.max_refills else ""
+        low, high = max(0.0, 1 - self.epsilon_low), 1 + self.epsilon_high
+        kl = f"KL {self.init_kl_coef:g} in the {self.kl_in} ({self.kl_estimator})" if self.init_kl_coef else "no KL"
         return (
-            f"method {self.name}: {self.num_generations} replies to a prompt{scale}{refills}, clip "
-            f"{self.epsilon_low:g} below and {self.epsilon_high:g} above by {self.importance_sampling_level}, mean "
-            f"over {AGGREGATIONS[self.loss_aggregation]}, {kl}, {self.ppo_epochs} epochs"
+            f"method {self.name}: {_count(self.num_generations, 'reply', 'replies')} to a prompt{scale}{refills}, ratio "
+            f"per {self.importance_sampling_level} within {low:g} and {high:g}, loss averaged over "
+            f"{AGGREGATIONS[self.loss_aggregation]}, {kl}, {_count(self.ppo_epochs, 'epoch', 'epochs')}"
         )
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def preset(name: MethodName) -> Algorithm:

@@ -125,7 +125,10 @@ def test_two_agents_of_a_game_of_several_turns_are_each_compared_with_themselves
 def test_a_dry_run_says_which_method_with_what_and_what_it_does_not_read(go: Go, capsys) -> None:
     go(method="gspo", init_kl_coef=0.02, lam=0.5, dry_run=True)
     said = words(capsys.readouterr().out)
-    assert "method gspo: 4 replies to a prompt, scaled by group, clip 0.0003 below and 0.0004 above by sequence" in said
+    assert (
+        "method gspo: 4 replies to a prompt, rewards scaled by group, ratio per sequence within 0.9997 and 1.0004"
+        in said
+    )
     assert "KL 0.02 in the loss (k3), 2 epochs" in said
     assert "gspo does not read lam=0.5 of the experiment" in said
 

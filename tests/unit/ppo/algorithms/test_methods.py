@@ -38,8 +38,12 @@ def test_settings_that_are_given_override_a_methods_own() -> None:
 
 def test_flags_that_a_method_does_not_read_are_refused_with_those_that_do(capsys) -> None:
     for name, flag, said in (
-        ("grpo", "--lam 0.9", "--lam is not read by --method grpo; needed: ppo, which read it, or leave --lam out"),
-        ("ppo", "--scale_rewards none", "needed: grpo or dr_grpo or dapo or gspo or cispo"),
+        (
+            "grpo",
+            "--lam 0.9",
+            "--lam is not read by --method grpo, only by ppo; needed: another --method, or leave --lam out",
+        ),
+        ("ppo", "--scale_rewards none", "only by grpo, dr_grpo, dapo, gspo, cispo; needed"),
         ("cispo", "--delta 10", "--delta is not read by --method cispo"),
         ("reinforce_pp", "--max_refills 2", "--max_refills is not read by --method reinforce_pp"),
         ("ppo", "--credit turn", "--credit is not read by --method ppo"),
