@@ -134,7 +134,8 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         "update of an iteration sees as many rollouts": rollouts % batch > 0,
         f"num_layers_unfrozen={unfrozen} and lora_rank={lora}: each is a way to train a part of the policy; choose one "
         "(--num_layers_unfrozen -1 or --lora_rank 0)": unfrozen > 0 and lora > 0,
-        "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0": method.target is not None
+        "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0; use --init_kl_coef 0.05 or --target none": method.target
+        is not None
         and algorithm.init_kl_coef == 0,
         f"num_rollouts={rollouts} is not a multiple of num_generations={group}; use {_near(rollouts, group)}: groups "
         "are whole": rollouts % group > 0,

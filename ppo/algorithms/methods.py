@@ -68,13 +68,13 @@ class Algorithm:
 
     def __str__(self) -> str:
         """One line for users."""
-        scale = "" if self.scale_rewards is None else f", rewards scaled by {self.scale_rewards}"
+        scale = f", rewards scaled by {self.scale_rewards}" if self.scale_rewards in ("group", "batch") else ""
         refills = f", up to {self.max_refills} refills" if self.max_refills else ""
         low, high = max(0.0, 1 - self.epsilon_low), 1 + self.epsilon_high
         kl = f"KL {self.init_kl_coef:g} in the {self.kl_in} ({self.kl_estimator})" if self.init_kl_coef else "no KL"
         return (
-            f"method {self.name}: {_count(self.num_generations, 'reply', 'replies')} to a prompt{scale}{refills}, ratio "
-            f"per {self.importance_sampling_level} within {low:g} and {high:g}, loss averaged over "
+            f"method {self.name}: {_count(self.num_generations, 'reply', 'replies')} to a prompt{scale}{refills}, "
+            f"ratio per {self.importance_sampling_level} within {low:g} and {high:g}, loss averaged over "
             f"{AGGREGATIONS[self.loss_aggregation]}, {kl}, {_count(self.ppo_epochs, 'epoch', 'epochs')}"
         )
 
