@@ -124,7 +124,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     check_shared_settings(config, config.policy)
     check_eval_size(config.rollout.eval_size, "prompts")
     config.sampling  # noqa: B018 - checks its own ranges
-    method, algorithm = config.method, config.algorithm
+    method, algorithm, adapts = config.method, config.algorithm, config.method.target is not None
     rollouts, batch, group = config.rollout.num_rollouts, config.optimizer.global_batch, algorithm.num_generations
     unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
     rules = {
@@ -134,9 +134,8 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         "update of an iteration sees as many rollouts": rollouts % batch > 0,
         f"num_layers_unfrozen={unfrozen} and lora_rank={lora}: each is a way to train a part of the policy; choose one "
         "(--num_layers_unfrozen -1 or --lora_rank 0)": unfrozen > 0 and lora > 0,
-        "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0; use --init_kl_coef 0.05 or --target none": method.target
-        is not None
-        and algorithm.init_kl_coef == 0,
+        "target needs init_kl_coef above 0: an adaptive weight of 0 stays 0; use --init_kl_coef 0.05, or "
+        "--target none": adapts and algorithm.init_kl_coef == 0,
         f"num_rollouts={rollouts} is not a multiple of num_generations={group}; use {_near(rollouts, group)}: groups "
         "are whole": rollouts % group > 0,
         f"num_generations={group} with --method {algorithm.name}, which compares the replies to one prompt; needed: 2 "
@@ -145,8 +144,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         f"{1 + algorithm.epsilon_high:g}, or it would bound what is clipped already": method.delta is not None
         and method.delta <= 1 + algorithm.epsilon_high,
         f"horizon={method.horizon:g} with num_rollouts={rollouts}; needed: a horizon above {horizon:g}, or one "
-        "iteration can take all of the KL coefficient; 10000 is usual": method.target is not None
-        and method.horizon <= horizon,
+        "iteration can take all of the KL coefficient; 10000 is usual": adapts and method.horizon <= horizon,
         "--precision fp16 without --deepspeed; needed: DeepSpeed, which alone scales the loss of PPO so that small "
         "gradients are not lost: use bf16 or fp32, or add --deepspeed zero2": (
             config.policy.precision == "fp16" and config.run.deepspeed is None and torch.cuda.is_available()
