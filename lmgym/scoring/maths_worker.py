@@ -41,7 +41,7 @@ def judge(answer: str, reply: str) -> str:
     if not wanted:
         return "unreadable"
     found = read(reply)
-    if not found or (wanted[0].is_Integer and found[0].has(*OPERATIONS)):
+    if not found or (isinstance(wanted[0], sympy.Integer) and found[0].has(*OPERATIONS)):
         return "wrong"
     return "right" if verify(wanted, found, timeout_seconds=None) else "wrong"
 

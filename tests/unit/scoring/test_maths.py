@@ -15,6 +15,7 @@ from lmgym.scoring import maths
 from lmgym.scoring.maths import answer_faults, correct, format_reward, judge, length_reward
 
 TOWER, LATEX_TOWER = "9**9**9**9", "$9^{9^{9^{9}}}$"  # never evaluated to their end
+MATRIX = r"$\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,9 @@ TOWER, LATEX_TOWER = "9**9**9**9", "$9^{9^{9^{9}}}$"  # never evaluated to their
         ("12.", ["12"], ["13"]),
         (r"so we get \boxed{12}", ["12"], ["13"]),
         (12.0, ["12"], ["3 + 9"]),
+        (MATRIX, [MATRIX], ["12", r"$\{1, 2\}$"]),
+        (r"$\{1, 2\}$", [r"\boxed{\{2, 1\}}"], [MATRIX, "1"]),
+        ("x < 3", ["$x < 3$"], ["$x < 4$"]),
     ],
 )
 def test_a_reply_is_right_if_its_last_number_or_formula_equals_the_answer(
