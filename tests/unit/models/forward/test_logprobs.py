@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.models.forward import logprobs as module
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.logprobs import TargetLogprobs, head_logprobs, token_logprobs
+from lmgym.models.forward.logprobs import TargetLogprobs, head_logprobs, logprobs_and_entropies, token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.parameters import is_sharded
 
@@ -68,6 +68,24 @@ def test_logprobs_and_gradients_are_those_of_the_plain_forward(family: str, reco
     mine, theirs = gradients(model, found), gradients(model, expected)
     for name, gradient in theirs.items():
         torch.testing.assert_close(mine[name], gradient, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [97 * 4, 1 << 26])
+def test_entropies_and_their_gradients_are_those_of_the_plain_forward(chunk: int, monkeypatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_LOGITS", chunk)
+    model, rows = make("llama")
+    decoder = Decoder(model)
+    states = decoder.hidden(pack_rows(rows, READS))
+    logprobs, entropies = logprobs_and_entropies(decoder, states, targets_of(rows), 0.7)
+    wanted = []
+    for row, reads in zip(rows, READS, strict=True):
+        of_row = torch.log_softmax(model(torch.tensor([row])).logits[0] / 0.7, -1)
+        wanted += [-(of_row[p].exp() * of_row[p]).sum() for p in range(len(row) - reads - 1, len(row) - 1)]
+    torch.testing.assert_close(entropies, torch.stack(wanted), atol=1e-5, rtol=0)
+    torch.testing.assert_close(logprobs, plain_logprobs(model, rows, 0.7), atol=1e-5, rtol=0)
+    expected = gradients(model, torch.stack(wanted))
+    for name, found in gradients(model, entropies).items():
+        torch.testing.assert_close(found, expected[name], atol=1e-5, rtol=1e-4)
 
 
 def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
