@@ -32,6 +32,8 @@ WORLD_FLAGS = ("--ppo_epochs", "4")
 WALKS_GROUP, WORLD_GROUP = 10, 8
 # of ppo 160; chosen so that no more tokens are sampled than it takes: cispo's replies grow, dapo samples groups again
 WALKS_UPDATES = {"cispo": 80, "dapo": 80}
+# of ppo and rloo .1 in the reward; in the loss .3 keeps the policy about as near
+WORLD_KL = {"grpo": 0.3, "cispo": 0.3}
 WALKS_ROLLOUTS, WORLD_ROLLOUTS = 200, 256  # an iteration's, of the experiments
 EVAL_UPDATES = 32
 STUDENT = 4.303  # 97.5% quantile of Student's t for three seeds
@@ -76,8 +78,10 @@ def engage(method: str, seed: int, folder: Path, demo: Path) -> dict[str, Any]:
     run = folder / f"world_{method}_{seed}"
     given = ("--model", demo / "policy/model", "--prompts", demo / "world/logs.parquet", "--seed", seed)
     scored = ("--scorers", f"joint={demo / 'scorer/model'}", "--eval_scorer", "world:0")
-    kept = ("--save_updates", -1, "--eval_updates", EVAL_UPDATES, *flags_of(method, WORLD_FLAGS, WORLD_GROUP))
-    seconds = launch("world_engagement", run, *given, *scored, *kept)
+    flags = ["--save_updates", -1, "--eval_updates", EVAL_UPDATES, *flags_of(method, WORLD_FLAGS, WORLD_GROUP)]
+    if method in WORLD_KL:
+        flags += ["--init_kl_coef", WORLD_KL[method]]
+    seconds = launch("world_engagement", run, *given, *scored, *flags)
     found = iterations(run, WORLD_ROLLOUTS)
     curve: Rows = []
     for row, following in zip(found, [*found[1:], found[-1]], strict=True):
