@@ -50,20 +50,22 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def paired_gain(folder: Path, name: str) -> dict[str, float]:
-    """A monitor's rise on the held-out prompts, in its standard deviations before step 1, with a 95% interval."""
-    files = sorted((folder / "samples").glob("evaluation-*.jsonl"))
-    before, after = (
-        np.array([json.loads(line)["monitors"][name] for line in file.read_text().splitlines()])
-        for file in (files[0], files[-1])
-    )
-    change, scale = after - before, before.std(ddof=1)
-    reach = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
-    return {
-        "gain": change.mean() / scale,
-        "low": (change.mean() - reach) / scale,
-        "high": (change.mean() + reach) / scale,
-    }
+def monitored(folder: Path, name: str, number: int = -1) -> np.ndarray:
+    """A monitor's scores of the replies to the held-out prompts [n], at an evaluation; 0 is the one before step 1."""
+    file = sorted((folder / "samples").glob("evaluation-*.jsonl"))[number]
+    return np.array([json.loads(line)["monitors"][name] for line in file.read_text().splitlines()])
+
+
+def with_interval(changes: np.ndarray) -> dict[str, float]:
+    """Mean of paired changes, with a 95% interval."""
+    reach = 1.96 * changes.std(ddof=1) / math.sqrt(len(changes))
+    return {"gain": changes.mean(), "low": changes.mean() - reach, "high": changes.mean() + reach}
+
+
+def paired_gain(folder: Path, name: str, number: int = -1) -> dict[str, float]:
+    """A monitor's rise on the held-out prompts up to an evaluation, in its standard deviations before step 1."""
+    before = monitored(folder, name, 0)
+    return with_interval((monitored(folder, name, number) - before) / before.std(ddof=1))
 
 
 def engagement(folder: Path, common: Sequence[object], held_out: Path | None) -> list[dict[str, Any]]:

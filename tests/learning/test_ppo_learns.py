@@ -12,19 +12,12 @@ import ppo.algorithms.learning
 import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
-from lmgym.environments.random_walks_model import make_start
 from ppo import safeguards
 from ppo.experiments.randomwalks import CONFIG
 from ppo.task_setups import random_walks
 
 UPDATES = 24
 BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69
-
-
-@pytest.fixture(scope="session")
-def start(tmp_path_factory) -> Path:
-    """The walks' start, made once: 14 CPU seconds."""
-    return make_start(tmp_path_factory.mktemp("walks"), graph_seed=1000, seed=0)
 
 
 def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11) -> float:

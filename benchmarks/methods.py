@@ -1,0 +1,196 @@
+"""All methods on random walks and some in the world, with no more sampled tokens than PPO takes: three seeds each.
+
+    .venv/bin/python benchmarks/methods.py --parts walks
+    lmgym demo --output outputs/demo && .venv/bin/python benchmarks/methods.py --parts world --demo outputs/demo
+    pip install matplotlib && .venv/bin/python benchmarks/methods.py --parts figure
+
+Writes benchmarks/results/methods.json after every run, goes on where the last launch stopped, and draws
+docs/images/methods.svg. `walks`: graph seed 1000, run seeds 0 to 2, 2,000 samples of each last policy; settings were
+chosen on seeds 101 to 103. `world`: world_engagement, 5,120 rollouts, run seeds 11 to 13; settings were
+chosen on seeds below 10. `ppo` is the experiment as it is; the others differ from it in the flags below.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from machine import describe_machine
+from ppo_world import launch, lines, monitored, paired_gain, with_interval
+from random_walks import ROOT, make_start, optimality  # puts the repository's root before this folder
+
+from ppo.algorithms.methods import MethodName, preset
+
+METHODS = get_args(MethodName)
+WORLD_METHODS = ("ppo", "rloo", "grpo", "cispo")
+WALKS_SEEDS, WORLD_SEEDS = (0, 1, 2), (11, 12, 13)
+WALKS_FLAGS = ("--ppo_epochs", "4", "--learning_rate", "6e-4")
+WORLD_FLAGS = ("--ppo_epochs", "4")
+WALKS_GROUP, WORLD_GROUP = 10, 8
+# of ppo 160; chosen so that no more tokens are sampled than it takes: cispo's replies grow, dapo samples groups again
+WALKS_UPDATES = {"cispo": 80, "dapo": 80}
+# of ppo and rloo .1 in the reward; in the loss .3 keeps the policy about as near
+WORLD_KL = {"grpo": 0.3, "cispo": 0.3}
+WALKS_ROLLOUTS, WORLD_ROLLOUTS = 200, 256  # an iteration's, of the experiments
+EVAL_UPDATES = 32
+STUDENT = 4.303  # 97.5% quantile of Student's t for three seeds
+GREY, BLUE = "#6b7280", "#2563eb"
+Rows = list[dict[str, Any]]
+
+
+def flags_of(method: str, shared: Sequence[str], group: int) -> list[object]:
+    """Flags in which a method differs from the experiment as it is."""
+    if method == "ppo":
+        return []
+    groups = ("--num_generations", group) if preset(method).compares else ()  # type: ignore[arg-type]
+    return ["--method", method, *groups, *shared]
+
+
+def iterations(folder: Path, rollouts: int) -> Rows:
+    """Metrics of a run's iterations, with `tokens`: all that had been sampled at their end.
+
+    Groups that were played again count with the mean length of those that were kept.
+    """
+    found = [line for line in lines(folder) if "reward/mean" in line]
+    of_each = [row["rollout/reply_tokens"] * rollouts * (1 + row.get("groups/refilled", 0.0)) for row in found]
+    return [{**row, "tokens": int(total)} for row, total in zip(found, np.cumsum(of_each), strict=True)]
+
+
+def walk(method: str, seed: int, folder: Path, start: Path) -> dict[str, Any]:
+    """A run on random walks: what its policy is worth, and each iteration's reward over the tokens sampled before."""
+    run = folder / f"walks_{method}_{seed}"
+    flags = flags_of(method, WALKS_FLAGS, WALKS_GROUP)
+    if method != "ppo":
+        flags += ["--max_updates", WALKS_UPDATES.get(method, 128)]
+    seconds = launch("randomwalks", run, "--model", start, "--seed", seed, "--save_updates", -1, *flags)
+    found = iterations(run, WALKS_ROLLOUTS)
+    before = [0, *(row["tokens"] for row in found)]
+    curve = [{"tokens": tokens, "reward": row["reward/mean"]} for tokens, row in zip(before, found, strict=False)]
+    row = {"seed": seed, **optimality(run / "model"), "tokens": before[-1], "updates": found[-1]["step"]}
+    return row | {"cpu_seconds": seconds, "curve": curve}
+
+
+def engage(method: str, seed: int, folder: Path, demo: Path) -> dict[str, Any]:
+    """A run in the world: KL, reward and paired gain of the hidden utility at each evaluation."""
+    run = folder / f"world_{method}_{seed}"
+    given = ("--model", demo / "policy/model", "--prompts", demo / "world/logs.parquet", "--seed", seed)
+    scored = ("--scorers", f"joint={demo / 'scorer/model'}", "--eval_scorer", "world:0")
+    flags = ["--save_updates", -1, "--eval_updates", EVAL_UPDATES, *flags_of(method, WORLD_FLAGS, WORLD_GROUP)]
+    if method in WORLD_KL:
+        flags += ["--init_kl_coef", WORLD_KL[method]]
+    seconds = launch("world_engagement", run, *given, *scored, *flags)
+    found = iterations(run, WORLD_ROLLOUTS)
+    curve: Rows = []
+    for row, following in zip(found, [*found[1:], found[-1]], strict=True):
+        if "eval/eval_scorer" in row:
+            # the policy that was evaluated samples the next iteration; after the last there is none
+            point = {"update": row["step"], "tokens": row["tokens"], "kl": following["kl/reference"]}
+            gain = paired_gain(run, "eval_scorer", len(curve) + 1)
+            curve.append(point | {"reward": row["eval/reward/mean"], **gain})
+    return {"seed": seed, "cpu_seconds": seconds, "curve": curve}
+
+
+def at_equal_kl(rows: dict[str, Rows], folder: Path) -> Rows:
+    """Each run's evaluation whose KL is nearest to that at the end of PPO with the same seed, and the lead over it.
+
+    The lead is paired, in standard deviations of the hidden utility before step 1.
+    """
+    found = []
+    for method in [name for name in rows if name != "ppo"]:
+        for own, ppo in zip(rows[method], rows["ppo"], strict=False):
+            number = min(range(len(own["curve"])), key=lambda i: abs(own["curve"][i]["kl"] - ppo["curve"][-1]["kl"]))
+            of_method, of_ppo = (folder / f"world_{name}_{own['seed']}" for name in (method, "ppo"))
+            lead = monitored(of_method, "eval_scorer", number + 1) - monitored(of_ppo, "eval_scorer")
+            over = with_interval(lead / monitored(of_ppo, "eval_scorer", 0).std(ddof=1))
+            found.append({"method": method, "seed": own["seed"], "over_ppo": over, **own["curve"][number]})
+    return found
+
+
+def run_missing(rows: dict[str, Rows], methods: Sequence[str], seeds: Sequence[int], run: Callable, note: Callable):
+    """Runs each method with the seeds that have no row yet, and notes each run's row."""
+    for method in methods:
+        known = rows.setdefault(method, [])
+        for seed in seeds[len(known) :]:
+            known.append(run(method, seed))
+            print(method, {name: value for name, value in known[-1].items() if name != "curve"}, flush=True)
+            print(known[-1]["curve"][-1], flush=True)
+            note()
+
+
+def mean_curve(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thousands of tokens, the mean reward over seeds there, and half of its 95% interval."""
+    curves = [np.array([[point["tokens"], point["reward"]] for point in row["curve"]]) for row in rows]
+    places = np.linspace(0, min(curve[-1, 0] for curve in curves), 40)
+    values = np.stack([np.interp(places, *curve.T) for curve in curves])
+    return places / 1000, values.mean(0), STUDENT * values.std(0, ddof=1) / len(rows) ** 0.5
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """A panel for each method, beside PPO: random walks in two rows, the world in the third."""
+    import matplotlib
+
+    matplotlib.rcParams.update({"svg.hashsalt": "lmgym", "font.size": 9, "axes.spines.top": False})
+    matplotlib.rcParams["axes.spines.right"] = False
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(3, 4, figsize=(10, 7.2), layout="constrained", sharey="row")
+    for panel, method in zip(axes[:2].flat, METHODS[1:], strict=True):
+        for name, colour in (("ppo", GREY), (method, BLUE)):
+            places, mean, reach = mean_curve(found["walks"][name])
+            panel.plot(places, mean, color=colour, lw=1.4, label=name)
+            panel.fill_between(places, mean - reach, mean + reach, color=colour, alpha=0.2, lw=0)
+        panel.set(title=f"random walks: {method}", xlabel="sampled tokens, thousands", ylim=(0.2, 1.05))
+    for panel, method in zip(axes[2], WORLD_METHODS[1:], strict=False):
+        for name, colour in (("ppo", GREY), (method, BLUE)):
+            for number, row in enumerate(found["world"][name]):
+                points = [{"kl": 0.0, "gain": 0.0}, *row["curve"]]
+                ends = [[point[key] for point in points] for key in ("kl", "gain")]
+                panel.plot(*ends, color=colour, lw=1.2, label=None if number else name)
+        panel.set(title=f"world: {method}", xlabel="KL, nats per reply")
+    for panel in (*axes[:2].flat, *axes[2, :3]):
+        panel.legend(frameon=False, loc="lower right")
+    axes[2, 3].axis("off")
+    for panel, label in zip(axes[:, 0], ("reward", "reward", "gain of the hidden utility, sd"), strict=True):
+        panel.set_ylabel(label)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Runs the parts that are asked for, and writes what is known after each run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=["walks"], choices=("walks", "world", "figure"))
+    parser.add_argument("--demo", type=Path, help="for the world: what `lmgym demo` made")
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS, help="on random walks")
+    parser.add_argument("--folder", type=Path, default=ROOT / "outputs/methods", help="of the runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/methods.json")
+    arguments = parser.parse_args()
+    if "world" in arguments.parts and not arguments.demo:
+        parser.error("--parts world needs --demo FOLDER, which `lmgym demo --output FOLDER` makes")
+    folder: Path = arguments.folder.resolve()
+    found: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+    walks, world = found.setdefault("walks", {}), found.setdefault("world", {})
+
+    def note() -> None:
+        found["machine"] = describe_machine()
+        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+
+    if "walks" in arguments.parts:
+        with tempfile.TemporaryDirectory() as temporary:
+            start = make_start(temporary)
+            run_missing(walks, arguments.methods, WALKS_SEEDS, lambda m, s: walk(m, s, folder, start), note)
+    if "world" in arguments.parts:
+        demo = arguments.demo.resolve()
+        run_missing(world, WORLD_METHODS, WORLD_SEEDS, lambda m, s: engage(m, s, folder, demo), note)
+        found["at_equal_kl"] = at_equal_kl(world, folder)
+        note()
+        for row in found["at_equal_kl"]:
+            print(row)
+    if "figure" in arguments.parts:
+        draw(found, ROOT / "docs/images/methods.svg")
+
+
+if __name__ == "__main__":
+    main()
