@@ -74,10 +74,12 @@ def contenders(arguments: argparse.Namespace, names: tuple[str, ...]) -> list[Co
 
 
 def run_curves(arguments: argparse.Namespace, spec: dict, pin: list[str]) -> dict[str, Any]:
-    """Losses of every update. Raises RuntimeError where they differ in fp32: what follows would compare other work."""
+    """Losses of every update, and operations. Raises RuntimeError where losses differ in fp32: what follows would
+    compare other work.
+    """
     results = {}
     for contender in contenders(arguments, ("trl", "ours")):
-        results[contender.name] = run_contender(contender, spec | CURVES, CURVES["batch"], pin)
+        results[contender.name] = run_contender(contender, spec | CURVES, CURVES["batch"], pin, "--count")
         print(f"curve  {contender.name}: {len(results[contender.name]['losses'])} updates")
     theirs, own = (results[name]["losses"] for name in ("trl", "ours"))
     gap = max(abs(a - b) for a, b in zip(theirs, own, strict=True))
