@@ -1,0 +1,56 @@
+"""What benchmarks/methods.py makes of the files of runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from methods import at_equal_kl, flags_of, iterations, mean_curve
+
+
+def write_evaluations(folder: Path, *evaluations: list[float]) -> None:
+    """Evaluations of the hidden utility, the first before step 1."""
+    (folder / "samples").mkdir(parents=True)
+    for number, values in enumerate(evaluations):
+        rows = [json.dumps({"monitors": {"eval_scorer": value}}) for value in values]
+        (folder / f"samples/evaluation-{number:06}.jsonl").write_text("\n".join(rows))
+
+
+def test_tokens_of_groups_that_were_played_again_count(tmp_path: Path) -> None:
+    rows = [
+        {"step": 0, "eval/reward/mean": 0.1},
+        {"step": 8, "reward/mean": 0.3, "rollout/reply_tokens": 5.0},
+        {"step": 16, "reward/mean": 0.5, "rollout/reply_tokens": 4.0, "groups/refilled": 0.5},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert [row["tokens"] for row in iterations(tmp_path, 200)] == [1000, 1000 + 1200]
+
+
+def test_an_evaluation_of_equal_kl_is_compared_with_ppo_prompt_by_prompt(tmp_path: Path) -> None:
+    before = [0.0, 2.0]
+    write_evaluations(tmp_path / "world_ppo_11", before, [9.0, 9.0], [1.0, 3.0])
+    write_evaluations(tmp_path / "world_grpo_11", before, [2.0, 4.0], [9.0, 9.0])
+    runs = {"ppo": [0.5, 1.2], "grpo": [1.0, 3.0]}
+    rows = {name: [{"seed": 11, "curve": [{"kl": kl} for kl in kls]}] for name, kls in runs.items()}
+    [found] = at_equal_kl(rows, tmp_path)
+    scale = np.std(before, ddof=1)
+    assert found["kl"] == 1.0
+    assert found["over_ppo"] == pytest.approx({"gain": 1 / scale, "low": 1 / scale, "high": 1 / scale})
+
+
+def test_seeds_are_averaged_at_equal_tokens() -> None:
+    def row(*points: tuple[int, float]) -> dict:
+        return {"curve": [{"tokens": tokens, "reward": reward} for tokens, reward in points]}
+
+    places, mean, reach = mean_curve(
+        [row((0, 0.0), (1000, 1.0)), row((0, 0.0), (2000, 1.0)), row((0, 0.0), (1000, 0.75))]
+    )
+    assert (places[0], places[-1]) == (0, 1)
+    assert mean[-1] == pytest.approx(0.75)
+    assert reach[-1] == pytest.approx(4.303 * 0.25 / 3**0.5)
+
+
+def test_only_methods_that_compare_replies_get_groups() -> None:
+    assert flags_of("ppo", ("--ppo_epochs", "4"), 10) == []
+    assert flags_of("reinforce_pp", ("--ppo_epochs", "4"), 10) == ["--method", "reinforce_pp", "--ppo_epochs", "4"]
+    assert "--num_generations" in flags_of("rloo", (), 10)
