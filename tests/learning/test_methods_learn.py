@@ -77,7 +77,7 @@ def test_random_walks_become_short(method: str, start: Path, tmp_path: Path) -> 
     assert optimality(method, start, tmp_path) > BAR
 
 
-@pytest.mark.parametrize("method", ["grpo", "rloo"])
+@pytest.mark.parametrize("method", ["grpo", pytest.param("rloo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("broken", [turn_advantages, mix_up_groups])
 def test_a_broken_version_misses_the_bar(
     broken: Callable, method: str, start: Path, monkeypatch, tmp_path: Path

@@ -49,14 +49,14 @@ def start(tmp_path_factory) -> Path:
     return folder
 
 
-def trained(start: Path, folder: Path, updates: int = UPDATES, **method) -> Path:
+def trained(start: Path, folder: Path, updates: int = UPDATES, **critic) -> Path:
     """The experiment with this model, replies of three words, and a KL that is as dear as a word."""
     config = replace(
         CONFIG,
         policy=replace(CONFIG.policy, model=str(start)),
         rollout=replace(CONFIG.rollout, num_rollouts=256, max_new_tokens=WORDS),
-        method=replace(CONFIG.method, init_kl_coef=BETA, **method),
-        critic=CriticConfig(whiten=False),
+        method=replace(CONFIG.method, init_kl_coef=BETA),
+        critic=CriticConfig(whiten=False, **critic),
         limits=LimitConfig(max_kl=0.0),
         optimizer=replace(CONFIG.optimizer, learning_rate=6e-3, warmup=0, global_batch=256, max_updates=updates),
         run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
