@@ -1,4 +1,4 @@
-"""All methods on random walks and some in the world, with no more sampled tokens than PPO takes: three seeds each.
+"""All methods on random walks and some in the world, at about as many sampled tokens as PPO takes: three seeds each.
 
     .venv/bin/python benchmarks/methods.py --parts walks
     lmgym demo --output outputs/demo && .venv/bin/python benchmarks/methods.py --parts world --demo outputs/demo
@@ -27,11 +27,12 @@ from ppo.algorithms.methods import MethodName, preset
 METHODS = get_args(MethodName)
 WORLD_METHODS = ("ppo", "rloo", "grpo", "cispo")
 WALKS_SEEDS, WORLD_SEEDS = (0, 1, 2), (11, 12, 13)
-WALKS_FLAGS = ("--ppo_epochs", "4", "--learning_rate", "6e-4")
+WALKS_FLAGS = ("--learning_rate", "6e-4")
 WORLD_FLAGS = ("--ppo_epochs", "4")
 WALKS_GROUP, WORLD_GROUP = 10, 8
-# of ppo 160; chosen so that no more tokens are sampled than it takes: cispo's replies grow, dapo samples groups again
-WALKS_UPDATES = {"cispo": 80, "dapo": 80}
+# epochs and updates, for no more sampled tokens than PPO's 4 and 160 take (cispo's replies grew longer with seeds 0 and
+# 1 than with those that chose it); dapo samples groups again; cispo falls behind with several epochs at this rate
+WALKS_EPOCHS, OTHERS = {"cispo": (1, 36), "dapo": (4, 80)}, (4, 128)
 # of ppo and rloo .1 in the reward; in the loss .3 keeps the policy about as near
 WORLD_KL = {"grpo": 0.3, "cispo": 0.3}
 WALKS_ROLLOUTS, WORLD_ROLLOUTS = 200, 256  # an iteration's, of the experiments
@@ -64,7 +65,8 @@ def walk(method: str, seed: int, folder: Path, start: Path) -> dict[str, Any]:
     run = folder / f"walks_{method}_{seed}"
     flags = flags_of(method, WALKS_FLAGS, WALKS_GROUP)
     if method != "ppo":
-        flags += ["--max_updates", WALKS_UPDATES.get(method, 128)]
+        epochs, updates = WALKS_EPOCHS.get(method, OTHERS)
+        flags += ["--ppo_epochs", epochs, "--max_updates", updates]
     seconds = launch("randomwalks", run, "--model", start, "--seed", seed, "--save_updates", -1, *flags)
     found = iterations(run, WALKS_ROLLOUTS)
     before = [0, *(row["tokens"] for row in found)]
@@ -93,19 +95,23 @@ def engage(method: str, seed: int, folder: Path, demo: Path) -> dict[str, Any]:
     return {"seed": seed, "cpu_seconds": seconds, "curve": curve}
 
 
-def at_equal_kl(rows: dict[str, Rows], folder: Path) -> Rows:
-    """Each run's evaluation whose KL is nearest to that at the end of PPO with the same seed, and the lead over it.
+def compare(rows: dict[str, Rows], folder: Path) -> Rows:
+    """Each run beside the end of PPO with the same seed: at the evaluation of the nearest KL, and at its own end.
 
-    The lead is paired, in standard deviations of the hidden utility before step 1.
+    `over_ppo` is the lead of the hidden utility, paired, in its standard deviations before step 1.
     """
     found = []
     for method in [name for name in rows if name != "ppo"]:
         for own, ppo in zip(rows[method], rows["ppo"], strict=False):
-            number = min(range(len(own["curve"])), key=lambda i: abs(own["curve"][i]["kl"] - ppo["curve"][-1]["kl"]))
-            of_method, of_ppo = (folder / f"world_{name}_{own['seed']}" for name in (method, "ppo"))
-            lead = monitored(of_method, "eval_scorer", number + 1) - monitored(of_ppo, "eval_scorer")
-            over = with_interval(lead / monitored(of_ppo, "eval_scorer", 0).std(ddof=1))
-            found.append({"method": method, "seed": own["seed"], "over_ppo": over, **own["curve"][number]})
+            curve, of_ppo = own["curve"], folder / f"world_ppo_{own['seed']}"
+            near = min(range(len(curve)), key=lambda i: abs(curve[i]["kl"] - ppo["curve"][-1]["kl"]))
+            row: dict[str, Any] = {"method": method, "seed": own["seed"]}
+            for name, number in (("nearest_kl", near), ("end", len(curve) - 1)):
+                utility = monitored(folder / f"world_{method}_{own['seed']}", "eval_scorer", number + 1)
+                lead = utility - monitored(of_ppo, "eval_scorer")
+                over = with_interval(lead / monitored(of_ppo, "eval_scorer", 0).std(ddof=1))
+                row[name] = {**curve[number], "over_ppo": over}
+            found.append(row)
     return found
 
 
@@ -120,16 +126,16 @@ def run_missing(rows: dict[str, Rows], methods: Sequence[str], seeds: Sequence[i
             note()
 
 
-def mean_curve(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Thousands of tokens, the mean reward over seeds there, and half of its 95% interval."""
-    curves = [np.array([[point["tokens"], point["reward"]] for point in row["curve"]]) for row in rows]
-    places = np.linspace(0, min(curve[-1, 0] for curve in curves), 40)
+def mean_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thousands of tokens, the mean over seeds there, and half of its 95% interval (Student's t)."""
+    curves = [np.array([[point["tokens"], point[key]] for point in row["curve"]]) for row in rows]
+    places = np.linspace(max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves), 25)
     values = np.stack([np.interp(places, *curve.T) for curve in curves])
     return places / 1000, values.mean(0), STUDENT * values.std(0, ddof=1) / len(rows) ** 0.5
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """A panel for each method, beside PPO: random walks in two rows, the world in the third."""
+    """A panel for each method, beside PPO: random walks in two rows; in the third the world, and where its runs end."""
     import matplotlib
 
     matplotlib.rcParams.update({"svg.hashsalt": "lmgym", "font.size": 9, "axes.spines.top": False})
@@ -137,23 +143,24 @@ def draw(found: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(3, 4, figsize=(10, 7.2), layout="constrained", sharey="row")
-    for panel, method in zip(axes[:2].flat, METHODS[1:], strict=True):
+    panels = [("walks", "reward", method) for method in METHODS[1:]]
+    panels += [("world", "gain", method) for method in WORLD_METHODS[1:]]
+    for panel, (part, key, method) in zip(axes.flat, panels, strict=False):
         for name, colour in (("ppo", GREY), (method, BLUE)):
-            places, mean, reach = mean_curve(found["walks"][name])
+            before = [{"tokens": 0, "gain": 0.0}] if part == "world" else []
+            rows = [{"curve": before + row["curve"]} for row in found[part][name]]
+            places, mean, reach = mean_curve(rows, key)
             panel.plot(places, mean, color=colour, lw=1.4, label=name)
             panel.fill_between(places, mean - reach, mean + reach, color=colour, alpha=0.2, lw=0)
-        panel.set(title=f"random walks: {method}", xlabel="sampled tokens, thousands", ylim=(0.2, 1.05))
-    for panel, method in zip(axes[2], WORLD_METHODS[1:], strict=False):
-        for name, colour in (("ppo", GREY), (method, BLUE)):
-            for number, row in enumerate(found["world"][name]):
-                points = [{"kl": 0.0, "gain": 0.0}, *row["curve"]]
-                ends = [[point[key] for point in points] for key in ("kl", "gain")]
-                panel.plot(*ends, color=colour, lw=1.2, label=None if number else name)
-        panel.set(title=f"world: {method}", xlabel="KL, nats per reply")
-    for panel in (*axes[:2].flat, *axes[2, :3]):
+        panel.set(xlabel="sampled tokens, thousands", ylim=(0.2, 1.05) if part == "walks" else (0, 1.1))
         panel.legend(frameon=False, loc="lower right")
-    axes[2, 3].axis("off")
-    for panel, label in zip(axes[:, 0], ("reward", "reward", "gain of the hidden utility, sd"), strict=True):
+    for name, marker in zip(WORLD_METHODS, "os^D", strict=True):
+        ends = [row["curve"][-1] for row in found["world"][name]]
+        places = [[end[key] for end in ends] for key in ("kl", "gain")]
+        axes[2, 3].plot(*places, marker, color=GREY if name == "ppo" else BLUE, fillstyle="none", label=name)
+    axes[2, 3].set(xlabel="KL at the end, nats per reply", xlim=(0, 2.5))
+    axes[2, 3].legend(frameon=False, loc="lower left")
+    for panel, label in zip(axes[:, 0], ("random walks: reward", "random walks: reward", "world: gain"), strict=True):
         panel.set_ylabel(label)
     figure.savefig(path, metadata={"Date": None})
 
@@ -184,10 +191,8 @@ def main() -> None:
     if "world" in arguments.parts:
         demo = arguments.demo.resolve()
         run_missing(world, WORLD_METHODS, WORLD_SEEDS, lambda m, s: engage(m, s, folder, demo), note)
-        found["at_equal_kl"] = at_equal_kl(world, folder)
+        found["beside_ppo"] = compare(world, folder)
         note()
-        for row in found["at_equal_kl"]:
-            print(row)
     if "figure" in arguments.parts:
         draw(found, ROOT / "docs/images/methods.svg")
 

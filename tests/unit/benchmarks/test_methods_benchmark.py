@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from methods import at_equal_kl, flags_of, iterations, mean_curve
+from methods import compare, flags_of, iterations, mean_curve
 
 
 def write_evaluations(folder: Path, *evaluations: list[float]) -> None:
@@ -26,16 +26,17 @@ def test_tokens_of_groups_that_were_played_again_count(tmp_path: Path) -> None:
     assert [row["tokens"] for row in iterations(tmp_path, 200)] == [1000, 1000 + 1200]
 
 
-def test_an_evaluation_of_equal_kl_is_compared_with_ppo_prompt_by_prompt(tmp_path: Path) -> None:
+def test_the_nearest_kl_and_the_end_are_compared_with_ppo_prompt_by_prompt(tmp_path: Path) -> None:
     before = [0.0, 2.0]
     write_evaluations(tmp_path / "world_ppo_11", before, [9.0, 9.0], [1.0, 3.0])
     write_evaluations(tmp_path / "world_grpo_11", before, [2.0, 4.0], [9.0, 9.0])
     runs = {"ppo": [0.5, 1.2], "grpo": [1.0, 3.0]}
     rows = {name: [{"seed": 11, "curve": [{"kl": kl} for kl in kls]}] for name, kls in runs.items()}
-    [found] = at_equal_kl(rows, tmp_path)
+    [found] = compare(rows, tmp_path)
     scale = np.std(before, ddof=1)
-    assert found["kl"] == 1.0
-    assert found["over_ppo"] == pytest.approx({"gain": 1 / scale, "low": 1 / scale, "high": 1 / scale})
+    assert (found["nearest_kl"]["kl"], found["end"]["kl"]) == (1.0, 3.0)
+    assert found["nearest_kl"]["over_ppo"] == pytest.approx({"gain": 1 / scale, "low": 1 / scale, "high": 1 / scale})
+    assert found["end"]["over_ppo"]["gain"] == pytest.approx(7 / scale)
 
 
 def test_seeds_are_averaged_at_equal_tokens() -> None:
@@ -43,7 +44,7 @@ def test_seeds_are_averaged_at_equal_tokens() -> None:
         return {"curve": [{"tokens": tokens, "reward": reward} for tokens, reward in points]}
 
     places, mean, reach = mean_curve(
-        [row((0, 0.0), (1000, 1.0)), row((0, 0.0), (2000, 1.0)), row((0, 0.0), (1000, 0.75))]
+        [row((0, 0.0), (1000, 1.0)), row((0, 0.0), (2000, 1.0)), row((0, 0.0), (1000, 0.75))], "reward"
     )
     assert (places[0], places[-1]) == (0, 1)
     assert mean[-1] == pytest.approx(0.75)
