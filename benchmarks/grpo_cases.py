@@ -41,7 +41,7 @@ class Case:
     """by which our loss is smaller, by definition"""
 
     def replies(self) -> Replies:
-        """What is trained."""
+        """The replies that are trained on."""
         found = make_replies()
         if self.on_policy:
             found["old"] = found["logprobs"]

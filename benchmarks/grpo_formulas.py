@@ -40,7 +40,7 @@ def rows_of(numbers: float | list) -> list[list[float]]:
 
 
 def run(runner: str, python: str = sys.executable) -> dict[str, Any]:
-    """What is compared of every case, and the runner's versions. Raises RuntimeError where it cannot run."""
+    """The numbers of every case to compare, and the runner's versions. Raises RuntimeError where it cannot run."""
     contender = Contender(runner, runner, "", python, (0,))
     if reason := contender.missing():
         raise RuntimeError(reason)

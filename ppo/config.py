@@ -145,7 +145,7 @@ class MethodConfig:
     """the loss is a mean over tokens; over replies, of the mean over each one's tokens; or of their sum, divided by
     max_new_tokens"""
     entropy_coef: Annotated[float, Range(0, 1000)] = 0.0
-    """weight of an entropy bonus; costs a second pass over the logits"""
+    """weight of a bonus for the entropy of the policy's distributions"""
     max_refills: Annotated[int | None, Range(0, 1000, also=(None,))] = None
     """dynamic sampling: so many times, groups whose rewards are all equal are dropped and other prompts sampled"""
     sampler_correction: Literal["none", "token_truncate", "sequence_mask"] = "none"

@@ -174,7 +174,7 @@ class Learner:
         return metrics
 
     def _recorded(self, rollouts: Rollouts, batch: RowBatch, per_reply: float, has_loss: bool) -> Recorded:
-        """What is recorded of a batch's tokens, on the device; a stand-in row has no loss."""
+        """The recorded numbers of a batch's tokens, on the device; a stand-in row has no loss."""
 
         def here(flat: torch.Tensor) -> torch.Tensor:
             return flat.to(self.device, non_blocking=True)

@@ -242,9 +242,7 @@ def gather(
 
 
 def overlong_share(lengths: np.ndarray, most: int, buffer: float) -> np.ndarray:
-    """How far each length is into the last `buffer` of `most` tokens: 0 before, 1 at the limit (Yu et al. 2025, eq.
-    13).
-    """
+    """Each length's share of the last `buffer` of `most` tokens: 0 before, 1 at the limit (Yu et al. 2025, eq. 13)."""
     room = buffer * most
     return np.clip((lengths - (most - room)) / room, 0, 1)
 

@@ -57,7 +57,7 @@ class Row:
 
 @dataclass
 class Positions:
-    """What forwards ran on in the measured iterations: all of them, without gradients as well."""
+    """Positions that forwards ran on in the measured iterations, also those without gradients."""
 
     real: int = 0
     "tokens"

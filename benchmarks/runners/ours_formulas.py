@@ -1,4 +1,4 @@
-"""What we compute of given log-probabilities and rewards: runners/trl_formulas.py is its peer.
+"""Our advantages, losses and gradients of given log-probabilities and rewards: runners/trl_formulas.py is its peer.
 
 By `gather`, `advantage_estimator` and the learner, with a model that returns the given numbers.
 """

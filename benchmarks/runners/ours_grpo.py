@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from ours_iteration import refuse_non_finite
 from transformers.utils import logging
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
@@ -102,11 +103,6 @@ def main() -> None:
         clock.policy_losses += [[update["policy_loss"]] for update in learned.curve]
         clock.end_iteration()
     write_result(paths.result, "ours_grpo", spec, clock, memory, positions, ())
-
-
-def refuse_non_finite(update: int, what: str, names: list[str]) -> None:
-    """Ends the run."""
-    raise RuntimeError(f"update {update}: {what} in {names}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What TRL's GRPOTrainer and RLOOTrainer compute of given log-probabilities and rewards. Lives in .venv-grpo.
+"""Advantages, losses and gradients by TRL's GRPOTrainer and RLOOTrainer, of given numbers. Lives in .venv-grpo.
 
 `python benchmarks/runners/trl_formulas.py SPEC.json RESULT.json`; the spec is made by benchmarks/grpo_formulas.py.
 Advantages, the sampler's correction and losses come from TRL's own methods of a trainer that TRL itself has set up.

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Task
+from lmgym.scoring.moments import group_moments
 
 
 @dataclass
@@ -93,8 +95,9 @@ def reward_spread(episodes: Sequence[Episode], groups: np.ndarray) -> dict[str, 
     known = ~np.isnan(rewards)
     if not known.any():
         return {}
-    _, member = np.unique(numbers[known], return_inverse=True)
-    count = np.bincount(member)
-    mean = np.bincount(member, rewards[known]) / count
-    variance = np.bincount(member, (rewards[known] - mean[member]) ** 2) / np.maximum(count - 1, 1)
-    return {"groups/reward_std": float(np.sqrt(variance).mean()), "groups/equal_rewards": float((variance == 0).mean())}
+    rewards = rewards[known]
+    _, first, member = np.unique(numbers[known], return_index=True, return_inverse=True)
+    std = group_moments(torch.from_numpy(rewards), torch.from_numpy(member))[2][first]
+    # compared, because the mean of equal numbers may be another one
+    different = np.bincount(member, rewards != rewards[first][member])
+    return {"groups/reward_std": std.mean().item(), "groups/equal_rewards": float((different == 0).mean())}

@@ -52,9 +52,7 @@ def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> 
     A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning after a BOS.
     Raises InputError if nothing of a prompt fits.
     """
-    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
-    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
-    tokenized = tokenize_texts(tokenizer, texts)
+    texts, tokenized = _tokenized(tokenizer, prompts)
     long = [
         prompt
         for prompt, ids in zip(prompts, tokenized, strict=True)
@@ -84,9 +82,7 @@ def distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
 
 def prompt_lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
     """Tokens of each prompt."""
-    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
-    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
-    return [len(ids) for ids in tokenize_texts(tokenizer, texts)]
+    return [len(ids) for ids in _tokenized(tokenizer, prompts)[1]]
 
 
 def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
@@ -99,6 +95,13 @@ def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
 
     prompts = sorted(distinct_prompts(tasks), key=characters)[-MEASURED:]
     return max(prompt_lengths(tokenizer, prompts), default=0)
+
+
+def _tokenized(tokenizer, prompts: Sequence[str | Conversation]) -> tuple[list[str], list[list[int]]]:
+    """The text of each prompt, conversations rendered by the chat template, and its ids."""
+    rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
+    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
+    return texts, tokenize_texts(tokenizer, texts)
 
 
 def _end_of_text(tokenizer, ids: list[int], room: int) -> FittedPrompt:

@@ -24,6 +24,26 @@ def moments_of(sums: torch.Tensor) -> Moments:
     return mean, max(squares / count - mean * mean, 0.0)
 
 
+def group_moments(values: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count, mean and standard deviation of each value's group, [n] each, of the values that are not NaN.
+
+    The standard deviation has one degree of freedom less. Raises ValueError for shapes that differ or are not [n].
+    """
+    if values.dim() != 1 or values.shape != groups.shape:
+        raise ValueError(f"values {list(values.shape)}, groups {list(groups.shape)}; needed: [n] both")
+    _, member = groups.unique(return_inverse=True)
+    known = ~values.isnan()
+
+    def total(numbers: torch.Tensor) -> torch.Tensor:
+        sums = numbers.new_zeros(int(member.max()) + 1 if len(member) else 0)
+        return sums.index_add_(0, member, torch.where(known, numbers, 0.0))[member]
+
+    count = total(torch.ones_like(values))
+    mean = total(values) / count.clamp(min=1)
+    variance = total((values - mean) ** 2) / (count - 1).clamp(min=1)
+    return count, mean, variance.sqrt()
+
+
 class RunningMoments:
     """Mean, std and count of all values so far, in any batches (Chan et al. 1979, eq. 2.1).
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from lmgym.scoring.moments import Moments, moments_of
+from lmgym.scoring.moments import Moments, group_moments, moments_of
 from ppo.algorithms.masking import check_shapes, check_some, masked
 
 LEAST_VARIANCE = 1e-8
@@ -80,7 +80,7 @@ def masked_sums(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def rloo(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """r less the mean of the group's others: G / (G - 1) (r - mean) (Ahmadian et al. 2024, eq. 9)."""
-    count, mean, _ = _group_moments(rewards, groups)
+    count, mean, _ = group_moments(rewards, groups)
     return _kept((rewards - mean) * count / (count - 1).clamp(min=1))
 
 
@@ -92,9 +92,9 @@ def grpo(
 
     With `scale="batch"` the standard deviation is that of all rewards.
     """
-    _, mean, std = _group_moments(rewards, groups)
+    _, mean, std = group_moments(rewards, groups)
     if scale == "batch":
-        std = _group_moments(rewards, torch.zeros_like(groups))[2]
+        std = group_moments(rewards, torch.zeros_like(groups))[2]
     return _kept((rewards - mean) / (std + LEAST_STD if scale != "none" else 1.0))
 
 
@@ -113,28 +113,8 @@ def reinforce_pp(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def reinforce_pp_baseline(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """r - mean of the group, then to mean 0 and standard deviation 1 over all (Hu et al. 2025, section 3.2)."""
-    _, mean, _ = _group_moments(rewards, groups)
+    _, mean, _ = group_moments(rewards, groups)
     return reinforce_pp(rewards - mean, groups)
-
-
-def _group_moments(rewards: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count, mean and standard deviation of each reward's group, [n] each, of the rewards that are not NaN.
-
-    Raises ValueError for shapes that differ or are not [n].
-    """
-    if rewards.dim() != 1 or rewards.shape != groups.shape:
-        raise ValueError(f"rewards {list(rewards.shape)}, groups {list(groups.shape)}; needed: [n] both")
-    _, member = groups.unique(return_inverse=True)
-    known = ~rewards.isnan()
-
-    def total(values: torch.Tensor) -> torch.Tensor:
-        sums = values.new_zeros(int(member.max()) + 1 if len(member) else 0)
-        return sums.index_add_(0, member, torch.where(known, values, 0.0))[member]
-
-    count = total(torch.ones_like(rewards))
-    mean = total(rewards) / count.clamp(min=1)
-    variance = total((rewards - mean) ** 2) / (count - 1).clamp(min=1)
-    return count, mean, variance.sqrt()
 
 
 def _kept(advantages: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the loop takes from a method: its estimator of advantages, and its loss function."""
+"""A method as the loop uses it: its estimator of advantages, and its loss function."""
 
 from collections.abc import Callable
 
@@ -134,5 +134,5 @@ def loss_function(config: PPOConfig) -> LossFunction:
 @torch.no_grad()
 def ratio_metrics(logprobs: torch.Tensor, recorded: Recorded) -> dict[str, torch.Tensor]:
     """Sums over the tokens of the ratio p / p_old and of the k3 estimate of KL(old || new), in nats (Schulman 2020)."""
-    log_ratio = torch.where(recorded.mask, logprobs - recorded.logprobs, 0.0).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
-    return {"approx_kl": (log_ratio.expm1() - log_ratio).sum(), "ratio": (log_ratio.exp() * recorded.mask).sum()}
+    x = log_ratio(logprobs, recorded.logprobs, recorded.mask).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    return {"approx_kl": (x.expm1() - x).sum(), "ratio": (x.exp() * recorded.mask).sum()}

@@ -133,7 +133,7 @@ def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) ->
     if cliprange is not None:
         own = replace(own, epsilon_low=cliprange, epsilon_high=cliprange)
     names = {field.name for field in fields(own)} - own.unread
-    values = {name: getattr(group, name, None) for group in groups for name in names if hasattr(group, name)}
+    values = {name: getattr(group, name) for group in groups for name in names if hasattr(group, name)}
     own = replace(own, **{name: value for name, value in values.items() if value is not None})
     return own if own.scale_rewards is None else replace(own, outcome=partial(grpo, scale=own.scale_rewards))
 

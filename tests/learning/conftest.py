@@ -1,4 +1,4 @@
-"""What several learning tests begin from."""
+"""Fixtures that several learning tests begin from."""
 
 from pathlib import Path
 

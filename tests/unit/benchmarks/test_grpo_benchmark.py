@@ -19,7 +19,7 @@ SCORES = (0.5, -1.0, 2.0, 1.5)
 
 @pytest.fixture(scope="module")
 def ours() -> dict:
-    """What our code computes of every case."""
+    """Our numbers of every case."""
     return grpo_formulas.run("ours_formulas")["cases"]
 
 

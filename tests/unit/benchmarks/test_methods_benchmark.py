@@ -1,4 +1,4 @@
-"""What benchmarks/methods.py makes of the files of runs."""
+"""The figures that benchmarks/methods.py reads from the files of runs."""
 
 import json
 from pathlib import Path

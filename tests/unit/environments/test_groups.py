@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from lmgym.environments import groups as grouping
@@ -71,5 +72,8 @@ def test_the_spread_by_hand() -> None:
     episodes = [played(i, reward) for i, reward in enumerate(rewards)]
     found = reward_spread(episodes, number_groups(episodes, [0, 0, 1, 1, 2, 2]))
     assert found == {"groups/reward_std": pytest.approx(1 / 3), "groups/equal_rewards": pytest.approx(2 / 3)}
+    tenths = [played(i, 0.1) for i in range(6)]
+    assert np.mean([0.1] * 6) != 0.1, "the mean of equal numbers is rounded"
+    assert reward_spread(tenths, number_groups(tenths, [0] * 6))["groups/equal_rewards"] == 1
     failed = [played(0, None)]
     assert reward_spread(failed, number_groups(failed, [0])) == {}
