@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
@@ -24,7 +25,7 @@ from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
 from ppo.metrics import Sums, episode_sums, reduce_means
-from ppo.rollouts import play
+from ppo.rollouts import Rollouts, play
 from ppo.task_setups import EVAL_SCORER, TaskSetup
 
 EVALUATION_SEED = 7_654_321
@@ -59,7 +60,7 @@ def evaluate(
     )
     failures = _add_failures(all_gather_objects(_failures(episodes, answers, scores)))
     means = reduce_means(episode_sums(episodes) | _metric_sums(answers, len(episodes)) | _monitor_sums(scores))
-    means.pop("reward/squares")
+    _add_reward_spread(means, failures["rewards"])
     squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
     # trlx's name for custom metrics; the other names are those of rollouts too
     metrics = {
@@ -80,6 +81,14 @@ def evaluate(
         if failed
     ]
     return Evaluated(metrics, table_rows(episodes, tasks, scores), notes, failures["rewards"])
+
+
+def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:
+    """Replaces the mean square of the rewards by their standard deviation and the standard error of their mean."""
+    failed, total, _ = failures
+    std = math.sqrt(max(0.0, means.pop("reward/squares") - means["reward/mean"] ** 2))
+    if total - failed > 1:
+        means |= {"reward/std": std, "reward/error": std / math.sqrt(total - failed)}
 
 
 def replies_to_show(
@@ -216,6 +225,12 @@ def table_rows(
                 row["error"] = step.error
             rows.append(row)
     return rows
+
+
+def with_advantages(rows: list[dict[str, Any]], rollouts: Rollouts) -> list[dict[str, Any]]:
+    """The rows, which are the first of the rollouts, with the mean advantage of each reply's tokens."""
+    sums = rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)
+    return [row | {"advantage": advantage} for row, advantage in zip(rows, sums.tolist(), strict=False)]
 
 
 def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -53,7 +53,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     actor, reference = build(config, plan.tokenizer)
     decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
-    show_notes(sorted({decoder.note for decoder in decoders if decoder.note and run.is_main}))
+    show_notes(sorted({decoder.note for decoder in decoders if decoder.note}), run)
     record_size(config, actor, run, supervisor)
     actor.to(device)
     sampler = SamplingPolicy(

@@ -25,7 +25,7 @@ from lmgym.training.reporting import show_notes
 from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
-from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, table_rows, write_samples
+from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, table_rows, with_advantages, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.metrics import (
@@ -69,7 +69,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 
 
 def _run(plan: Plan) -> None:
-    with open_run(plan.config, plan.deepspeed, 1, plan.setup) as (run, supervisor, checkpoint):
+    with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
         components = set_up(plan, run, supervisor)
         state = _start(plan, components, run, supervisor, checkpoint)
         metrics = _loop(plan, components, state, run, supervisor)
@@ -108,6 +108,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
         texts = text_counts(c.setup.reward_function)
         played = _roll_out(config, c, iteration, clock, run)
+        tasks = played.share.tasks
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
         rollouts = gather(episodes, config, c.sampler.version, groups)
 
@@ -117,7 +118,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
         notes += spread_notes(config, spread) if iteration == 0 else []
-        show_notes(notes if run.is_main else [])
+        show_notes(notes, run)
 
         # 4. rewards with the KL penalty, advantages
         rewards = c.estimate_advantages(rollouts, state.kl.value)
@@ -133,14 +134,17 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = _update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
-        write_samples(run, "rollouts", update, table_rows(episodes[:SAMPLES], played.share.tasks))
+        write_samples(run, "rollouts", update, with_advantages(table_rows(episodes[:SAMPLES], tasks), rollouts))
 
         # 7. evaluate
-        if _due(state.iteration, config.run.eval_updates, updates, iterations):
+        evaluates = _due(state.iteration, config.run.eval_updates, updates, iterations)
+        if evaluates:
             clock.phase("evaluate")
             metrics |= _evaluate(config, c, state, run, update)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
+        if evaluates:
+            run.write_report()
         if collapsed:
             raise stop_collapsed(collapsed, run, sampled_after)
 
@@ -160,7 +164,7 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
     run.log(update, metrics)
     if run.is_main:
         show_line(state.iteration, plan.iterations, metrics)
-        show_notes(critic_notes(run.folder, state.iteration, plan.iterations))
+        show_notes(critic_notes(run.folder, state.iteration, plan.iterations), run)
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
 
 
@@ -174,8 +178,8 @@ def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: C
     counts = torch.tensor([float(len(failed)), float(len(played.episodes))], dtype=torch.float64)
     lost, total = map(int, sum_over_ranks(counts))
     stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
-    if lost and run.is_main:
-        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"])
+    if lost:
+        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"], run)
     return played
 
 
@@ -260,14 +264,14 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
     if update == 0 and failed == total:  # a function that always fails need not fail for the rollouts too
         stop_if_too_many_failed(failed, total, config.reward.max_failed_rewards, error)
     metrics = found.metrics | gains(found.metrics, state.before, c.setup.monitors)
-    show_notes(found.notes if run.is_main else [])
+    show_notes(found.notes, run)
     if {"eval/eval_scorer", "eval/reward/mean"} <= metrics.keys():  # an evaluation may lack either
         raised_before = state.alarm.raised_at
         reward, score = metrics["eval/reward/mean"], metrics["eval/eval_scorer"]
         on = state.alarm.update(update, reward, score, metrics["eval/eval_scorer_error"])
         metrics["alarm/eval_scorer_falls"] = float(on)
-        if on and raised_before < 0 and run.is_main:
-            show_notes([state.alarm.message(update, reward, score)])
+        if on and raised_before < 0:
+            show_notes([state.alarm.message(update, reward, score)], run)
     rows, settings = replies_to_show(config, c.setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
     if run.is_main:
         show_replies(rows, update, settings)

@@ -38,7 +38,8 @@ def train(config: RewardModelConfig, task: Task) -> None:
         return
 
     # 2. the folder, locked, and what a former launch of this command left in it
-    with open_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
+    launch = plan.training.deepspeed, plan.training.accumulation, data, plan.training.notes
+    with open_run(config, *launch) as (run, supervisor, checkpoint):
         # 3. the model, its trainer, and the run
         trainer = make_trainer(plan, task, run, supervisor)
         began = time.perf_counter()
@@ -58,6 +59,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.trainer import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
+    from reward_models.samples import KeepSamples
 
     config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data
     settings, o, pad = config.scorer, config.optimizer, tokenizer.pad_token_id
@@ -73,11 +75,13 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     )
     run.update(new_head=new_head)
     scoring = ScoringModel(adapt(classifier, plan.training, run, supervisor), config.trainer.packed)
-    if run.is_main and scoring.decoder is not None and scoring.decoder.note:
-        show_notes([scoring.decoder.note])
+    if scoring.decoder is not None and scoring.decoder.note:
+        show_notes([scoring.decoder.note], run)
     objective = task.objective(config, scoring, pad)
     batch_tokens = data.replies * o.micro_batch * config.data.max_length
-    probes: dict[str, Probe] = {"": task.probe(data, scoring, pad, batch_tokens)}
+    task_probe = task.probe(data, scoring, pad, batch_tokens)
+    probes: dict[str, Probe] = {"": task_probe}
     for rows in plan.evaluations:
         probes[rows.evaluation.name] = TranscriptProbe(rows, scoring, pad, batch_tokens, task.reduce)
-    return ObjectiveTrainer(scoring, arguments, data.train, objective, sampler, probes, run, supervisor=supervisor)
+    callbacks = [KeepSamples(data.evaluation, task, task_probe, tokenizer, run)]
+    return ObjectiveTrainer(scoring, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor)

@@ -32,7 +32,8 @@ def train(config: SftConfig, task: SftTask) -> None:
         return
 
     # 2. the folder, locked, and what a former launch of this command left in it
-    with open_run(config, plan.training.deepspeed, plan.training.accumulation, data) as (run, supervisor, checkpoint):
+    launch = plan.training.deepspeed, plan.training.accumulation, data, plan.training.notes
+    with open_run(config, *launch) as (run, supervisor, checkpoint):
         # 3. the model, its trainer, and the run
         trainer = make_trainer(plan, task, run, supervisor)
         began = time.perf_counter()
@@ -66,5 +67,5 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
         samples = probes["samples"] = SampleProbe(plan.prompts, policy, tokenizer, sampling, plan.scorers, source)
         notes.append(f"samples: {samples.settings}")
         callbacks.append(KeepSamples(samples, run))
-    show_notes(notes if run.is_main else [])
+    show_notes(notes, run)
     return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor)

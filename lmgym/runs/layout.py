@@ -9,9 +9,11 @@ from pathlib import Path
 from lmgym.runs.files import read_json, write_json
 
 NON_FINITE = "non_finite.json"
+LOGS = ("metrics.jsonl", "events.jsonl")
+"""files that grow by lines, each with its step"""
 RUN_FILES = (
-    *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
+    *("run.json", *LOGS, "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
+    *("evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", NON_FINITE),
 )
 """everything that a stage writes to its folder: a new run in the folder renames these"""
 
@@ -19,11 +21,11 @@ RUN_FILES = (
 def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
     """Renames a former run's files to the first free number; returns the new path of each.
 
-    For a resumed run the results stay, its record and metrics are copied (after a kill in here, the run must still be
+    For a resumed run the results stay, its record and logs are copied (after a kill in here, the run must still be
     found and resumed), and its report of a non-finite loss is renamed, because it no longer holds. A former run whose
     outcome is still "running" was killed, since its lock is free.
     """
-    names = RUN_FILES if resumed_at is None else ("run.json", "metrics.jsonl", NON_FINITE)
+    names = RUN_FILES if resumed_at is None else ("run.json", *LOGS, NON_FINITE)
     number = 1
     while any(_numbered(folder / name, number).exists() for name in RUN_FILES):
         number += 1
@@ -59,7 +61,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def lines_up_to(path: Path, step: int) -> Iterator[str]:
-    """The valid lines of a metrics file up to a step, without a former run's final figures (run/...)."""
+    """The valid lines of a log up to a step, without a former run's final figures (run/...)."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError, RecursionError):

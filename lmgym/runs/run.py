@@ -2,6 +2,8 @@
 
     run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
     metrics.jsonl   a line per step
+    events.jsonl    warnings, alarms and notes, with the step at which they occurred
+    report.html     all of it to look at (lmgym/report)
     checkpoints/    states to resume from (lmgym/runs/checkpoints.py)
     run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   files of former runs in this folder
 
@@ -22,9 +24,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, outcome_of
+from lmgym.errors import InputError, RunStopped, one_line, outcome_of
 from lmgym.runs.files import storage_error, storage_full, write_json, write_lines, write_text
-from lmgym.runs.layout import lines_up_to, rename_former_run, restore_former_run
+from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.record import describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
@@ -46,7 +48,9 @@ class Run:
         self._started = time.monotonic()
         self._lock: FolderLock | None = None
         self._former: dict[str, Path] = {}
+        self._step = 0
         self._has_updates = False
+        self._report_failed = False
         self.write_error = ""
         """the first thing that could not be written, and why; only run.json is written after it"""
 
@@ -78,8 +82,9 @@ class Run:
         lock = (start and start.lock) or FolderLock(folder)
         try:
             former = rename_former_run(folder, resumed_at)
-            if "metrics.jsonl" in former and resumed_at is not None:
-                write_text(folder / "metrics.jsonl", "".join(lines_up_to(former["metrics.jsonl"], resumed_at)))
+            for log in LOGS:
+                if log in former and resumed_at is not None:
+                    write_text(folder / log, "".join(lines_up_to(former[log], resumed_at)))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             write_json(folder / "run.json", record)
         except OSError as error:
@@ -111,9 +116,36 @@ class Run:
                 # flushed per line, so that a killed run keeps its metrics
                 self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
                 self._metrics.flush()
+        self._step = step
         self._has_updates |= step > 0
         if self._tracker:
             self._tracker.log(step, values)
+
+    def note(self, *texts: str) -> None:
+        """Adds lines to events.jsonl with the step of the last metrics. A text that begins with "warning:" or "ALARM"
+        is of that kind.
+        """
+        if not self.is_main or self.write_error:
+            return
+        with self.writing("events.jsonl"), (self.folder / "events.jsonl").open("a", encoding="utf-8") as events:
+            for text in filter(None, texts):
+                kind = next((kind for kind in ("warning", "alarm") if text.lower().startswith(kind)), "note")
+                event = {"step": self._step, "time": self._seconds(), "kind": kind, "text": text}
+                events.write(json.dumps(event) + "\n")
+
+    def write_report(self) -> None:
+        """Writes report.html from the files of the folder. If that fails, a line says so, once, and the run goes on."""
+        if not self.is_main or self.write_error:
+            return
+        from lmgym.report.page import REPORT, report_page  # not needed by a run that is refused
+
+        try:
+            write_text(self.folder / REPORT, report_page(self.folder))
+        except Exception as error:
+            if not self._report_failed:
+                why = one_line(f"{type(error).__name__}: {error}", 300)
+                say(f"warning: report.html could not be written ({why}); the run goes on", error=True)
+            self._report_failed = True
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
@@ -154,6 +186,7 @@ class Run:
             self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), seconds=self._seconds())
         finally:
             self._close()
+        self.write_report()
 
     def _close(self) -> None:
         if self._metrics:

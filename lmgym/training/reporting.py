@@ -16,9 +16,11 @@ def show_rejections(found: Tally) -> None:
     show_notes([found.line, *filter(None, [found.warning])])
 
 
-def show_notes(notes: Sequence[str]) -> None:
-    """Prints each note on a line, warnings in bold."""
-    for note in notes:
+def show_notes(notes: Sequence[str], run: Run | None = None) -> None:
+    """Prints each note on a line, warnings in bold. With a run only its main rank does, and the run records them."""
+    if run:
+        run.note(*notes)
+    for note in notes if run is None or run.is_main else []:
         if note.startswith("warning:"):
             CONSOLE.print(printed_line(note), style="bold yellow", soft_wrap=True)
         else:

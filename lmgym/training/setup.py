@@ -10,7 +10,7 @@ import torch
 
 from lmgym.config import StageConfig
 from lmgym.data.batching import UpdateSampler
-from lmgym.data.rejections import Rejection, write_rejections
+from lmgym.data.rejections import Rejection, Tally, write_rejections
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
@@ -50,12 +50,19 @@ class RecordedData(Protocol):
     def rejections(self) -> Sequence[Rejection]:
         """Rows that cannot be used."""
 
+    @property
+    def tally(self) -> Tally:
+        """Their counts."""
+
 
 @contextlib.contextmanager
 def open_run(
-    config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData
+    config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData, notes: Sequence[str] = ()
 ) -> Iterator[tuple[Run, Supervisor, Path | None]]:
-    """The run with its folder locked, its supervisor, and the checkpoint to resume from, if any."""
+    """The run with its folder locked, its supervisor, and the checkpoint to resume from, if any.
+
+    `notes` on the plan were printed before; the run records them, unless it is resumed.
+    """
     facts = _facts(config, deepspeed, accumulation, data)
     start = find_start(config.output, facts, config.run.resume, config.run.reshard)
     run = raise_on_all_ranks(
@@ -72,10 +79,12 @@ def open_run(
     )
     with run, Supervisor(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as supervisor:
         run.update(data=data.counts)
+        if start.resumed_at is None:
+            run.note(*notes, data.tally.warning)
         if run.is_main:
             with run.writing("rejected.jsonl"):
                 write_rejections(run.folder / "rejected.jsonl", data.rejections)
-            show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()])
+            show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()], run)
         saved = start.checkpoint
         checkpoint = fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None
         yield run, supervisor, checkpoint

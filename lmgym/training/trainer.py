@@ -186,6 +186,7 @@ class ObjectiveTrainer(Trainer):
         self._evaluated_at = self.state.global_step
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.run.write_report()
         return metrics
 
     def evaluate_at_end(self) -> None:

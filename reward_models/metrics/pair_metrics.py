@@ -6,25 +6,14 @@ Design decisions:
 - Pairs of one prompt share their difficulty, so the interval resamples prompts rather than rows.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmgym.report.calibration import reliability
 from lmgym.training.probes import Report
 from reward_models.metrics.rank_statistics import Floats, finite_column, pearson, spearman
 
 BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once
-
-
-class ReliabilityBin(NamedTuple):
-    """Pairs whose confidence lies in [low, high): how many, and their mean confidence and accuracy."""
-
-    low: float
-    high: float
-    pairs: int
-    confidence: float
-    accuracy: float
 
 
 def pair_metrics(
@@ -66,26 +55,6 @@ def pair_metrics(
     report = Report({name: float(value) for name, value in metrics.items()}, undefined)
     assert all(np.isfinite(value) for value in report.metrics.values()), report
     return report
-
-
-def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
-    """Reliability diagram of sigmoid(chosen - rejected) in equal bins over [.5, 1], without the empty ones.
-
-    "The chosen reply wins" is true of every pair, so a diagram of that claim shows nothing. As usual for a classifier
-    (Guo et al. 2017, eq. 3) the confidence is that of the side picked, max(p, 1 - p), and a pair is right if that side
-    is the chosen one. A tie picks neither at confidence .5 and is half right: a scorer of constants is calibrated.
-    The last bin includes 1. Raises ValueError for non-finite scores.
-    """
-    margins = finite_column("chosen", chosen) - finite_column("rejected", rejected)
-    confidence = _sigmoid(np.abs(margins))
-    right = (np.sign(margins) + 1) / 2
-    place = np.minimum((2 * bins * (confidence - 0.5)).astype(np.int64), bins - 1)
-    pairs = np.bincount(place, minlength=bins)
-    filled = np.flatnonzero(pairs)
-    means = [(np.bincount(place, values, bins)[filled] / pairs[filled]).tolist() for values in (confidence, right)]
-    edges = np.linspace(0.5, 1, bins + 1)
-    columns = edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means
-    return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
 
 
 def _check_pairs(**columns: NDArray) -> None:

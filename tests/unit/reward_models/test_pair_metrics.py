@@ -8,9 +8,10 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
+from lmgym.report.calibration import reliability
 from lmgym.training.probes import Report
 from reward_models.metrics import pair_metrics as metrics
-from reward_models.metrics.pair_metrics import pair_metrics, reliability
+from reward_models.metrics.pair_metrics import pair_metrics
 
 # margins 2, -1, 0, 1; longer: chosen, rejected, neither, rejected
 CHOSEN, REJECTED = [3.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]

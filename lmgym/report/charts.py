@@ -1,0 +1,179 @@
+"""Charts of a report as Vega-Lite specifications; page.js gives them their width and colours.
+
+A chart's rows have the fields x, y, low, high and series only: names of metrics and scorers stay values, because
+Vega-Lite reads dots and brackets in a field's name as paths.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lmgym.report.run_files import is_number, thinned
+
+Spec = dict[str, Any]
+Points = Sequence[tuple[float, ...]]
+"""(x, y) or (x, y, low, high)"""
+
+HEIGHT = 200
+MOST_BINS = 30
+WITH_BOUNDS = {"filter": "isValid(datum.low)"}
+
+
+def lines(
+    series: Mapping[str, Points], x: str = "updates", y: str = "", points: Iterable[str] = (), marks: Sequence[int] = ()
+) -> Spec:
+    """Lines by name, with a band where points have low and high; dots too for the names in `points`.
+
+    `marks` are updates with a vertical rule.
+    """
+    rows = [row for name, found in series.items() for row in _rows(name, thinned(found))]
+    dotted, color = set(points), _color(list(series))
+    encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color}
+    layers: list[Spec] = []
+    if marks:
+        rule = {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}
+        layers.append(
+            {"data": {"values": [{"x": mark} for mark in marks]}, "mark": rule, "encoding": {"x": _axis("x", x)}}
+        )
+    if any("low" in row for row in rows):
+        band = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
+        layers.append({"transform": [WITH_BOUNDS], "mark": _band(), "encoding": band})
+    layers.append({"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding})
+    shown = [name for name in series if name in dotted or len(series[name]) < 3]
+    if shown:
+        chosen = {"filter": {"field": "series", "oneOf": shown}}
+        layers.append({"transform": [chosen], "mark": _dot(), "encoding": encoding})
+    layers += _hover(x, y, color)
+    return {"data": {"values": rows}, "height": HEIGHT, "layer": layers}
+
+
+def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
+    """Points joined in their order, with error bars where they have low and high; a dashed rule at 0."""
+    rows = [row for name, found in series.items() for row in _rows(name, found)]
+    color = _color(list(series))
+    encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color, "order": {"field": "order"}}
+    bars = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
+    return {
+        "data": {"values": rows},
+        "height": HEIGHT + 60,
+        "layer": [
+            {"data": {"values": [{"y": 0}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.5},
+             "encoding": {"y": _axis("y", y)}},
+            {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "opacity": 0.5}, "encoding": bars},
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding},
+            {"mark": _dot() | {"size": 50}, "encoding": encoding | {"tooltip": _tooltip(x, y)}},
+        ],
+    }  # fmt: skip
+
+
+def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
+    """Shares of each sample in the same bins, drawn over one another."""
+    values = {name: np.asarray([v for v in found if is_number(v)], dtype=float) for name, found in samples.items()}
+    values = {name: found for name, found in values.items() if len(found)}
+    rows: list[Spec] = []
+    if values:
+        everything = np.concatenate(list(values.values()))
+        bins = min(MOST_BINS, max(5, round(len(everything) ** 0.5)))
+        edges = np.histogram_bin_edges(everything, bins=bins)
+        for name, found in values.items():
+            shares = np.histogram(found, edges)[0] / len(found)
+            spans = zip(edges[:-1].tolist(), edges[1:].tolist(), shares.tolist(), strict=True)
+            rows += [{"x": low, "high": high, "y": share, "series": name} for low, high, share in spans]
+    encoding = {
+        "x": _axis("x", x) | {"bin": {"binned": True}},
+        "x2": {"field": "high"},
+        "y": _axis("y", "share of replies") | {"stack": None, "axis": {"format": "%"}},
+        "color": _color(list(values)),
+        "tooltip": _tooltip(x, "share"),
+    }
+    return {"data": {"values": rows}, "height": HEIGHT, "mark": {"type": "bar", "opacity": 0.55}, "encoding": encoding}
+
+
+def bars(rows: Sequence[tuple[str, float, float, float]], y: str, base: float | None = None) -> Spec:
+    """A bar per label in the rows' order, (label, value, low, high), with error bars; a dashed rule at `base`."""
+    values = [
+        {"x": label, "y": value, "low": low, "high": high, "order": i}
+        for i, (label, value, low, high) in enumerate(rows)
+    ]
+    x = {"field": "x", "type": "nominal", "title": None, "sort": {"field": "order"}, "axis": {"labelAngle": -30}}
+    layers: list[Spec] = [
+        {"mark": {"type": "bar", "opacity": 0.8}, "encoding": {"x": x, "y": _axis("y", y), "tooltip": _tooltip("", y)}},
+        {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "strokeWidth": 2},
+         "encoding": {"x": x, "y": _axis("low", y), "y2": {"field": "high"}}},
+    ]  # fmt: skip
+    if base is not None:
+        rule = {"type": "rule", "strokeDash": [3, 3]}
+        layers.append({"data": {"values": [{"y": base}]}, "mark": rule, "encoding": {"y": _axis("y", y)}})
+    return {"data": {"values": values}, "height": HEIGHT, "layer": layers}
+
+
+def reliability_diagram(
+    points: Sequence[tuple[float, float, int]], x_title: str = "confidence of the scorer: σ(|score difference|)",
+    y_title: str = "share of pairs that it got right", low: float = 0.5,
+) -> Spec:  # fmt: skip
+    """(confidence, accuracy, count) of each bin, over the diagonal on which confidence is right; x is in [low, 1]."""
+    rows = [{"x": confidence, "y": accuracy, "n": count} for confidence, accuracy, count in points]
+    x = _axis("x", x_title) | {"scale": {"domain": [low, 1]}}
+    y = _axis("y", y_title) | {"scale": {"domain": [0, 1]}}
+    tooltip = [*_tooltip("confidence", "accuracy"), {"field": "n", "title": "count"}]
+    size = {"field": "n", "type": "quantitative", "legend": None, "scale": {"range": [20, 300]}}
+    return {
+        "data": {"values": rows},
+        "height": HEIGHT + 60,
+        "layer": [
+            {"data": {"values": [{"x": low, "y": low}, {"x": 1, "y": 1}]},
+             "mark": {"type": "line", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": {"x": x, "y": y}},
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": x, "y": y}},
+            {"mark": _dot(), "encoding": {"x": x, "y": y, "size": size, "tooltip": tooltip}},
+        ],
+    }  # fmt: skip
+
+
+def _rows(name: str, points: Points) -> list[Spec]:
+    found = []
+    for order, point in enumerate(points):
+        row: Spec = {"x": point[0], "y": point[1], "series": name, "order": order}
+        if len(point) == 4:
+            row |= {"low": point[2], "high": point[3]}
+        found.append(row)
+    return found
+
+
+def _axis(field: str, title: str) -> Spec:
+    axis = {"format": "~g"} if title == "updates" else {"format": ",.3~g"}
+    return {"field": field, "type": "quantitative", "title": title or None, "scale": {"zero": False}, "axis": axis}
+
+
+def _color(names: Sequence[str]) -> Spec:
+    legend = (
+        {"orient": "top", "title": None, "labelLimit": 220, "columns": 2, "symbolOpacity": 1}
+        if len(names) > 1
+        else None
+    )
+    return {"field": "series", "type": "nominal", "sort": list(names), "legend": legend}
+
+
+def _tooltip(x: str, y: str) -> list[Spec]:
+    return [
+        {"field": "series", "title": " "},
+        {"field": "x", "title": x or " ", "format": ",.4~g"} if x else {"field": "x", "title": " "},
+        {"field": "y", "title": y or "value", "format": ",.4~g"},
+        *({"field": bound, "title": bound, "format": ",.4~g"} for bound in ("low", "high")),
+    ]
+
+
+def _hover(x: str, y: str, color: Spec) -> list[Spec]:
+    """Invisible points that show their figures under the pointer."""
+    over = {"name": "over", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    opacity = {"condition": {"param": "over", "empty": False, "value": 1}, "value": 0}
+    encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color, "opacity": opacity, "tooltip": _tooltip(x, y)}
+    return [{"params": [over], "mark": _dot(), "encoding": encoding}]
+
+
+def _band() -> Spec:
+    return {"type": "area", "opacity": 0.18}
+
+
+def _dot() -> Spec:
+    return {"type": "point", "filled": True, "size": 40, "opacity": 1}

@@ -1,0 +1,239 @@
+"""What was run, how it ended, what it cost, and what was warned of: the parts of a report that are words and tables."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmgym.report.panels import Panel, Table, duration, figure
+from lmgym.report.run_files import Row, RunFiles, is_number
+from lmgym.report.samples import shown
+
+CARDS = (
+    ("accuracy", "eval/accuracy|eval/token_accuracy"),
+    ("perplexity", "eval/perplexity"),
+    ("held-out loss", "eval/nll|eval/loss"),
+    ("held-out reward", "eval/reward/mean"),
+    ("evaluation scorer", "eval/eval_scorer"),
+    ("KL to the reference", "kl/reference"),
+    ("tokens of a reply", "eval/rollout/reply_tokens|eval/samples/tokens"),
+)
+"""figures at the top of a report, each with its value before the first update"""
+OUTCOMES = {
+    "finished": ("good", "finished"),
+    "running": ("neutral", "running when this page was written"),
+    "interrupted": ("warn", "interrupted, can be resumed"),
+    "killed": ("bad", "killed"),
+}
+CAUSES = {
+    "collapsed": "stopped: the policy collapsed",
+    "non_finite": "stopped: a loss or gradient that is not finite",
+    "stalled": "stopped: no progress",
+    "rewards_failed": "stopped: too many rewards failed",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A figure at the top: its last value, and the one before training (empty if there is none)."""
+
+    label: str
+    value: str
+    before: str = ""
+
+
+def cards(run: RunFiles) -> list[Card]:
+    """The run's main figures, what it cost, and its data."""
+    found = []
+    for label, names in CARDS:
+        for name in names.split("|"):
+            series = run.series(name)
+            if series:
+                before = figure(series[0][1]) if len(series) > 1 and name != "kl/reference" else ""
+                found.append(Card(label, figure(series[-1][1]), before))
+                break
+    if cost_of(run):
+        found.append(Card("cost", cost_of(run)))
+    rows = run.record.get("data", {}).get("train_rows")
+    return [*found, Card("training rows", figure(rows))] if is_number(rows) else found
+
+
+def cost_of(run: RunFiles) -> str:
+    """`1.4 GPU hours`, `12 min of CPU time`, or the time on the clock so far."""
+    seconds = sum(record.get("seconds") or 0 for record in run.launches)
+    if not seconds and run.metrics:
+        seconds = run.metrics[-1].get("time", 0)
+    gpus = run.record.get("gpus") or 0
+    cpu = sum(record.get("cpu_seconds") or 0 for record in run.launches)
+    if gpus > 0:
+        return f"{duration(seconds * gpus)} of GPU time"
+    if cpu:
+        return f"{duration(cpu)} of CPU time"
+    return duration(seconds) if seconds else ""
+
+
+def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
+    """(class of the badge, words) of how a launch ended."""
+    name = str(record.get("outcome", "unknown"))
+    return OUTCOMES.get(name) or ("bad", CAUSES.get(name, f"failed ({name})" if name != "failed" else "failed"))
+
+
+def ending(run: RunFiles) -> list[str]:
+    """Sentences on how the run ended, and on its resumption."""
+    record, updates = run.record, run.metrics[-1].get("step", 0) if run.metrics else 0
+    found = [f"{outcome(record)[1].capitalize()} after {updates:,} updates."]
+    if record.get("error"):
+        found.append(f"Error: {shown(record['error'])}")
+    if stopped := record.get("stopped_early"):
+        found.append(f"Stopped early: {shown(stopped)}.")
+    resumed = [launch["resumed_at"] for launch in run.launches if is_number(launch.get("resumed_at"))]
+    if resumed:
+        places = ", ".join(f"{update:,}" for update in resumed)
+        found.append(
+            f"Resumed {len(resumed)} time{'s' if len(resumed) > 1 else ''}, from the checkpoint after update {places}."
+        )
+    return found
+
+
+def notes(run: RunFiles) -> list[Panel]:
+    """Warnings and alarms, with the update at which they occurred; then the other notes."""
+    kinds = {"alarm": 0, "warning": 1}
+    events = sorted(run.events, key=lambda event: kinds.get(str(event.get("kind")), 2))
+    rows = [
+        (str(event.get("kind", "note")), f"{event.get('step', 0):,}", shown(event.get("text", "")))
+        for event in events[:200]
+    ]
+    rows += [("report", "", problem) for problem in run.problems]
+    if not rows:
+        return []
+    about = "Warnings and alarms are dashed lines in the curves."
+    return [
+        Panel(
+            "notes", "Warnings and notes", about, table=Table(("", "after update", ""), rows, frozenset({1})), wide=True
+        )
+    ]
+
+
+def launches(run: RunFiles) -> list[Panel]:
+    """A table of the launches of a run that was resumed."""
+    if len(run.launches) < 2:
+        return []
+    rows = []
+    for record in run.launches:
+        start = record.get("resumed_at")
+        began = f"update {start:,}" if is_number(start) else "the beginning"
+        rows.append(
+            (
+                shown(record.get("started", "")),
+                began,
+                outcome(record)[1],
+                _seconds(record),
+                shown(record.get("error") or ""),
+            )
+        )
+    columns = ("started", "from", "ended", "took", "error")
+    return [Panel("launches", "Launches", "Each launch continues from the last checkpoint of the one before.",
+                  table=Table(columns, rows), wide=True)]  # fmt: skip
+
+
+def _seconds(record: Row) -> str:
+    return duration(record["seconds"]) if is_number(record.get("seconds")) else "–"
+
+
+def settings(run: RunFiles) -> list[Panel]:
+    """The command, the machine and the versions; then every setting."""
+    record = run.record
+    if not record:
+        return []
+    git, versions = record.get("git") or {}, record.get("versions") or {}
+    commit = f"{git.get('commit', 'unknown')}{', with uncommitted changes' if git.get('dirty') else ''}" if git else "–"
+    rows = [
+        ("command", shown(record.get("command", ""))),
+        ("commit", shown(commit)),
+        ("machine", _machine(record)),
+        ("started", shown(record.get("started", ""))),
+        ("ended", shown(record.get("ended") or "–")),
+        ("versions", shown(", ".join(f"{name} {version}" for name, version in versions.items() if version))),
+        ("weights", _weights(record)),
+        ("fingerprint of the data", shown(record.get("data_fingerprint") or "–")),
+    ]
+    config = [(shown(name), shown(_setting(value))) for name, value in (record.get("config") or {}).items()]
+    return [
+        Panel("run", "Run", table=Table(("", ""), rows), wide=True),
+        Panel(
+            "config",
+            "Every setting",
+            "Each is a flag of the experiment.",
+            table=Table(("setting", "value"), config),
+            wide=True,
+        ),
+    ]
+
+
+def _machine(record: Row) -> str:
+    parts = [record.get("host"), record.get("devices"), f"{record.get('world_size', 1)} process(es)"]
+    if is_number(record.get("cores")):
+        parts.insert(1, f"{record['cores']} cores")
+    return shown(", ".join(str(part) for part in parts if part))
+
+
+def _weights(record: Row) -> str:
+    total, trained = record.get("parameters"), record.get("trainable_parameters")
+    return f"{total:,}, of which {trained:,} trained" if is_number(total) and is_number(trained) else "–"
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def data(run: RunFiles) -> list[Panel]:
+    """Counts of rows, rejected rows by reason, and the first of them."""
+    counts = run.record.get("data") or {}
+    plain = [(name.replace("_", " "), f"{value:,}") for name, value in counts.items() if is_number(value)]
+    panels = [Panel("rows", "Rows", table=Table(("", "number"), plain, frozenset({1})))] if plain else []
+    reasons = [
+        (shown(reason), f"{number:,}", why)
+        for key, why in (("rejected_by_reason", "rejected"), ("not_needed_by_reason", "not needed"))
+        for reason, number in (counts.get(key) or {}).items()
+    ]
+    if not reasons and run.rejected:
+        reasons = [
+            (shown(r), f"{n:,}", "rejected") for r, n in Counter(str(x.get("reason")) for x in run.rejected).items()
+        ]
+    if reasons:
+        table = Table(("reason", "rows", ""), reasons, frozenset({1}))
+        panels.append(Panel("rejected", "Rows that are not used", "All are in rejected.jsonl.", table=table))
+        examples = [
+            (
+                f"{shown(row.get('file'))}, line {row.get('line')}",
+                shown(row.get("reason")),
+                shown(row.get("found"))[:300],
+            )
+            for row in _one_per_reason(run.rejected)
+        ]
+        about = "The first row of each reason."
+        if examples:
+            panels.append(
+                Panel("rejected_rows", "Examples", about, table=Table(("row", "reason", "found"), examples), wide=True)
+            )
+    return panels
+
+
+def _one_per_reason(rows: Sequence[Row]) -> list[Row]:
+    first: dict[Any, Row] = {}
+    for row in rows:
+        first.setdefault(row.get("reason"), row)
+    return list(first.values())[:20]
+
+
+def metric_table(run: RunFiles) -> list[Panel]:
+    """Every metric: its first, lowest, highest and last value."""
+    rows = []
+    for name in run.metric_names:
+        if series := run.series(name):
+            values = [value for _, value in series]
+            numbers = (values[0], min(values), max(values), values[-1])
+            rows.append((shown(name), *map(figure, numbers), str(len(values))))
+    table = Table(("metric", "first", "lowest", "highest", "last", "lines"), rows, frozenset(range(1, 6)))
+    return [Panel("metrics", "Every metric", "From metrics.jsonl.", table=table, wide=True)] if rows else []

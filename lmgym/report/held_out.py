@@ -1,0 +1,108 @@
+"""Panels of a reward model's scores of held-out pairs: reliability, accuracy by margin and by length, distributions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.report.calibration import reliability
+from lmgym.report.charts import bars, histogram, reliability_diagram
+from lmgym.report.panels import Panel
+from lmgym.report.run_files import Row, RunFiles, is_number
+
+GROUPS, BINS = 5, 10
+FEWEST_PAIRS = 10
+NO_LABELS = ("row_id", "user_id", "score", "row", "prompt", "scores", "ranks")
+
+
+def held_out(run: RunFiles) -> list[Panel]:
+    """Panels of scores.jsonl, which has a line per pair, per ranked group or per labelled reply."""
+    pairs = [row for row in run.scores if is_number(row.get("chosen")) and is_number(row.get("rejected"))]
+    if len(pairs) < FEWEST_PAIRS:
+        return _other_examples(run.scores)
+    chosen, rejected = (np.array([row[side] for row in pairs], dtype=float) for side in ("chosen", "rejected"))
+    bins = [(b.confidence, b.accuracy, b.pairs) for b in reliability(chosen, rejected)]
+    panels = [
+        Panel("reliability", "Reliability", "A calibrated scorer lies on the dashed diagonal: of the pairs of which it "
+              "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs.",
+              reliability_diagram(bins)),
+        Panel("accuracy_by_margin", "Accuracy by margin", f"{GROUPS} groups of equal size by the absolute difference "
+              "of the two scores, with 95% intervals: large margins should be right more often.",
+              bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected), "accuracy", 0.5)),
+    ]  # fmt: skip
+    lengths = [row.get("lengths") for row in pairs]
+    if all(isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) for pair in lengths):
+        longer = np.array([a - b for a, b in lengths])  # type: ignore[misc]
+        panels.append(
+            Panel("accuracy_by_length", "Accuracy by difference in length", "Tokens of the chosen reply minus those of "
+                  "the rejected one. A scorer that prefers long replies is right on the right and wrong on the left.",
+                  bars(_by_quantile(longer, chosen > rejected), "accuracy", 0.5))
+        )  # fmt: skip
+    chart = histogram({"chosen": chosen.tolist(), "rejected": rejected.tolist()}, "score")
+    about = "Scores of the chosen and of the rejected replies: the further apart, the better the scorer separates them."
+    return [*panels, Panel("score_distribution", "Distribution of scores", about, chart)]
+
+
+def _other_examples(rows: Sequence[Row]) -> list[Panel]:
+    """Panels of ranked groups or of labelled replies."""
+    samples: dict[str, list[float]] = {}
+    panels: list[Panel] = []
+    labelled = [row for row in rows if is_number(row.get("score"))]
+    for row in rows:
+        if isinstance(row.get("scores"), list) and isinstance(row.get("ranks"), list):
+            for score, rank in zip(row["scores"], row["ranks"], strict=False):
+                samples.setdefault(f"rank {rank}", []).append(score)
+    if labelled:
+        names = [name for name in labelled[0] if name not in NO_LABELS]
+        panels = _labelled_reliability(labelled, names)
+        for name in names[:1]:
+            for row in labelled:
+                if is_number(row.get(name)) and row[name] in (0, 1):
+                    samples.setdefault(f"{name}: {'yes' if row[name] else 'no'}", []).append(row["score"])
+    if not samples:
+        return panels
+    about = "Scores of held-out replies by what people did: the further apart, the better the scorer separates them."
+    chart = histogram({name: samples[name] for name in sorted(samples)[:8]}, "score")
+    return [*panels, Panel("score_distribution", "Distribution of scores", about, chart)]
+
+
+def _labelled_reliability(rows: Sequence[Row], names: Sequence[str]) -> list[Panel]:
+    """The mean of a reply's labels against its score, where the score is a probability and labels are 0 or 1."""
+    found = [(row["score"], [row[name] for name in names if is_number(row.get(name))]) for row in rows]
+    found = [(score, labels) for score, labels in found if labels]
+    if len(found) < FEWEST_PAIRS or not all(0 <= s <= 1 and all(x in (0, 1) for x in labels) for s, labels in found):
+        return []
+    scores, means = np.array([s for s, _ in found]), np.array([np.mean(labels) for _, labels in found])
+    place = np.minimum((scores * BINS).astype(int), BINS - 1)
+    bins = [(scores[place == i], means[place == i]) for i in range(BINS)]
+    points = [(float(s.mean()), float(m.mean()), len(s)) for s, m in bins if len(s)]
+    about = (
+        "The score is a probability. On the dashed diagonal, of the replies with a score of .6, 60% of what was asked "
+        "happened. Size: number of replies."
+    )
+    what = ", ".join(names) if len(names) < 4 else "the labels"
+    chart = reliability_diagram(points, "score", f"share with {what}", 0.0)
+    return [Panel("reliability", "Reliability", about, chart)]
+
+
+def _by_quantile(values: NDArray[np.float64], right: NDArray[np.bool_]) -> list[tuple[str, float, float, float]]:
+    """(range of values, accuracy, low, high) of groups of about equal size; equal values are in one group."""
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, GROUPS + 1)))
+    if len(edges) < 2:
+        return [(f"{edges[0]:.3g}", float(right.mean()), *wilson(int(right.sum()), len(right)))]
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    found = []
+    for i in range(len(edges) - 1):
+        inside = place == i
+        if n := int(inside.sum()):
+            label = f"{edges[i]:.3g} to {edges[i + 1]:.3g}"
+            found.append((label, float(right[inside].mean()), *wilson(int(right[inside].sum()), n)))
+    return found
+
+
+def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson 1927)."""
+    share, square = successes / n, z * z
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    half = z / (1 + square / n) * (share * (1 - share) / n + square / (4 * n * n)) ** 0.5
+    return middle - half, middle + half

@@ -1,0 +1,99 @@
+"use strict";
+// Draws the charts in the page's width and colours, and fills the viewer of episodes. No request leaves the page.
+(() => {
+  const read = (id) => JSON.parse(document.getElementById(`${id}-json`).textContent);
+  const charts = read("charts");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  function theme() {
+    const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    const soft = color("--soft"), line = color("--line");
+    const light = ["#2f6fed", "#d9602b", "#1a8f5a", "#8b5cf6", "#b8860b", "#c2417c", "#4b8b9b", "#7a6a58"];
+    const night = ["#7aa7ff", "#ff9d6b", "#5fd39a", "#b99bff", "#e3bd57", "#f285b5", "#7fc4d6", "#c3b09a"];
+    return {
+      background: "transparent",
+      font: "system-ui, sans-serif",
+      view: { stroke: null },
+      axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line,
+              titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 11, tickCount: 5 },
+      legend: { labelColor: soft, labelFontSize: 11, symbolStrokeWidth: 3 },
+      range: { category: dark.matches ? night : light },
+      mark: { color: color("--accent") },
+      rule: { color: soft },
+      text: { color: soft },
+    };
+  }
+
+  async function draw(element) {
+    const spec = structuredClone(charts[element.dataset.chart]);
+    Object.assign(spec, { width: "container", autosize: { type: "fit", contains: "padding" }, config: theme() });
+    const tooltip = { theme: dark.matches ? "dark" : "light" };
+    try {
+      await vegaEmbed(element, spec, { actions: false, renderer: "svg", tooltip });
+    } catch (error) {
+      element.textContent = `This chart could not be drawn: ${error}`;
+    }
+  }
+
+  const places = [...document.querySelectorAll("[data-chart]")];
+  async function drawAll() {
+    if (typeof vegaEmbed === "undefined") {
+      for (const place of places) place.textContent = 'Charts need the package vl-convert-python: pip install "lmgym"';
+    } else {
+      for (const place of places) await draw(place);
+    }
+    document.body.dataset.drawn = "true";
+  }
+  drawAll();
+  dark.addEventListener("change", drawAll);
+
+  const make = (tag, className, text) => {
+    const element = document.createElement(tag);
+    element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+  const shown = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(3) : x.toPrecision(2));
+
+  function turn(content) {
+    const element = make("div", "turn");
+    const prompt = make("div", "prompt");
+    prompt.append(make("bdi", "", content.prompt));
+    const reply = make("div", "reply after");
+    reply.append(make("bdi", "", content.text || "(an empty reply)"));
+    const figures = make("p", "figures");
+    for (const [name, value] of content.scores) {
+      const one = make("span", "", `${name} `);
+      const mark = name !== "advantage" ? "" : value > 0 ? "up" : value < 0 ? "down" : "";
+      one.append(make("b", mark, shown(value)));
+      figures.append(one);
+    }
+    if (content.notes) figures.append(make("span", "", content.notes));
+    reply.append(figures);
+    element.append(prompt, reply);
+    return element;
+  }
+
+  for (const [id, episodes] of Object.entries(read("episodes"))) {
+    const viewer = document.querySelector(`[data-episodes="${id}"]`);
+    const [updates, names] = [viewer.querySelector(".update"), viewer.querySelector(".episode")];
+    const show = () => {
+      const episode = episodes[Number(names.value)];
+      viewer.querySelector(".turns").replaceChildren(...(episode ? episode.turns.map(turn) : []));
+    };
+    const list = () => {
+      names.replaceChildren();
+      episodes.forEach((episode, number) => {
+        if (String(episode.update) !== updates.value) return;
+        const total = typeof episode.total === "number" ? `, reward ${shown(episode.total)}` : ", reward failed";
+        names.append(new Option(`${episode.name}${total}`, number));
+      });
+      show();
+    };
+    for (const update of new Set(episodes.map((episode) => episode.update))) updates.append(new Option(update, update));
+    updates.selectedIndex = updates.options.length - 1;
+    updates.addEventListener("change", list);
+    names.addEventListener("change", show);
+    list();
+  }
+})();

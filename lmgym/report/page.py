@@ -1,0 +1,84 @@
+"""report.html: one file per run that needs no network, written at each evaluation and at the end of a run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from lmgym.report import curves, facts, held_out, samples
+from lmgym.report.panels import Section, figure
+from lmgym.report.run_files import RunFiles
+from lmgym.report.vega_bundle import vega_bundle
+
+REPORT = "report.html"
+
+
+def report_page(folder: Path) -> str:
+    """The report of a run's folder as HTML."""
+    run = RunFiles(folder)
+    record = run.record
+    sections = run_sections(run)
+    kind, words = facts.outcome(record)
+    return render(
+        title=samples.shown(record.get("name") or folder.resolve().name),
+        badge={"kind": kind, "words": words},
+        lead=facts.ending(run),
+        cards=facts.cards(run),
+        sections=sections,
+        refresh=record.get("outcome") == "running",
+    )
+
+
+def run_sections(run: RunFiles) -> list[Section]:
+    """The parts of a run's report, those without content left out."""
+    sections = [
+        Section("notes", "Warnings and notes", facts.notes(run)),
+        Section("optimisation", "Over-optimisation", curves.over_optimisation(run)),
+        Section("curves", "Curves", curves.curves(run)),
+        Section(
+            "held_out",
+            "Held-out evaluation",
+            [*held_out.held_out(run), *samples.score_distributions(run), *curves.probes(run)],
+        ),
+        Section("replies", "Replies", samples.replies(run)),
+        Section("episodes", "Episodes, turn by turn", samples.conversations(run)),
+        Section("data", "Data", facts.data(run)),
+        Section("run", "What was run", [*facts.launches(run), *facts.settings(run), *facts.metric_table(run)]),
+    ]
+    return [section for section in sections if section.panels]
+
+
+def render(
+    title: str, badge: Mapping[str, str], lead: Sequence[str], cards: Sequence[Any], sections: Sequence[Section],
+    refresh: bool = False,
+) -> str:  # fmt: skip
+    """A page of sections. All text is escaped by the template; charts and episodes travel as JSON."""
+    panels = [panel for section in sections for panel in section.panels]
+    charts = {panel.id: panel.chart for panel in panels if panel.chart}
+    episodes = {panel.id: panel.episodes for panel in panels if panel.episodes}
+    return _template().render(
+        title=title, badge=badge, lead=lead, cards=cards, sections=sections, refresh=refresh,
+        charts=_script_json(charts), episodes=_script_json(episodes), vega=vega_bundle() if charts else "",
+        style=_asset("page.css"), script=_asset("page.js"), figure=figure,
+    )  # fmt: skip
+
+
+def _script_json(content: Any) -> str:
+    """JSON that cannot end the script element it is in."""
+    text = json.dumps(content, allow_nan=False, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_asset("page.html"))
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("lmgym.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,131 @@
+"""Reads what a run wrote to its folder. Files that are missing, cut short or broken give empty parts, not errors."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+MOST_SAMPLE_ROWS = 2000  # of a file: a report shows a few
+MOST_REJECTED = 1000
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run's folder, each read when it is first needed."""
+
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+    """a line on each file that could not be read"""
+
+    @cached_property
+    def record(self) -> Row:
+        """run.json; empty if there is none."""
+        return self._json("run.json")
+
+    @cached_property
+    def former(self) -> list[Row]:
+        """The records of the launches before this one, the oldest first: run.1.json, run.2.json, ..."""
+        found = [(int(m[1]), path.name) for path in self.folder.glob("run.*.json") if (m := _NUMBER.search(path.name))]
+        return [record for _, name in sorted(found) if (record := self._json(name))]
+
+    @cached_property
+    def launches(self) -> list[Row]:
+        """The records of all launches of this run, the oldest first; other runs in the folder are left out."""
+        own = self.record.get("id")
+        return [*(record for record in self.former if record.get("id") == own), self.record]
+
+    @cached_property
+    def metrics(self) -> list[Row]:
+        """Lines of metrics.jsonl, in their order; a line that a kill cut is left out."""
+        return list(self._lines("metrics.jsonl"))
+
+    @cached_property
+    def events(self) -> list[Row]:
+        """Lines of events.jsonl: warnings, alarms and notes with the update after which they occurred."""
+        return list(self._lines("events.jsonl"))
+
+    @cached_property
+    def evaluation(self) -> Row:
+        """evaluation.json; empty before it is written."""
+        return self._json("evaluation.json")
+
+    @cached_property
+    def scores(self) -> list[Row]:
+        """Lines of scores.jsonl: a reward model's scores of held-out examples."""
+        return list(self._lines("scores.jsonl"))
+
+    @cached_property
+    def rejected(self) -> list[Row]:
+        """The first lines of rejected.jsonl."""
+        return list(self._lines("rejected.jsonl", MOST_REJECTED))
+
+    def samples(self, kind: str) -> dict[int, list[Row]]:
+        """By update, the rows of samples/KIND-UPDATE.jsonl, or of samples/UPDATE.jsonl if `kind` is empty."""
+        prefix = f"{kind}-" if kind else ""
+        found = {}
+        for path in sorted((self.folder / "samples").glob(f"{prefix}*.jsonl")):
+            update = path.name.removeprefix(prefix).removesuffix(".jsonl")
+            if update.isdecimal():
+                found[int(update)] = list(self._lines(f"samples/{path.name}", MOST_SAMPLE_ROWS))
+        return {update: rows for update, rows in sorted(found.items()) if rows}
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """(update, value) of a metric, without undefined values; the last of an update counts."""
+        found = {line["step"]: line[name] for line in self.metrics if is_number(line.get(name)) and "step" in line}
+        return sorted(found.items())
+
+    @cached_property
+    def metric_names(self) -> list[str]:
+        """Names of all metrics that were ever logged, in the order of their first lines."""
+        names = dict.fromkeys(name for line in self.metrics for name in line)
+        return [name for name in names if name not in ("step", "time", "non_finite", "epoch")]
+
+    def _json(self, name: str) -> Row:
+        path = self.folder / name
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            self.problems.append(f"{name} is unreadable: {str(error)[:200]}")
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _lines(self, name: str, most: int | None = None) -> Iterator[Row]:
+        broken = 0
+        with suppress(FileNotFoundError, NotADirectoryError):
+            with (self.folder / name).open(encoding="utf-8", errors="replace") as lines:
+                for number, line in enumerate(lines):
+                    if number == most:
+                        break
+                    try:
+                        row = json.loads(line)
+                    except (ValueError, RecursionError):
+                        row = None
+                    if isinstance(row, dict):
+                        yield row
+                    else:
+                        broken += 1
+        if broken:
+            self.problems.append(f"{name}: {broken:,} lines are not JSON objects (a kill cuts the last one)")
+
+
+_NUMBER = re.compile(r"^run\.(\d+)\.json$")
+
+
+def is_number(value: object) -> bool:
+    """True for a finite number that is no bool; NaN and infinities were written as null."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e300
+
+
+def thinned(points: Sequence[Any], most: int = 400) -> list[Any]:
+    """At most `most` points, evenly chosen, with the first and the last."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
