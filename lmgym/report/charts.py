@@ -92,11 +92,8 @@ def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
 
 def bars(rows: Sequence[tuple[str, float, float, float]], y: str, base: float | None = None) -> Spec:
     """A bar per label in the rows' order, (label, value, low, high), with error bars; a dashed rule at `base`."""
-    values = [
-        {"x": label, "y": value, "low": low, "high": high, "order": i}
-        for i, (label, value, low, high) in enumerate(rows)
-    ]
-    x = {"field": "x", "type": "nominal", "title": None, "sort": {"field": "order"}, "axis": {"labelAngle": -30}}
+    values = [{"x": label, "y": value, "low": low, "high": high} for label, value, low, high in rows]
+    x = {"field": "x", "type": "nominal", "title": None, "sort": [row[0] for row in rows], "axis": {"labelAngle": -30}}
     layers: list[Spec] = [
         {"mark": {"type": "bar", "opacity": 0.8}, "encoding": {"x": x, "y": _axis("y", y), "tooltip": _tooltip("", y)}},
         {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "strokeWidth": 2},

@@ -36,7 +36,10 @@ def _pairs(before: Sequence[Row], after: Sequence[Row], first: int, last: int) -
     rows = []
     for row in [row for row in after if not row.get("turn")][:MOST_PAIRS]:
         then = old.get(_key(row)) if first != last else None
-        rows.append({"prompt": prompt_of(row), "before": _reply(then), "after": _reply(row)})
+        if isinstance(row.get("replies"), list):
+            rows.append({"prompt": prompt_of(row), "given": _given(then, row)})
+        else:
+            rows.append({"prompt": prompt_of(row), "before": _reply(then), "after": _reply(row)})
     title = "Replies before and after training" if first != last else "Replies to held-out prompts"
     about = f"The same held-out prompts, after {first:,} and after {last:,} updates, with every score."
     return Panel("replies", title, about if first != last else f"After {last:,} updates.", pairs=rows, wide=True)
@@ -55,9 +58,6 @@ def _reply(row: Row | None) -> Row | None:
     """The text, and (name, figure) of every score."""
     if row is None:
         return None
-    if isinstance(row.get("replies"), list):  # a reward model scores given replies
-        text = "\n".join(f"{r.get('name')}: {r.get('text')}" for r in row["replies"])
-        return {"text": shown(text), "scores": [(shown(r.get("name")), r.get("score")) for r in row["replies"]]}
     scores = [(name, value) for name, value in scores_of(row).items()]
     notes = [f"{row['tokens']} tokens"] if is_number(row.get("tokens")) else []
     if row.get("finish") == "length":
@@ -65,6 +65,20 @@ def _reply(row: Row | None) -> Row | None:
     if row.get("error"):
         notes.append(f"failed: {shown(row['error'])}")
     return {"text": shown(row.get("reply", "")).strip(), "scores": scores, "notes": ", ".join(notes)}
+
+
+def _given(before: Row | None, after: Row) -> list[Row]:
+    """Replies of the data, with a reward model's scores before and after."""
+    then = before["replies"] if before else [{}] * len(after["replies"])
+    return [
+        {
+            "name": shown(r.get("name")),
+            "text": shown(r.get("text")).strip(),
+            "before": b.get("score"),
+            "after": r.get("score"),
+        }
+        for b, r in zip(then, after["replies"], strict=False)
+    ]
 
 
 def scores_of(row: Row) -> dict[str, float]:

@@ -340,7 +340,7 @@ def test_a_new_run_renames_former_checkpoints_too(tmp_path: Path) -> None:
     assert (record(tmp_path / "run.1.json")["outcome"], record(tmp_path / "run.json")["resumed_at"]) == ("killed", None)
     release(run)
     begin(tmp_path, None).finish()
-    assert names(tmp_path) == expected | {"run.2.json", "metrics.2.jsonl"}
+    assert names(tmp_path) == expected | {"run.2.json", "metrics.2.jsonl", "report.html"}
 
 
 @pytest.mark.parametrize("words", ["{}/model", "joint={}/model,gold=elsewhere", "{}/checkpoints/step-00000010"])
