@@ -227,10 +227,11 @@ def table_rows(
     return rows
 
 
-def with_advantages(rows: list[dict[str, Any]], rollouts: Rollouts) -> list[dict[str, Any]]:
-    """The rows, which are the first of the rollouts, with the mean advantage of each reply's tokens."""
-    sums = rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)
-    return [row | {"advantage": advantage} for row, advantage in zip(rows, sums.tolist(), strict=False)]
+def rollout_rows(episodes: Sequence[Episode], tasks: Sequence[Task], rollouts: Rollouts) -> list[dict[str, Any]]:
+    """Rows of the rollouts' first episodes, with the mean advantage of each reply's tokens."""
+    means = rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)
+    rows = table_rows(episodes, tasks)
+    return [row | {"advantage": mean} for row, mean in zip(rows, means.tolist(), strict=False)]
 
 
 def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from lmgym.training.reporting import show_notes
 from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
-from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, table_rows, with_advantages, write_samples
+from ppo.evaluation import evaluate, gains, replies_to_show, rollout_rows, show_replies, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.metrics import (
@@ -108,7 +108,6 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
         texts = text_counts(c.setup.reward_function)
         played = _roll_out(config, c, iteration, clock, run)
-        tasks = played.share.tasks
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
         rollouts = gather(episodes, config, c.sampler.version, groups)
 
@@ -134,17 +133,14 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = _update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
-        write_samples(run, "rollouts", update, with_advantages(table_rows(episodes[:SAMPLES], tasks), rollouts))
+        write_samples(run, "rollouts", update, rollout_rows(episodes[:SAMPLES], played.share.tasks, rollouts))
 
         # 7. evaluate
-        evaluates = _due(state.iteration, config.run.eval_updates, updates, iterations)
-        if evaluates:
+        if _due(state.iteration, config.run.eval_updates, updates, iterations):
             clock.phase("evaluate")
             metrics |= _evaluate(config, c, state, run, update)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
-        if evaluates:
-            run.write_report()
         if collapsed:
             raise stop_collapsed(collapsed, run, sampled_after)
 
@@ -166,6 +162,8 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
         show_line(state.iteration, plan.iterations, metrics)
         show_notes(critic_notes(run.folder, state.iteration, plan.iterations), run)
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
+    if "eval/rollout/reply_tokens" in metrics:  # it was evaluated
+        run.write_report()
 
 
 def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: Clock, run: Run) -> Played:
