@@ -112,7 +112,8 @@ class PairProbe:
     def lines(self) -> Iterator[dict[str, Any]]:
         """The two scores of each pair."""
         for example, (chosen, rejected) in zip(self.examples, self.scores.tolist(), strict=True):
-            yield {"prompt": example.prompt, "chosen": chosen, "rejected": rejected, "lengths": example.lengths}
+            scores = {"chosen": chosen, "rejected": rejected, "lengths": example.lengths}
+            yield {"prompt": example.prompt, "row": example.origin, **scores}
 
 
 class RankingProbe:

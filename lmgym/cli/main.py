@@ -11,12 +11,14 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
+from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.usage_errors import OneLineErrors
 from lmgym.console import say
 from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
+    "See the results": ("compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion"),
@@ -72,6 +74,10 @@ def _add_stage(stage: str, purpose: str) -> None:
 
 for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
+
+
+for _command in (compare, watch, report):
+    main.add_command(_command)
 
 
 @main.command(name="launch", context_settings=OTHER_FLAGS)

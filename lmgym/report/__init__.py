@@ -1,4 +1,4 @@
-"""Visual output of a run on its way: the status line of a terminal, with updates, time left and rates.
+"""Visual output: the status line of a terminal, the report of a run's folder as a page, and comparisons of runs.
 
 May import the base layer (text, errors, config, console) and distributed.
 """

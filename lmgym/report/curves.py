@@ -124,27 +124,42 @@ def _monitors(run: RunFiles) -> dict[str, Points]:
 
 
 def over_optimisation(run: RunFiles) -> list[Panel]:
-    """Reward and monitors against sqrt(KL), each as the gain since the start in standard deviations of the replies then
-    (Gao et al. 2023, figure 1).
+    """Reward and watched scorers against the distance from the reference, if the run was evaluated."""
+    series = over_optimisation_series(run)
+    return [over_optimisation_chart(series)] if series else []
+
+
+def over_optimisation_series(run: RunFiles) -> dict[str, Points]:
+    """By scorer, (sqrt KL, gain since the start in standard deviations of the replies then) at each evaluation (Gao et
+    al. 2023, figure 1).
     """
-    distance = dict(run.series("kl/sqrt_reference"))
-    if not distance or "eval/reward/mean" not in run.metric_names:
-        return []
-    distance.setdefault(0, 0.0)
-    series = {}
+    distance = _distances(run)
+    if not distance:
+        return {}
     names = {"reward, optimised": "eval/reward/mean", "evaluation scorer": "eval/eval_scorer"}
     monitors = {f"{name}, watched": f"eval/monitor/{name}" for name in _monitors(run)}
-    for label, name in (names | monitors).items():
-        if gained := _gains(run, name, distance):
-            series[label] = gained
+    return {label: gains for label, name in (names | monitors).items() if (gains := _gains(run, name, distance))}
+
+
+def _distances(run: RunFiles) -> dict[int, float]:
+    """sqrt(KL) of the policy after so many updates. A line's KL is of the replies before its updates, so that the next
+    line has that of the policy that was evaluated; only the last evaluation has the KL of its own line.
+    """
+    series = run.series("kl/sqrt_reference")
     if not series:
-        return []
+        return {}
+    updates, values = [0, *(update for update, _ in series)], [value for _, value in series]
+    return dict(zip(updates, [*values, values[-1]], strict=True))
+
+
+def over_optimisation_chart(series: Mapping[str, Points]) -> Panel:
+    """The panel of such series."""
     about = (
         "Each point is an evaluation. As the policy moves away from its reference, the reward that it is trained on "
         "rises; where a watched scorer turns down, the policy has begun to exploit the reward: stop there."
     )
     chart = scatter_path(series, "√KL to the reference", "gain, in standard deviations at the start")
-    return [Panel("over_optimisation", "Reward against distance", about, chart)]
+    return Panel("over_optimisation", "Reward against distance", about, chart)
 
 
 def _gains(run: RunFiles, name: str, distance: Mapping[int, float]) -> Points:

@@ -20,6 +20,7 @@ CARDS = (
     ("tokens of a reply", "eval/rollout/reply_tokens|eval/samples/tokens"),
 )
 """figures at the top of a report, each with its value before the first update"""
+MOST_NOTES = 200
 OUTCOMES = {
     "finished": ("good", "finished"),
     "running": ("neutral", "running when this page was written"),
@@ -101,18 +102,22 @@ def notes(run: RunFiles) -> list[Panel]:
     kinds = {"alarm": 0, "warning": 1}
     events = sorted(run.events, key=lambda event: kinds.get(str(event.get("kind")), 2))
     rows = [
-        (str(event.get("kind", "note")), f"{event.get('step', 0):,}", shown(event.get("text", "")))
-        for event in events[:200]
+        (
+            str(event.get("kind", "note")),
+            f"after update {event.get('step', 0):,}",
+            _without_kind(shown(event.get("text", ""))),
+        )
+        for event in events[:MOST_NOTES]
     ]
     rows += [("report", "", problem) for problem in run.problems]
     if not rows:
         return []
     about = "Warnings and alarms are dashed lines in the curves."
-    return [
-        Panel(
-            "notes", "Warnings and notes", about, table=Table(("", "after update", ""), rows, frozenset({1})), wide=True
-        )
-    ]
+    return [Panel("notes", "Warnings and notes", about, table=Table(("", "", ""), rows), wide=True)]
+
+
+def _without_kind(text: str) -> str:
+    return text[len("warning: ") :] if text.startswith("warning: ") else text
 
 
 def launches(run: RunFiles) -> list[Panel]:
@@ -158,7 +163,7 @@ def settings(run: RunFiles) -> list[Panel]:
         ("weights", _weights(record)),
         ("fingerprint of the data", shown(record.get("data_fingerprint") or "–")),
     ]
-    config = [(shown(name), shown(_setting(value))) for name, value in (record.get("config") or {}).items()]
+    config = [(shown(name), shown(setting_text(value))) for name, value in (record.get("config") or {}).items()]
     return [
         Panel("run", "Run", table=Table(("", ""), rows), wide=True),
         Panel(
@@ -183,7 +188,8 @@ def _weights(record: Row) -> str:
     return f"{total:,}, of which {trained:,} trained" if is_number(total) and is_number(trained) else "–"
 
 
-def _setting(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """A value of a config: text as it is, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -96,4 +96,23 @@
     names.addEventListener("change", show);
     list();
   }
+
+  // `lmgym watch`: ask its server for changes, and come back to the same place
+  if (document.body.dataset.live) {
+    const key = "lmgym-scroll";
+    scrollTo(0, Number(sessionStorage.getItem(key) || 0));
+    let version = "";
+    setInterval(async () => {
+      try {
+        const found = await (await fetch("/version")).text();
+        if (version && found !== version) {
+          sessionStorage.setItem(key, scrollY);
+          location.reload();
+        }
+        version = found;
+      } catch {
+        // the server was stopped: the page stays as it is
+      }
+    }, 2000);
+  }
 })();

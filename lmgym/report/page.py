@@ -17,8 +17,8 @@ from lmgym.report.vega_bundle import vega_bundle
 REPORT = "report.html"
 
 
-def report_page(folder: Path) -> str:
-    """The report of a run's folder as HTML."""
+def report_page(folder: Path, live: bool = False) -> str:
+    """The report of a run's folder as HTML. A `live` page reloads itself when its server has a newer one."""
     run = RunFiles(folder)
     record = run.record
     sections = run_sections(run)
@@ -29,7 +29,7 @@ def report_page(folder: Path) -> str:
         lead=facts.ending(run),
         cards=facts.cards(run),
         sections=sections,
-        refresh=record.get("outcome") == "running",
+        live=live,
     )
 
 
@@ -54,14 +54,14 @@ def run_sections(run: RunFiles) -> list[Section]:
 
 def render(
     title: str, badge: Mapping[str, str], lead: Sequence[str], cards: Sequence[Any], sections: Sequence[Section],
-    refresh: bool = False,
+    live: bool = False,
 ) -> str:  # fmt: skip
     """A page of sections. All text is escaped by the template; charts and episodes travel as JSON."""
     panels = [panel for section in sections for panel in section.panels]
     charts = {panel.id: panel.chart for panel in panels if panel.chart}
     episodes = {panel.id: panel.episodes for panel in panels if panel.episodes}
     return _template().render(
-        title=title, badge=badge, lead=lead, cards=cards, sections=sections, refresh=refresh,
+        title=title, badge=badge, lead=lead, cards=cards, sections=sections, live=live,
         charts=_script_json(charts), episodes=_script_json(episodes), vega=vega_bundle() if charts else "",
         style=_asset("page.css"), script=_asset("page.js"), figure=figure,
     )  # fmt: skip

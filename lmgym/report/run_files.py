@@ -61,6 +61,11 @@ class RunFiles:
         return list(self._lines("scores.jsonl"))
 
     @cached_property
+    def held_out(self) -> list[Row]:
+        """Lines of held_out.jsonl: a policy's loss on held-out rows."""
+        return list(self._lines("held_out.jsonl"))
+
+    @cached_property
     def rejected(self) -> list[Row]:
         """The first lines of rejected.jsonl."""
         return list(self._lines("rejected.jsonl", MOST_REJECTED))

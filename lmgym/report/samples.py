@@ -33,7 +33,7 @@ def _evaluations(run: RunFiles) -> dict[int, list[Row]]:
 
 def _pairs(before: Sequence[Row], after: Sequence[Row], first: int, last: int) -> Panel:
     old = {_key(row): row for row in before}
-    rows = []
+    rows: list[Row] = []
     for row in [row for row in after if not row.get("turn")][:MOST_PAIRS]:
         then = old.get(_key(row)) if first != last else None
         if isinstance(row.get("replies"), list):

@@ -18,6 +18,7 @@ PAGES = (
     "docs/sft.md",
     "docs/ppo.md",
     "docs/environments.md",
+    "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",
     "docs/app.md",

@@ -1,0 +1,195 @@
+"""Several runs side by side: settings that differ, results, curves, and a paired test on the same held-out rows."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmgym.report.charts import Points, lines
+from lmgym.report.curves import CURVES, over_optimisation_chart, over_optimisation_series, points_of
+from lmgym.report.facts import CARDS, cost_of, outcome, setting_text
+from lmgym.report.page import render
+from lmgym.report.panels import Panel, Section, Table, figure
+from lmgym.report.run_files import Row, RunFiles, is_number
+from lmgym.report.samples import shown
+
+RESAMPLES = 10_000
+FEWEST_GROUPS = 6  # with fewer, no permutation of signs has a p below .05
+CELLS = 4_000_000  # of a block of random numbers
+NOT_COMPARED = frozenset({"output", "name", "tracking", "resume", "dry_run"})
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The mean difference from the first run on the same held-out rows, its 95% interval and a two-sided p."""
+
+    what: str
+    rows: int
+    difference: float
+    low: float
+    high: float
+    p: float
+
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"{self.difference:+.3f} ({self.low:+.3f} to {self.high:+.3f}), {p}, {self.rows:,} rows"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs by their names; the first is the baseline of the tests."""
+
+    runs: dict[str, RunFiles]
+
+    @staticmethod
+    def of(folders: Sequence[Path]) -> "Comparison":
+        """The runs of some folders, named by the parts of their paths in which they differ."""
+        names = [folder.resolve().parts for folder in folders]
+        most = max(map(len, names))
+        depth = next((n for n in range(1, most + 1) if len({parts[-n:] for parts in names}) == len(names)), most)
+        return Comparison(
+            {shown("/".join(parts[-depth:])): RunFiles(path) for parts, path in zip(names, folders, strict=True)}
+        )
+
+    def differences(self) -> Table:
+        """Settings that all runs have and that are not the same, and the commit and data where they differ."""
+        found = [_facts(run.record) for run in self.runs.values()]
+        names = dict.fromkeys(name for facts in found for name in facts if name not in NOT_COMPARED)
+        rows = []
+        for name in names:
+            values = [facts[name] for facts in found if name in facts]
+            if len(values) == len(found) and len(set(values)) > 1:
+                rows.append((shown(name), *map(shown, values)))
+        return Table(("setting", *self.runs), rows)
+
+    def results(self) -> Table:
+        """The main figures of each run, with those before training and 95% intervals where they are known."""
+        rows: list[tuple[str, ...]] = []
+        for label, names in CARDS:
+            cells = [_result(run, names) for run in self.runs.values()]
+            if any(cells):
+                rows.append((label, *(cell or "–" for cell in cells)))
+        rows.append(("cost", *(cost_of(run) or "–" for run in self.runs.values())))
+        rows.append(("outcome", *(outcome(run.record)[1] for run in self.runs.values())))
+        return Table(("", *self.runs), rows)
+
+    def tests(self) -> Table:
+        """The paired test of each run against the first, or why there is none."""
+        (first_name, first), *others = self.runs.items()
+        rows = []
+        for name, run in others:
+            found = paired_test(first, run)
+            what = found.what if isinstance(found, PairedTest) else ""
+            rows.append((f"{name} − {first_name}", what, str(found)))
+        return Table(("runs", "", "difference (95%), two-sided test"), rows)
+
+    def page(self) -> str:
+        """All of it as HTML, with overlaid curves."""
+        about = "On the same held-out rows: permutation of signs, interval by bootstrap, both over prompts."
+        panels = [
+            Panel("results", "Results", table=self.results(), wide=True),
+            Panel("tests", "Paired tests", about, table=self.tests(), wide=True),
+        ]
+        differences = self.differences()
+        if differences.rows:
+            panels.append(Panel("differences", "Settings that differ", table=differences, wide=True))
+        lead = [f"{len(self.runs)} runs: {', '.join(self.runs)}."]
+        sections = [Section("results", "Results", panels), Section("curves", "Curves", self._curves())]
+        badge = {"kind": "neutral", "words": "comparison"}
+        return render("Comparison of runs", badge, lead, (), [section for section in sections if section.panels])
+
+    def _curves(self) -> list[Panel]:
+        panels = []
+        series: dict[str, Points] = {}
+        for name, run in self.runs.items():
+            series |= {f"{name}: {label}": points for label, points in over_optimisation_series(run).items()}
+        if series:
+            panels.append(over_optimisation_chart(series))
+        for curve in CURVES:
+            names = list(curve.series.values())
+            held_out = [name for name in names if name.startswith("eval/")]
+            for metric in (held_out or names)[:1]:
+                found = {name: points for name, run in self.runs.items() if (points := points_of(run, metric))}
+                if found:
+                    title = f"{curve.title}, held out" if metric in held_out and len(names) > 1 else curve.title
+                    panels.append(Panel(curve.id, title, curve.about, lines(found, y=curve.y, points=found)))
+        return panels
+
+
+def _facts(record: Row) -> dict[str, str]:
+    config = {name: setting_text(value) for name, value in (record.get("config") or {}).items()}
+    git = record.get("git") or {}
+    more = {
+        "commit": str(git.get("commit", "–"))[:10],
+        "data": str(record.get("data_fingerprint", "–"))[:10],
+        "ranks": str(record.get("world_size", "–")),
+        "torch": str((record.get("versions") or {}).get("torch", "–")),
+    }
+    return config | more
+
+
+def _result(run: RunFiles, names: str) -> str:
+    points = points_of(run, names)
+    if not points:
+        return ""
+    last = points[-1]
+    interval = f" ({figure(last[2])} to {figure(last[3])})" if len(last) == 4 else ""
+    before = f"{figure(points[0][1])} → " if len(points) > 1 and points[0][0] == 0 else ""
+    return f"{before}{figure(last[1])}{interval}"
+
+
+def paired_test(first: RunFiles, second: RunFiles) -> PairedTest | str:
+    """Compares two runs row by row; a sentence instead if they have no held-out rows in common."""
+    what, a = held_out_values(first)
+    other, b = held_out_values(second)
+    if not a or not b:
+        return "no results on held-out rows to compare"
+    if what != other:
+        return f"held-out rows are of different kinds: {what} and {other}"
+    if a.keys() != b.keys():
+        return f"held-out rows differ: {len(a):,} and {len(b):,}, {len(a.keys() & b.keys()):,} of them in common"
+    groups = np.unique([str(a[key][0]) for key in a], return_inverse=True)[1]
+    differences = np.array([b[key][1] - a[key][1] for key in a])
+    if groups.max() + 1 < FEWEST_GROUPS:
+        return f"{groups.max() + 1} prompts are held out; needed for a test: {FEWEST_GROUPS}"
+    return PairedTest(what, len(differences), float(differences.mean()), *_interval_and_p(differences, groups))
+
+
+def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float]]]:
+    """(what was measured, {row: (its prompt, value)}) of a run's held-out rows."""
+    pairs = [row for row in run.scores if is_number(row.get("chosen")) and is_number(row.get("rejected"))]
+    if pairs:
+        return "accuracy", {
+            (row.get("row"), i, str(row.get("lengths"))): (row.get("prompt"), float(row["chosen"] > row["rejected"]))
+            for i, row in enumerate(pairs)
+        }
+    losses = [row for row in run.held_out if is_number(row.get("loss"))]
+    if losses:
+        return "loss per token", {(row.get("row"), i): (i, row["loss"]) for i, row in enumerate(losses)}
+    evaluations = run.samples("evaluation")
+    rows = evaluations[max(evaluations)] if evaluations else []
+    found: dict[Hashable, tuple[Any, float]] = {}
+    for row in rows:
+        if not row.get("turn") and is_number(row.get("episode_reward")):
+            key = row.get("task"), row.get("agent"), str(row.get("prompt"))
+            found[key] = (key, float(row["episode_reward"]))
+    return "held-out reward", found
+
+
+def _interval_and_p(differences: NDArray[np.float64], groups: NDArray[np.int64]) -> tuple[float, float, float]:
+    """(low, high, p) of the mean: a percentile bootstrap (Efron 1979) and sign flips (Fisher 1935), both of prompts."""
+    sums, sizes = np.bincount(groups, differences), np.bincount(groups).astype(float)
+    rng, n = np.random.default_rng(0), len(sums)
+    block = max(1, CELLS // n)
+    means, extreme, observed = [], 0, abs(sums.sum())
+    for start in range(0, RESAMPLES, block):
+        size = min(block, RESAMPLES - start)
+        drawn = rng.integers(0, n, (size, n))
+        means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
+        flips = rng.integers(0, 2, (size, n)) * 2 - 1
+        extreme += int((np.abs(flips @ sums) >= observed - 1e-12).sum())
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return float(low), float(high), (extreme + 1) / (RESAMPLES + 1)

@@ -1,0 +1,45 @@
+"""Pages in a headless Chromium: what they show, say on the console, and request."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium")
+
+
+@dataclass
+class Opened:
+    """A page, with everything that its console said and that it requested."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+
+    @property
+    def overflows(self) -> bool:
+        """True if the page is wider than the window."""
+        return self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+@contextmanager
+def open_page(address: Path | str, width: int = 1280, dark: bool = False) -> Iterator[Opened]:
+    """A report in a window of so many pixels, once all charts are drawn."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        scheme = "dark" if dark else "light"
+        opened = Opened(browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        opened.page.on("console", lambda message: opened.said.append(f"{message.type}: {message.text}"))
+        opened.page.on("pageerror", lambda error: opened.said.append(f"error: {error}"))
+        opened.page.on("request", lambda request: opened.requested.append(request.url))
+        opened.page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+        opened.page.wait_for_selector("body[data-drawn]")
+        try:
+            yield opened
+        finally:
+            browser.close()

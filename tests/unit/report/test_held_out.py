@@ -1,0 +1,95 @@
+"""Panels of held-out scores, against numbers computed by hand or by another library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from lmgym.report.held_out import held_out, wilson
+from lmgym.report.panels import Panel
+from lmgym.report.run_files import RunFiles
+
+
+def panels(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Panel]:
+    (folder / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {panel.id: panel for panel in held_out(RunFiles(folder))}
+
+
+def values(panel: Panel) -> list[dict[str, Any]]:
+    assert panel.chart
+    return panel.chart["data"]["values"]
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 5), (3, 7), (7, 7), (50, 100)])
+def test_intervals_of_shares_are_wilsons(right: int, n: int) -> None:
+    low, high = wilson(right, n, 1.959963984540054)
+    expected = binomtest(right, n).proportion_ci(0.95, method="wilson")
+    assert (low, high) == (pytest.approx(expected.low, abs=1e-9), pytest.approx(expected.high, abs=1e-9))
+
+
+def pairs(n: int = 40) -> list[dict[str, Any]]:
+    """Margins of 0.1 to 4; the pairs of small margin, and those whose chosen reply is the shorter one, are wrong."""
+    rows = []
+    for i in range(n):
+        margin = (i + 1) / 10
+        sides = (0.0, margin) if i < n // 2 else (margin, 0.0)
+        rows.append({"prompt": i, "chosen": sides[0], "rejected": sides[1], "lengths": [10 + (i >= n // 2), 10]})
+    return rows
+
+
+def test_accuracy_rises_with_the_margin_in_groups_of_equal_size(tmp_path: Path) -> None:
+    found = values(panels(tmp_path, pairs())["accuracy_by_margin"])
+    assert [row["y"] for row in found] == [0, 0, 0.5, 1, 1]
+    low, high = wilson(4, 8)
+    assert (found[2]["low"], found[2]["high"]) == (low, high)
+
+
+def test_accuracy_by_length_is_of_the_difference_in_tokens(tmp_path: Path) -> None:
+    rows = [row | {"lengths": [10 + (-5 if i < 20 else 5), 10]} for i, row in enumerate(pairs())]
+    rows += [row | {"lengths": [10, 10]} for row in pairs()]
+    found = values(panels(tmp_path, rows)["accuracy_by_length"])
+    # 20 pairs of -5, all wrong; 40 of 0, half of them right, in one group with 20 of 5, all right
+    assert [(row["x"], row["y"]) for row in found] == [("-5 to 0", 0.0), ("0 to 5", pytest.approx(2 / 3))]
+
+
+def test_the_reliability_diagram_has_the_confidence_and_accuracy_of_each_bin(tmp_path: Path) -> None:
+    rows = pairs()
+    found = values(panels(tmp_path, rows)["reliability"])
+    margins = np.array([row["chosen"] - row["rejected"] for row in rows])
+    confidence = 1 / (1 + np.exp(-np.abs(margins)))
+    inside = (confidence >= 0.7) & (confidence < 0.75)
+    [point] = [point for point in found if 0.7 <= point["x"] < 0.75]
+    assert point["x"] == pytest.approx(confidence[inside].mean())
+    assert point["y"] == pytest.approx((margins[inside] > 0).mean())
+    assert sum(point["n"] for point in found) == len(rows)
+
+
+def test_distributions_are_shares_of_each_side(tmp_path: Path) -> None:
+    found = values(panels(tmp_path, pairs())["score_distribution"])
+    for side in ("chosen", "rejected"):
+        assert sum(row["y"] for row in found if row["series"] == side) == pytest.approx(1)
+
+
+def test_labelled_replies_have_the_share_of_their_labels_by_score(tmp_path: Path) -> None:
+    rows = [
+        {"row_id": i, "user_id": 1, "score": 0.05 + 0.9 * (i % 2), "accepted": float(i % 4 == 1)} for i in range(40)
+    ]
+    found = panels(tmp_path, rows)
+    points = values(found["reliability"])
+    assert [(point["x"], point["y"], point["n"]) for point in points] == [
+        (pytest.approx(0.05), 0.0, 20), (pytest.approx(0.95), 0.5, 20),
+    ]  # fmt: skip
+    assert {row["series"] for row in values(found["score_distribution"])} == {"accepted: yes", "accepted: no"}
+
+
+def test_ranked_replies_have_a_distribution_per_rank(tmp_path: Path) -> None:
+    rows = [{"prompt": i, "scores": [1.0, 0.5, 0.0], "ranks": [1, 2, 3]} for i in range(5)]
+    found = panels(tmp_path, rows)
+    assert {row["series"] for row in values(found["score_distribution"])} == {"rank 1", "rank 2", "rank 3"}
+
+
+def test_a_run_without_scores_has_no_panels(tmp_path: Path) -> None:
+    assert held_out(RunFiles(tmp_path)) == []

@@ -1,0 +1,185 @@
+"""report.html of run folders: its panels and figures, hostile text, sizes, crashes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmgym.report.page as page_module
+from lmgym.report.page import report_page, run_sections
+from lmgym.report.panels import Panel
+from lmgym.report.run_files import RunFiles
+from lmgym.runs.run import Run
+
+MEGABYTE = 1_000_000
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202eevil\x00{{ 7 * 7 }}"
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def ppo_run(folder: Path, updates: int = 4, text: str = "hello") -> Path:
+    """A run folder as PPO leaves it, with known numbers."""
+    record = {
+        "id": "x", "name": "small", "outcome": "finished", "seconds": 60.0, "command": f"python {text}",
+        "config": {"num_rollouts": 16, "name": text}, "data": {"train_tasks": 9, "rejected_by_reason": {text: 3}},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(record))
+    evaluated = {"eval/reward/std": 2.0, "eval/reward/error": 0.1, "eval/monitor/gold_std": 4.0}
+    rows: list[dict[str, Any]] = [{"step": 0, "eval/reward/mean": 1.0, "eval/monitor/gold": 8.0, **evaluated}]
+    for u in range(1, updates + 1):
+        rows.append(
+            {"step": u, "reward/mean": 0.5 * u, "reward/std": 0.8, "kl/reference": u * u, "kl/sqrt_reference": float(u)}
+            | {"eval/reward/mean": 1 + u, "eval/monitor/gold": 8 - 2 * u, **evaluated}
+        )
+    lines(folder / "metrics.jsonl", rows)
+    for update in (0, updates):
+        reply = {"task": 0, "agent": "policy", "turn": 0, "prompt": f"User: {text}\nBot:", "reply": f"{text} {update}",
+                 "tokens": 3, "finish": "eos", "reward": float(update), "episode_reward": float(update),
+                 "scores": {text: 0.5}}  # fmt: skip
+        lines(folder / f"samples/evaluation-{update:06d}.jsonl", [reply])
+        lines(folder / f"samples/rollouts-{update:06d}.jsonl", [reply, reply | {"turn": 1, "advantage": -0.25}])
+    lines(folder / "events.jsonl", [{"step": 2, "kind": "warning", "text": f"warning: {text}"}])
+    lines(folder / "rejected.jsonl", [{"file": text, "line": 3, "reason": text, "found": text}])
+    return folder
+
+
+def panels(folder: Path) -> dict[str, Panel]:
+    return {panel.id: panel for section in run_sections(RunFiles(folder)) for panel in section.panels}
+
+
+def points(panel: Panel, series: str) -> list[tuple[float, ...]]:
+    assert panel.chart
+    rows = [row for row in panel.chart["data"]["values"] if row["series"] == series]
+    return [tuple(row[name] for name in ("x", "y", "low", "high") if name in row) for row in rows]
+
+
+def test_every_panel_is_on_the_page_under_its_test_id(tmp_path: Path) -> None:
+    page = report_page(ppo_run(tmp_path))
+    ids = re.findall(r'data-testid="panel-([^"]+)"', page)
+    assert sorted(ids) == sorted(panels(tmp_path))
+    assert len(set(ids)) == len(ids)
+    expected = {
+        "over_optimisation",
+        "reward",
+        "monitors",
+        "kl",
+        "replies",
+        "conversations",
+        "notes",
+        "rejected",
+        "config",
+    }
+    assert expected <= set(ids)
+
+
+def test_curves_have_95_percent_intervals(tmp_path: Path) -> None:
+    reward = panels(ppo_run(tmp_path))["reward"]
+    half = 1.96 * 0.8 / 16**0.5
+    assert points(reward, "rollouts")[1] == (2, 1.0, pytest.approx(1 - half), pytest.approx(1 + half))
+    assert points(reward, "held out")[0] == (0, 1.0, pytest.approx(1 - 0.196), pytest.approx(1 + 0.196))
+
+
+def test_the_kl_of_an_evaluation_is_that_of_the_next_replies(tmp_path: Path) -> None:
+    """A line's KL is measured before its updates; its evaluation comes after them."""
+    chart = panels(ppo_run(tmp_path))["over_optimisation"]
+    reward = points(chart, "reward, optimised")
+    # gains in standard deviations (2) of the replies before step 1, at sqrt(KL) 1, 2, 3, 4 and, for the last, 4 again
+    assert [(x, y) for x, y, *_ in reward] == [(1, 0), (2, 0.5), (3, 1), (4, 1.5), (4, 2)]
+    assert [(x, y) for x, y, *_ in points(chart, "gold, watched")] == [(1, 0), (2, -0.5), (3, -1), (4, -1.5), (4, -2)]
+
+
+def test_replies_stand_side_by_side_and_episodes_have_their_advantages(tmp_path: Path) -> None:
+    found = panels(ppo_run(tmp_path))
+    [pair] = found["replies"].pairs
+    assert (pair["prompt"], pair["before"]["text"], pair["after"]["text"]) == ("User: hello", "hello 0", "hello 4")
+    assert pair["after"]["scores"] == [("reward", 4.0), ("hello", 0.5)]
+    episode = found["conversations"].episodes[0]
+    assert [dict(turn["scores"]).get("advantage") for turn in episode["turns"]] == [None, -0.25]
+
+
+def test_warnings_are_marked_in_the_curves_where_they_occurred(tmp_path: Path) -> None:
+    found = panels(ppo_run(tmp_path))
+    assert found["reward"].chart["layer"][0]["data"]["values"] == [{"x": 2}]  # type: ignore[index]
+    assert found["notes"].table.rows == [("warning", "after update 2", "hello")]  # type: ignore[union-attr]
+
+
+def test_hostile_text_does_not_leave_its_place(tmp_path: Path) -> None:
+    page = report_page(ppo_run(tmp_path, text=HOSTILE))
+    assert "<img src=x" not in page
+    assert "<script>alert" not in page
+    assert not {"\x1b", "\u202e", "\x00"} & set(page)
+    assert "{{ 7 * 7 }}" in page
+    for name in ("charts", "episodes"):
+        [content] = re.findall(rf'<script type="application/json" id="{name}-json">(.*?)</script>', page, re.DOTALL)
+        json.loads(content)
+
+
+def test_a_line_of_a_megabyte_and_many_rows_stay_below_three_megabytes(tmp_path: Path) -> None:
+    ppo_run(tmp_path, updates=3000, text="x" * MEGABYTE)
+    for update in range(1, 60):
+        rows = json.loads((tmp_path / "samples/evaluation-000000.jsonl").read_text())
+        lines(
+            tmp_path / f"samples/rollouts-{update:06d}.jsonl",
+            [{**rows, "task": i, "reply": "y" * 9000} for i in range(20)],
+        )
+    (tmp_path / "samples/evaluation-000000.jsonl").write_text(
+        "".join(json.dumps({**rows, "task": i, "reply": "z" * 9000}) + "\n" for i in range(200))
+    )
+    assert len(report_page(tmp_path).encode()) < 3 * MEGABYTE
+
+
+def test_text_from_the_folder_never_becomes_a_request(tmp_path: Path) -> None:
+    page = report_page(ppo_run(tmp_path, text="https://example.com/x.js"))
+    assert not re.search(r'(src|href)="(?!#|data:)', page.split("<script>")[0])
+    assert "default-src 'none'" in page
+
+
+def test_without_the_chart_package_the_page_says_so_and_keeps_its_tables(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(page_module, "vega_bundle", lambda: "")
+    page = report_page(ppo_run(tmp_path))
+    assert "vl-convert-python" in page
+    assert 'data-testid="panel-config"' in page
+
+
+def test_a_folder_with_nothing_in_it_is_still_a_page(tmp_path: Path) -> None:
+    assert 'data-testid="outcome"' in report_page(tmp_path)
+
+
+def test_a_run_writes_its_report_with_its_notes_and_how_it_ended(tmp_path: Path) -> None:
+    run = Run.start(tmp_path / "run", {"rate": 1}, 0, "none")
+    run.log(3, {"eval/accuracy": 0.5})
+    run.note("warning: look here")
+    run.write_report()
+    assert "running when this page was written" in (tmp_path / "run/report.html").read_text()
+    run.finish("failed", 1, ZeroDivisionError("division by zero"))
+    page = (tmp_path / "run/report.html").read_text()
+    assert "ZeroDivisionError: division by zero" in page
+    assert "look here" in page
+    [event] = RunFiles(tmp_path / "run").events
+    assert (event["step"], event["kind"], event["text"]) == (3, "warning", "warning: look here")
+
+
+def test_a_report_that_fails_does_not_stop_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(page_module, "report_page", lambda folder: 1 / 0)
+    with Run.start(tmp_path / "run", {}, 0, "none") as run:
+        run.write_report()
+    assert json.loads((tmp_path / "run/run.json").read_text())["outcome"] == "finished"
+    said = capsys.readouterr().err
+    assert said.count("report.html could not be written (ZeroDivisionError: division by zero)") == 1
+
+
+def test_a_resumed_run_lists_its_launches(tmp_path: Path) -> None:
+    ppo_run(tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.1.json").write_text(json.dumps(record | {"outcome": "killed", "seconds": None, "error": None}))
+    (tmp_path / "run.json").write_text(json.dumps(record | {"resumed_at": 2}))
+    found = panels(tmp_path)["launches"].table
+    assert found is not None
+    assert [row[1:3] for row in found.rows] == [("the beginning", "killed"), ("update 2", "finished")]
+    assert "Resumed 1 time, from the checkpoint after update 2." in report_page(tmp_path)

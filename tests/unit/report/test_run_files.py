@@ -1,0 +1,60 @@
+"""Run folders as they are found: whole, cut by a kill, broken."""
+
+import json
+from pathlib import Path
+
+from lmgym.report.run_files import RunFiles, is_number, thinned
+
+
+def test_a_line_that_a_kill_cut_is_left_out_and_said(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 2.0}\n{"step": 2, "a"')
+    run = RunFiles(tmp_path)
+    assert run.metrics == [{"step": 1, "a": 2.0}]
+    assert run.problems == ["metrics.jsonl: 1 lines are not JSON objects (a kill cuts the last one)"]
+
+
+def test_an_empty_folder_gives_empty_parts(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    assert (run.record, run.metrics, run.events, run.scores, run.samples("evaluation"), run.problems) == (
+        {}, [], [], [], {}, [],
+    )  # fmt: skip
+
+
+def test_a_record_that_is_no_json_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{" + "[" * 100_000)
+    run = RunFiles(tmp_path)
+    assert run.record == {}
+    assert run.problems[0].startswith("run.json is unreadable")
+
+
+def test_only_launches_of_the_same_run_are_listed_the_oldest_first(tmp_path: Path) -> None:
+    for name, id_ in (("run.2.json", "mine"), ("run.1.json", "other"), ("run.10.json", "mine"), ("run.json", "mine")):
+        (tmp_path / name).write_text(json.dumps({"id": id_, "name": name}))
+    assert [record["name"] for record in RunFiles(tmp_path).launches] == ["run.2.json", "run.10.json", "run.json"]
+
+
+def test_a_series_has_the_last_value_of_an_update_and_no_undefined_ones(tmp_path: Path) -> None:
+    rows = [{"step": 4, "a": 1.0}, {"step": 2, "a": 0.5}, {"step": 3, "a": None}, {"step": 4, "a": 2.0}, {"a": 9.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert RunFiles(tmp_path).series("a") == [(2, 0.5), (4, 2.0)]
+
+
+def test_samples_are_read_by_kind_and_update(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for name in ("evaluation-000010.jsonl", "evaluation-000002.jsonl", "000003.jsonl", "rollouts-000001.jsonl"):
+        (folder / name).write_text(json.dumps({"name": name}) + "\n")
+    run = RunFiles(tmp_path)
+    assert list(run.samples("evaluation")) == [2, 10]
+    assert run.samples("") == {3: [{"name": "000003.jsonl"}]}
+
+
+def test_thinned_points_keep_the_first_and_the_last() -> None:
+    kept = thinned(list(range(1000)), 50)
+    assert (kept[0], kept[-1], len(kept)) == (0, 999, 50)
+    assert thinned([1, 2, 3], 50) == [1, 2, 3]
+
+
+def test_numbers_are_finite_and_no_bools() -> None:
+    values = [1, 0.5, True, float("nan"), float("inf"), None, "1"]
+    assert [is_number(v) for v in values] == [True, True, False, False, False, False, False]
