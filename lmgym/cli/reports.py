@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lmgym.config import Range
 from lmgym.console import CONSOLE, say
 from lmgym.errors import InputError, shown
 from lmgym.runs.files import write_text
@@ -87,6 +88,7 @@ def watch(run: str, port: int) -> None:
     from lmgym.report.live import ReportServer
 
     def serve() -> None:
+        Range(0, 65_535, hint="0: any that is free").check("port", port)
         folder = run_folder(run)
         try:
             server = ReportServer(folder, port)

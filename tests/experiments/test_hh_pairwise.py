@@ -184,7 +184,8 @@ def test_every_launcher_leaves_the_same_files(launcher: str, request: pytest.Fix
     weights = {f"model/{n}" for n in ("model.safetensors", "config.json", "README.md", "scorer.json")}
     tokenizer = {f"model/{n}" for n in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")}
     ours = {".lock", "run.json", "metrics.jsonl", "rejected.jsonl", "evaluation.json", "scores.jsonl"}
-    assert files == weights | tokenizer | ours
+    seen = {"report.html", "events.jsonl", "samples/000000.jsonl", "samples/000008.jsonl"}
+    assert files == weights | tokenizer | ours | seen
 
 
 def test_evaluation_and_scores_agree(plain) -> None:

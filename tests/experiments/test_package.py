@@ -73,6 +73,8 @@ def test_wheel_and_sdist_contain_all_that_is_needed_and_no_tests(built: tuple[Pa
     for name in configs:
         assert f"lmgym/configs/{name}" in files
         assert f"configs/{name}" in source
+    for part in ("page.html", "page.css", "page.js"):
+        assert f"lmgym/report/{part}" in files
     for package in OURS:
         assert f"{package}/py.typed" in files
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
@@ -110,6 +112,7 @@ def test_an_experiment_and_a_config_by_name_train_outside_the_clone(
     assert done.returncode == 0, done.stderr[-2000:]
     assert str(environment.parent) in done.stdout.splitlines()[0]
     assert (tmp_path / "outputs/hh_pairwise/model/model.safetensors").is_file()
+    assert 'data-testid="panel-loss"' in (tmp_path / "outputs/hh_pairwise/report.html").read_text()
     unknown = run((*command, "--deepspeed", "zero9"), cwd=tmp_path, PYTHONPATH="")
     assert unknown.returncode == 2
     [line] = [line for line in unknown.stderr.splitlines() if line.startswith("error: ")]

@@ -15,7 +15,7 @@ COMMANDS = [("lmgym", command) for command in lmgym.main.commands.values()] + [
 ]
 NEEDED = {
     "world": ["--output", "x"], "world-model": ["--world", "x", "--output", "y"], "deploy": ["bots", "--output", "x"],
-    "launch": ["hh_pairwise"], "chat": ["x", "--scorers", "a=y"],
+    "launch": ["hh_pairwise"], "watch": ["x"], "chat": ["x", "--scorers", "a=y"],
     "world-policy": ["--world", "x", "--output", "y"], "baselines": ["--world", "x"], "ab": ["bots", "bots"],
     "talk_to_models": ["--experiment_name", "random_baseline", "--select_model", "random_a"],
     "convo_evolution": ["--experiment_name", "random_baseline"],
