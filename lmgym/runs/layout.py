@@ -11,7 +11,7 @@ from lmgym.runs.files import read_json, write_json
 NON_FINITE = "non_finite.json"
 RUN_FILES = (
     *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
+    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE, "tensorboard"),
 )
 """everything that a stage writes to its folder: a new run in the folder renames these"""
 
