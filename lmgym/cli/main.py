@@ -16,7 +16,7 @@ from lmgym.console import say
 from lmgym.runs.launch import launch
 
 SECTIONS = {
-    "Train": ("train", "launch", "demo"),
+    "Train": ("train", "launch", "runs", "demo"),
     "Use what was trained": ("chat", "score"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion"),
@@ -128,6 +128,19 @@ def score(scorer: str, file: str, output: str | None) -> None:
     from lmgym.cli.score import score_file
 
     launch(lambda: score_file(scorer, file, output))
+
+
+@main.command()
+@click.argument("folder", default="outputs", metavar="[FOLDER]")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object per run")
+def runs(folder: str, as_json: bool) -> None:
+    """List the runs in a folder, the newest first: outcome, result, cost, and the command that resumes each.
+
+    FOLDER is `outputs` unless it is named; runs are found up to four folders below it.
+    """
+    from lmgym.cli.runs import show_runs
+
+    launch(lambda: show_runs(folder, as_json))
 
 
 @main.command()
