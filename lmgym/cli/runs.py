@@ -27,8 +27,7 @@ def show_runs(folder: str, as_json: bool) -> None:
     listing = list_runs(root)
     if as_json:
         for run in listing.runs:
-            # DEL is the one control character that json does not escape
-            CONSOLE.print(json.dumps(_fields(run)).replace("\x7f", "\\u007f"), soft_wrap=True)
+            CONSOLE.print(json.dumps(_fields(run)), soft_wrap=True)
     elif listing.runs:
         CONSOLE.print(_table(root, listing.runs))
         _show_unfinished(listing.runs)
@@ -162,11 +161,12 @@ def _show_problems(listing: Listing, error: bool) -> None:
 
 def _fields(run: ListedRun) -> dict[str, Any]:
     """The object of --json."""
-    texts = {name: run.text(name) or None for name in ("name", "stage", "started", "ended", "error")}
+    texts = {name: run.text(name) or None for name in ("name", "started", "ended", "error")}
     cost = run.cost
     return {
         "folder": str(run.folder),
         **texts,
+        "stage": _stage(run) or None,
         "outcome": run.outcome,
         "resumed": int(cost.pop("launches")) - 1,
         "metric": run.metric and run.metric.name,

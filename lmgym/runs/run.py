@@ -1,6 +1,6 @@
 """One output folder with the same layout for every stage: the config, the metrics and the outcome of a run.
 
-    run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
+    run.json        config, commit, versions, seed, data fingerprint, cost, outcome and exit code
     metrics.jsonl   a line per step
     checkpoints/    states to resume from (lmgym/runs/checkpoints.py)
     run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   files of former runs in this folder

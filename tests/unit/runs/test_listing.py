@@ -116,7 +116,7 @@ def test_a_line_that_a_kill_cut_and_values_that_are_no_numbers_are_left_out(tmp_
     lines += [{"step": "x", "eval/accuracy": 0.9}, {"eval/accuracy": 0.9}, ["eval/accuracy"]]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_bytes(
-        text.encode() + b'\xff\n{"eval/' + b"[" * 100_000 + b'\n{"step": 9, "eval/acc'
+        text.encode() + b'\xff\n{"eval/": ' + b"[" * 100_000 + b'\n{"step": 9, "eval/acc'
     )
     (folder / "evaluation.json").write_text("{")
     assert (read_run(folder).before, read_run(folder).after) == (0.5, 0.6)
