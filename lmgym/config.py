@@ -153,8 +153,10 @@ class RunConfig:
     """folder of the results; empty: outputs/NAME of the experiment"""
     deepspeed: str | None = None
     """zero1, zero2, zero2_offload, zero3, zero3_offload or the path of a DeepSpeed config; None: plain, or DDP"""
-    tracking: Literal["auto", "wandb", "offline", "none"] = "auto"
-    """in addition to metrics.jsonl; auto uses wandb if WANDB_API_KEY is set"""
+    tracking: Literal["auto", "wandb", "offline", "tensorboard", "wandb,tensorboard", "offline,tensorboard", "none"] = (
+        "auto"
+    )
+    """in addition to metrics.jsonl; auto: wandb if WANDB_API_KEY is set; tensorboard: files in OUTPUT/tensorboard"""
     eval_updates: Annotated[int, Range(0, MOST_STEPS, hint="0: five evaluations in a run")] = 0
     """updates between two evaluations; 0: five in a run"""
     save_updates: Annotated[

@@ -16,9 +16,8 @@ import click
 from lmgym.config import Range
 from lmgym.console import say
 from lmgym.errors import InputError, shown, shown_path
+from lmgym.runs.launch import STAGES
 
-STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo"}
-"""packages by their name in `lmgym train`"""
 MOST_PROCESSES = 1024
 HELP = {"-h", "--help"}
 

@@ -11,14 +11,15 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
-from lmgym.cli.reports import compare, report, watch
+from lmgym.cli.results.reports import compare, report, watch
+from lmgym.cli.results.runs import runs
 from lmgym.cli.usage_errors import OneLineErrors
 from lmgym.console import say
 from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
-    "See the results": ("compare", "watch", "report"),
+    "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion"),
@@ -76,7 +77,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (compare, watch, report):
+for _command in (runs, compare, watch, report):
     main.add_command(_command)
 
 

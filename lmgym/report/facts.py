@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmgym.report.key_figures import total_cost
 from lmgym.report.panels import Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
@@ -62,15 +63,13 @@ def cards(run: RunFiles) -> list[Card]:
 
 def cost_of(run: RunFiles) -> str:
     """`1.4 GPU hours`, `12 min of CPU time`, or the time on the clock so far."""
-    seconds = sum(record.get("seconds") or 0 for record in run.launches)
-    if not seconds and run.metrics:
-        seconds = run.metrics[-1].get("time", 0)
-    gpus = run.record.get("gpus") or 0
-    cpu = sum(record.get("cpu_seconds") or 0 for record in run.launches)
-    if gpus > 0:
-        return f"{duration(seconds * gpus)} of GPU time"
-    if cpu:
-        return f"{duration(cpu)} of CPU time"
+    cost = total_cost(run.record)
+    if cost["gpu_seconds"]:
+        return f"{duration(cost['gpu_seconds'])} of GPU time"
+    if cost["cpu_seconds"]:
+        return f"{duration(cost['cpu_seconds'])} of CPU time"
+    so_far = run.metrics[-1].get("time") if run.metrics else None
+    seconds = cost["seconds"] or (so_far if is_number(so_far) else 0)
     return duration(seconds) if seconds else ""
 
 
@@ -177,10 +176,9 @@ def settings(run: RunFiles) -> list[Panel]:
 
 
 def _machine(record: Row) -> str:
-    parts = [record.get("host"), record.get("devices"), f"{record.get('world_size', 1)} process(es)"]
-    if is_number(record.get("cores")):
-        parts.insert(1, f"{record['cores']} cores")
-    return shown(", ".join(str(part) for part in parts if part))
+    ranks, cores, gpus = record.get("world_size", 1), record.get("cores"), record.get("gpu_names")
+    parts = [record.get("host"), f"{cores} cores" if cores else "", f"{ranks} rank{'s' if ranks != 1 else ''}"]
+    return shown(", ".join([*map(str, filter(None, parts)), *map(str, gpus if isinstance(gpus, list) else [])]))
 
 
 def _weights(record: Row) -> str:

@@ -12,6 +12,9 @@ from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 from lmgym.runs.files import storage_error
 from lmgym.runs.flags import exit_with_error
 
+STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo"}
+"""packages by their name in `lmgym train`"""
+
 _launched = False
 
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import shlex
 import socket
 import subprocess
@@ -37,8 +38,32 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
         "versions": versions(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "world_size": int(os.environ.get("WORLD_SIZE", 1)),
+        "cwd": os.getcwd(),
+        **_hardware(),
     }
+
+
+def _hardware() -> dict[str, Any]:
+    """Ranks, the cores of this machine, and GPUs: one of each rank, with the names of those of this machine."""
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    torch = sys.modules.get("torch")  # a run that uses a GPU has imported it
+    names = []
+    if torch is not None and torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(min(local_world_size, torch.cuda.device_count()))]
+    return {
+        "world_size": world_size,
+        "local_world_size": local_world_size,
+        "cores": os.cpu_count(),
+        "gpus": world_size if names else 0,
+        "gpu_names": names,
+    }
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended, since it began."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def timestamp() -> str:

@@ -1,6 +1,6 @@
 """One output folder with the same layout for every stage: the config, the metrics and the outcome of a run.
 
-    run.json        config, commit, versions, seed, data fingerprint, outcome and exit code
+    run.json        config, commit, versions, seed, data fingerprint, cost, outcome and exit code
     metrics.jsonl   a line per step
     events.jsonl    warnings, alarms and notes, with the step at which they occurred
     report.html     all of it to look at (lmgym/report)
@@ -17,7 +17,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, one_line, outcome_of
-from lmgym.runs.files import storage_error, storage_full, write_json, write_lines, write_text
+from lmgym.report.key_figures import total_cost
+from lmgym.runs.files import read_json, storage_error, storage_full, write_json, write_lines, write_text
 from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
-from lmgym.runs.record import describe_run, redact, timestamp
+from lmgym.runs.record import cpu_seconds, describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Run:
         self._record = record
         self._metrics = metrics
         self._tracker = tracker
-        self._started = time.monotonic()
+        self._started, self._cpu_started = time.monotonic(), cpu_seconds()
+        self._cpu_of_others, self._cpu_ranks = 0.0, 1
         self._lock: FolderLock | None = None
         self._former: dict[str, Path] = {}
         self._step = 0
@@ -65,6 +67,7 @@ class Run:
         is_main: bool = True,
         name: str | None = None,
         start: "Start | None" = None,
+        stage: str | None = None,
     ) -> "Run":
         """Opens the folder and writes run.json. Raises InputError if the folder cannot be written.
 
@@ -78,19 +81,21 @@ class Run:
         name = name or folder.resolve().name
         record = describe_run(name, redact(config), seed, data_fingerprint)
         resumed_at = start.resumed_at if start else None
-        record |= {"id": start.run_id if start else uuid.uuid4().hex, "resumed_at": resumed_at}
+        record |= {"id": start.run_id if start else uuid.uuid4().hex, "resumed_at": resumed_at, "stage": stage}
         lock = (start and start.lock) or FolderLock(folder)
         try:
             former = rename_former_run(folder, resumed_at)
             for log in LOGS:
                 if log in former and resumed_at is not None:
                     write_text(folder / log, "".join(lines_up_to(former[log], resumed_at)))
+            if resumed_at is not None:
+                record["former"] = total_cost(read_json(former["run.json"]))
             metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
             write_json(folder / "run.json", record)
         except OSError as error:
             lock.release()
             raise cannot_write(folder, error) from error
-        run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name))
+        run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name, resumed_at))
         run._lock, run._former = lock, former if resumed_at is None else {}
         return run
 
@@ -179,11 +184,26 @@ class Run:
             with self.writing("run.json"):
                 write_json(self.folder / "run.json", self._record)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of this rank since the run began."""
+        return cpu_seconds() - self._cpu_started
+
+    def record_cost(self, cpu_seconds_of_ranks: Sequence[float]) -> None:
+        """Records the cost so far, so that a run that is killed later has one; the CPU time is that of all ranks."""
+        self._cpu_of_others, self._cpu_ranks = sum(cpu_seconds_of_ranks[1:]), len(cpu_seconds_of_ranks)
+        self.update(**self._cost())
+
+    def _cost(self) -> dict[str, float]:
+        """The cost of this launch; the other ranks' part is as they last said, since one may no longer answer."""
+        cpu = round(self.cpu_seconds + self._cpu_of_others, 3)
+        return {"seconds": self._seconds(), "cpu_seconds": cpu, "cpu_ranks": self._cpu_ranks}
+
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes the outcome and closes everything. If it is called again, the last outcome counts."""
         text = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         try:
-            self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), seconds=self._seconds())
+            self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), **self._cost())
         finally:
             self._close()
         self.write_report()

@@ -61,6 +61,7 @@ class Supervisor:
         self._refuse_write_error()
         self._refuse_non_finite_weights(model)
         self._checkpoints.save(step, write, self._facts, self.checkpoint_bytes)
+        self._record_cost()
         self.heartbeat(f"after checkpoint {step}")
 
     @contextlib.contextmanager
@@ -74,6 +75,7 @@ class Supervisor:
         self._refuse_non_finite_weights(model)
         with self._run.writing("its results"):
             yield
+        self._record_cost()
         self._refuse_write_error()
 
     def stop_interrupted(self, step: int) -> None:
@@ -98,6 +100,10 @@ class Supervisor:
             f"them, or use a smaller learning rate; {self._last_checkpoint()}"
         )
         self._stop(RunStopped(why, "non_finite", NON_FINITE))
+
+    def _record_cost(self) -> None:
+        """Records the CPU time of all ranks. Collective."""
+        self._run.record_cost(all_gather_objects(self._run.cpu_seconds))
 
     def _refuse_write_error(self) -> None:
         """Stops a run that cannot write: a step whose metrics are lost must be repeated. Collective."""

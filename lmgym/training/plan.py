@@ -16,6 +16,7 @@ from lmgym.models.config_fields import context_length
 from lmgym.models.loading import load_config
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.models.quantized import refuse_unfit_quantization
+from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.reporting import show_notes, show_rejections
 
 
@@ -68,10 +69,12 @@ class TrainingPlan(Generic[C_co]):
 def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> dict | None:
     """Return DeepSpeed's config, if any, once all ranks have started.
 
-    Before that, raises InputError for a config that does not agree with the settings, for fp16 without a GPU, and for
-    quantization that the engine cannot train. Call it before TrainingArguments and the model: ZeRO-3 shards at load.
+    Before that, raises InputError for a config that does not agree with the settings, for fp16 without a GPU, for
+    quantization that the engine cannot train, and for a tracker that is not installed. Call it before TrainingArguments
+    and the model: ZeRO-3 shards at load.
     """
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
+    refuse_missing_tracker(config.run.tracking)
     refuse_fp16_without_gpu(model)
     refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:

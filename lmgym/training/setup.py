@@ -75,6 +75,7 @@ def open_run(
             is_main=rank() == 0,
             name=config.name,
             start=start,
+            stage=type(config).__module__.partition(".")[0],
         )
     )
     with run, Supervisor(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as supervisor:

@@ -21,6 +21,7 @@ LAYERS = (
     "lmgym.training",
     "lmgym.chat",
     "stages",
+    "lmgym.cli.results",
     "lmgym.cli",
 )
 """from the bottom to the top"""

@@ -6,13 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from patience import PATIENCE
 
+from lmgym.config import RunConfig
 from lmgym.errors import InputError
-from lmgym.runs.tracking import adopt_original_token_names, choose, hub_token, start_tracker
+from lmgym.runs.resuming import Start
+from lmgym.runs.run import Run
+from lmgym.runs.tracking import (
+    Tracking,
+    adopt_original_token_names,
+    choose,
+    hub_token,
+    refuse_missing_tracker,
+    start_tracker,
+)
 
 NAMES = ("WANDB_API_KEY", "WANDB_AUTH_TOKEN", "WANDB_MODE", "WANDB_PROJECT", "HF_TOKEN", "HUGGINGFACE_TOKEN")
 KEY = {"WANDB_API_KEY": "k" * 40}
@@ -91,12 +101,19 @@ def run_with(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch, folder: Path, tra
         ("offline", KEY, "offline"),
         ("offline", {}, "offline"),
         ("none", KEY | {"WANDB_MODE": "offline"}, "none"),
+        ("tensorboard", KEY, "none"),
+        ("wandb,tensorboard", KEY, "online"),
+        ("wandb,tensorboard", {}, "offline"),
+        ("wandb,tensorboard", KEY | {"WANDB_MODE": "disabled"}, "none"),
+        ("offline,tensorboard", KEY, "offline"),
     ],
 )
 def test_the_choice_follows_what_is_asked_the_key_and_wandb_mode(
     tracking: str, environment: dict[str, str], mode: str
 ) -> None:
-    assert choose(tracking, environment).mode == mode
+    choice = choose(tracking, environment)
+    assert choice.mode == mode
+    assert choice.tensorboard == ("tensorboard" in tracking)
 
 
 def test_the_choice_is_said_in_one_line_with_its_reason() -> None:
@@ -105,11 +122,15 @@ def test_the_choice_is_said_in_one_line_with_its_reason() -> None:
     )
     assert "offline (no WANDB_API_KEY found" in str(choose("wandb", {}))
     assert KEY["WANDB_API_KEY"] not in str(choose("auto", KEY))
+    assert str(choose("tensorboard", KEY)) == "tracking: metrics.jsonl and tensorboard (as requested)"
+    assert str(choose("offline,tensorboard", {})) == (
+        "tracking: metrics.jsonl and tensorboard and wandb, offline (as requested)"
+    )
 
 
 def test_an_unknown_choice_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"tracking='tensorboard'; needed one of auto, wandb, offline, none"):
-        choose("tensorboard", {})
+    with pytest.raises(InputError, match=r"tracking='mlflow'; needed one of 'auto', .*, 'wandb,tensorboard', .*'none'"):
+        choose("mlflow", {})
 
 
 def test_wandb_gets_config_folder_steps_and_a_limit_on_its_start(
@@ -209,3 +230,102 @@ def test_a_real_offline_run_is_recorded_in_the_folder(tmp_path: Path) -> None:
     assert said == ["tracking: metrics.jsonl and wandb, offline (as requested)", "True"]
     (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"loss" in record.read_bytes()
+
+
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) by metric, as TensorBoard itself reads a run's folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder / "tensorboard"))
+    reader.Reload()
+    return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def run_of(folder: Path, tracking: Tracking = "tensorboard", start: Start | None = None) -> Run:
+    return Run.start(folder, {}, seed=0, tracking=tracking, start=start)
+
+
+def test_the_flag_offers_every_choice() -> None:
+    assert get_args(get_type_hints(RunConfig)["tracking"]) == get_args(Tracking)
+
+
+def test_tensorboard_reads_every_metric_at_its_step(tmp_path: Path) -> None:
+    with run_of(tmp_path) as run:
+        run.log(0, {"eval/accuracy": 0.5})
+        run.log(10, {"train/loss": 2.0, "eval/accuracy": 0.75})
+        run.log(20, {"train/loss": 1.0})
+        run.log(10, {"late": 3.0})
+    assert points(tmp_path) == {
+        "eval/accuracy": [(0, 0.5), (10, 0.75)],
+        "train/loss": [(10, 2.0), (20, 1.0)],
+        "late": [(10, 3.0)],
+    }
+
+
+def test_after_a_resume_tensorboard_has_each_step_once(tmp_path: Path) -> None:
+    run = run_of(tmp_path, start=Start("mine"))
+    for step in (0, 10, 20, 30):
+        run.log(step, {"loss": float(step)})
+    run.finish("interrupted", 75)
+    resumed = Start("mine", SimpleNamespace(step=10))  # type: ignore[arg-type]
+    with run_of(tmp_path, start=resumed) as run:
+        for step in (20, 30, 40):
+            run.log(step, {"loss": -float(step)})
+    assert points(tmp_path) == {"loss": [(0, 0.0), (10, 10.0), (20, -20.0), (30, -30.0), (40, -40.0)]}
+
+
+def test_a_new_run_in_the_folder_does_not_mix_its_events_with_the_former_ones(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        with run_of(tmp_path) as run:
+            run.log(5, {"loss": value})
+    assert points(tmp_path) == {"loss": [(5, 2.0)]}
+    assert list((tmp_path / "tensorboard.1").iterdir())
+
+
+def test_wandb_and_tensorboard_get_the_same_lines_and_one_that_fails_leaves_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeWandb()
+    run_with(fake, monkeypatch, tmp_path / "both", tracking="offline,tensorboard")
+    assert [(line["step"], line["loss"]) for line in fake.lines] == points(tmp_path / "both")["loss"]
+    capsys.readouterr()
+    run_with(FakeWandb(fails_at="log"), monkeypatch, tmp_path / "failing", tracking="offline,tensorboard")
+    assert points(tmp_path / "failing") == {"loss": [(1, 2.0), (2, 1.0)]}
+    assert "warning: wandb failed to log (RuntimeError: log is down and says so at length); the run continues" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_disk_that_takes_no_event_files_leaves_the_run_without_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tensorboard").write_text("a file in its place")
+    tracker = start_tracker("tensorboard", tmp_path, {}, "named")
+    tracker.log(1, {"loss": 2.0})
+    tracker.finish()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2
+    assert said[1].startswith("warning: tensorboard failed to start (FileExistsError")
+
+
+@pytest.mark.parametrize("tracking", ["tensorboard", "wandb,tensorboard"])
+def test_tensorboard_that_is_not_installed_is_refused_with_its_command(
+    tracking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_missing_tracker(tracking)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refuse_missing_tracker("wandb")
+    with pytest.raises(InputError, match=r'which is not installed; pip install "lmgym\[tensorboard\]"') as caught:
+        refuse_missing_tracker(tracking)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_run_without_its_tracker_is_refused_before_the_ranks_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmgym.config import ModelConfig
+    from lmgym.training import plan
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(plan, "start_distributed", lambda **_: pytest.fail("started"))
+    config = SimpleNamespace(run=RunConfig(tracking="tensorboard"))
+    with pytest.raises(InputError, match="pip install"):
+        plan.start_ranks(config, ModelConfig(), 1)  # type: ignore[arg-type]

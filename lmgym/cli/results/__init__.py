@@ -1,0 +1,4 @@
+"""Commands on what runs have left: `lmgym runs`, `compare`, `watch` and `report`.
+
+May import everything in lmgym but no stage.
+"""

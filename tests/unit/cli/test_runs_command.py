@@ -1,0 +1,163 @@
+"""`lmgym runs`: what it prints, and that its commands can be pasted into a shell."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from patience import PATIENCE
+
+from lmgym.cli.main import main
+from lmgym.cli.results.listing import read_run
+from lmgym.cli.results.runs import quote, resume_command
+from lmgym.console import clean
+
+
+def write_run(folder: Path, **fields: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"name": folder.name, "outcome": "interrupted", "started": "2026-01-02T03:04:05+00:00", "world_size": 1}
+    (folder / "run.json").write_text(json.dumps(record | fields))
+    return folder
+
+
+WIDE = os.environ | {"COLUMNS": "120"}
+
+
+def listed(*words: object) -> tuple[str, str]:
+    """(stdout, stderr) of `lmgym runs`."""
+    command = [sys.executable, "-m", "lmgym.cli.main", "runs", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=WIDE)
+    return done.stdout, done.stderr
+
+
+def test_the_table_has_outcome_result_and_cost_and_each_unfinished_run_its_command(tmp_path: Path) -> None:
+    fields = {"seconds": 600.0, "cpu_seconds": 900.0, "stage": "reward_models"}
+    write_run(tmp_path / "done", outcome="finished", gpus=8, command="python done.py", **fields)
+    write_run(tmp_path / "dead", outcome="running", command="python 'two words.py' --seed 3", **fields)
+    former = {"launches": 2, "seconds": 1200.0, "cpu_seconds": 2700.0, "gpu_seconds": 0.0}
+    write_run(tmp_path / "failed", outcome="failed", error="InputError: no critic", former=former, **fields)
+    for name in ("done", "dead"):
+        lines = [{"step": 0, "eval/accuracy": 0.5}, {"step": 9, "eval/accuracy": 0.625}]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "dead/checkpoints/step-00000040").mkdir(parents=True)
+    out, err = listed(tmp_path)
+    table = [" ".join(line.split()) for line in out.splitlines()]
+    cells = {line.partition(" ")[0]: line for line in reversed(table)}
+    assert err == ""
+    assert cells["done"] == "done reward finished accuracy 0.5 -> 0.625 80 min GPU 01-02 03:04"
+    assert cells["dead"] == "dead reward killed accuracy 0.5 -> 0.625 15 min CPU 01-02 03:04"
+    assert cells["failed"] == "failed reward failed, resumed 2 times 60 min CPU 01-02 03:04"
+    lines = out.splitlines()
+    at = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith(f"{tmp_path}/dead: killed; this resumes it from update 40:")
+    )
+    assert lines[at + 1] == "python 'two words.py' --seed 3"
+    assert (
+        f"{tmp_path}/failed: failed: InputError: no critic; its command is not in {tmp_path}/failed/run.json" in lines
+    )
+    assert "done.py" not in out
+
+
+def test_a_folder_without_runs_says_so_and_one_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    assert listed(tmp_path)[0].startswith(f"no run is in {tmp_path}")
+    refused = CliRunner().invoke(main, ["runs", str(tmp_path / "nowhere")])
+    assert refused.exit_code == 2
+
+
+def test_json_has_an_object_per_run_and_problems_go_to_stderr(tmp_path: Path) -> None:
+    write_run(tmp_path / "new", started="2026-02-01", command="python a.py", name="caf\u00e9 \x7f\x1b[0m\u202e")
+    write_run(tmp_path / "old", started="2026-01-01", outcome="finished")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/run.json").write_text("{")
+    out, err = listed(tmp_path, "--json")
+    new, old = map(json.loads, out.splitlines())
+    assert (new["folder"], new["outcome"], new["resumed"]) == (str(tmp_path / "new"), "interrupted", 0)
+    assert new["name"] == "caf\u00e9 \x7f\x1b[0m\u202e"
+    assert (new["resume_command"], old["resume_command"]) == ("python a.py", None)
+    assert out.isascii()
+    assert clean(out) == out
+    assert "1 could not be read:" in err
+    assert "not valid JSON" in err
+
+
+HOSTILE = "\x1b]0;owned\x07\u202e\u2066\r\ud800"
+
+
+@pytest.mark.parametrize("value", [HOSTILE, HOSTILE + "\n" + "A" * 1_000_000], ids=["controls", "a megabyte"])
+def test_hostile_text_never_reaches_the_terminal_raw_or_whole(value: str, tmp_path: Path) -> None:
+    fields = ("name", "outcome", "started", "command", "error", "stage", "cwd", "world_size", "local_world_size")
+    folder = write_run(tmp_path / "a\x1b[31m\u202eb", **dict.fromkeys(fields, value))
+    (folder / "checkpoints/step-00000001").mkdir(parents=True)
+    write_run(tmp_path / "c", command=f"python {value}")
+    (tmp_path / "bad\x1b[2J").mkdir()
+    (tmp_path / "bad\x1b[2J" / "run.json").write_text("{")
+    out, err = listed(tmp_path)
+    assert err == ""
+    assert clean(out) == out
+    assert len(out) < 50_000
+    out, err = listed(tmp_path, "--json")
+    assert clean(out + err) == out + err
+    assert len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "plain",
+        "two words",
+        "it's",
+        "",
+        "$HOME `id` \\",
+        "line\nbreak",
+        "\x1b[31m'\\n",
+        "caf\u00e9 \u202e",
+        "\U000e0041",
+    ],
+)
+def test_a_quoted_word_is_one_printable_line_that_bash_reads_back(word: str) -> None:
+    quoted = quote(word)
+    assert quoted.isprintable()
+    command = f"printf %s {quoted}"
+    environment = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True, timeout=PATIENCE, env=environment)
+    assert done.stdout.decode() == word
+
+
+def command_of(folder: Path, *words: str, **fields: Any) -> tuple[list[str], str]:
+    """(the words of the command that resumes such a run, the note on it)."""
+    command, note = resume_command(read_run(write_run(folder, command=shlex.join(words), **fields)))
+    return shlex.split(command), note
+
+
+def test_the_command_of_one_process_is_the_recorded_one_in_its_folder(tmp_path: Path) -> None:
+    words = ["/venv/bin/python", "ppo/x.py", "--name", "two words"]
+    assert command_of(tmp_path, *words, cwd=str(Path.cwd())) == (
+        words,
+        "this starts it again, since it has no checkpoint:",
+    )
+    assert command_of(tmp_path, *words, cwd="/else where")[0] == ["cd", "/else where", "&&", *words]
+
+
+def test_the_command_of_a_rank_becomes_that_of_a_launch(tmp_path: Path) -> None:
+    rank = ["/venv/bin/python", "-u", "ppo/x.py"]
+    found, _ = command_of(tmp_path, *rank, "--seed", "3", world_size=2, local_world_size=2)
+    assert found == ["lmgym", "launch", "--num_gpus", "2", "ppo/x.py", "--seed", "3"]
+    found, _ = command_of(tmp_path, *rank, "--local_rank=0", "--deepspeed", "zero2", world_size=1)
+    assert found == ["lmgym", "launch", "--num_gpus", "1", "ppo/x.py", "--deepspeed", "zero2"]
+    found, note = command_of(tmp_path, *rank, world_size=16, local_world_size=8)
+    assert found == rank
+    assert "on every node (8 ranks each)" in note
+    found, note = command_of(tmp_path, "python", "-m", "ppo.x", world_size=2)
+    assert (found, note.endswith("by the launcher of before (2 ranks):")) == (["python", "-m", "ppo.x"], True)
+
+
+def test_a_command_whose_secret_is_not_recorded_says_so(tmp_path: Path) -> None:
+    _, note = command_of(tmp_path, "python", "x.py", "--hub_token", "(redacted)")
+    assert "with the values that are (redacted) here" in note
