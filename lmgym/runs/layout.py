@@ -10,8 +10,8 @@ from lmgym.runs.files import read_json, write_json
 
 NON_FINITE = "non_finite.json"
 RUN_FILES = (
-    *("run.json", "metrics.jsonl", "checkpoints", "model", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
+    *("run.json", "metrics.jsonl", "checkpoints", "model", "last", "adapter", "critic", "samples", "stalls"),
+    *("rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", NON_FINITE),
 )
 """everything that a stage writes to its folder: a new run in the folder renames these"""
 
