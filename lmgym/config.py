@@ -191,6 +191,11 @@ class TrainerConfig:
     """processes that prepare batches"""
     log_updates: Annotated[int, Range(1, MOST_STEPS)] = 10
     """updates between two lines of metrics"""
+    best_metric: str | None = "loss"
+    """model/ is the best evaluation by this held-out metric, or by SET/METRIC of another evaluation; the last model is
+    in last/; none: model/ is the last"""
+    early_stopping: Annotated[int, Range(0, MOST_STEPS, hint="0 stops at the last update")] = 0
+    """stop after so many evaluations in a row that are not better than the best; 0: never"""
 
 
 class StageConfig(Protocol):

@@ -48,6 +48,7 @@ from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
 from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
+from ppo.best import check_best_metric
 from ppo.config import PPOConfig
 from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
 
@@ -82,10 +83,9 @@ class Plan:
         )
         if setup.rows:
             show_rejections(setup.tally)
-        show_notes([part.line("prompts") for part in setup.parts])
-        say(str(config.algorithm))
-        engine = engine_name(self.deepspeed)
-        say(f"{engine}, {world_size()} rank(s), {config.policy.precision}; results in {config.output}")
+        show_notes([*(part.line("prompts") for part in setup.parts), str(config.algorithm)])
+        how = f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}"
+        say(f"{how}; results in {config.output}")
         show_notes(self.notes)
 
     def show_tasks(self) -> None:
@@ -110,6 +110,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)
     check_unused_settings(config.reward, setup)
+    check_best_metric(config.reward, setup.monitors)
     tasks = [*setup.tasks, *setup.eval_tasks]
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
     check_run_memory(config, deepspeed, tokenizer, tasks)

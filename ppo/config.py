@@ -76,6 +76,9 @@ class RewardConfig:
     if its score falls while the reward rises"""
     monitor_scorers: str | None = None
     """more scorers that are never optimised: name=PATH, comma-separated"""
+    best_metric: str | None = None
+    """model/ is the policy of the best evaluation by this monitor, eval_scorer or a name of monitor_scorers, and the
+    last is in last/; None: model/ is the last"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of the scorers' weights, except for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     normalize: bool = True

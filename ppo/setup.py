@@ -54,7 +54,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     actor, reference = build(config, plan.tokenizer)
     decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
     show_notes(sorted({decoder.note for decoder in decoders if decoder.note}), run)
-    record_size(config, actor, run, supervisor)
+    record_size(config, actor, run, supervisor, keeps_best=config.reward.best_metric is not None)
     actor.to(device)
     sampler = SamplingPolicy(
         actor, plan.tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,

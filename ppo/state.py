@@ -10,12 +10,12 @@ Prompts, seeds of rollouts and orders of minibatches are functions of (seed, ite
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from lmgym.distributed.plain_engine import TrainingEngine
-from lmgym.distributed.random_state import random_state, restore_random_state, seed_all
+from lmgym.distributed.random_state import random_state, restore_random_state, seed_all, seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.models.critics import save_critic
 from lmgym.models.forward.policies import save_policy
@@ -75,6 +75,23 @@ class Alarm:
 
 @final
 @dataclass
+class BestPolicy:
+    """The evaluation after an update with the highest score of a monitor so far."""
+
+    update: int = -1
+    """number of updates; -1: there is none"""
+    score: float = -math.inf
+
+    def improve(self, update: int, score: float | None) -> bool:
+        """True if the score is the best so far; None, of an evaluation that lacks it, never is."""
+        if update == 0 or score is None or score <= self.score:
+            return False
+        self.update, self.score = update, score
+        return True
+
+
+@final
+@dataclass
 class LoopState:
     """State of the loop, without the weights."""
 
@@ -93,6 +110,9 @@ class LoopState:
     """it explained the share of the returns' variance that ends its warm-up"""
     rounding: float | None = None
     """nats per token between the policy's log-probabilities in 16 bits and in fp32, as last measured"""
+    best: BestPolicy = field(default_factory=BestPolicy)
+    reward_is_flat: bool = False
+    """the last iteration's rewards were all equal"""
 
     @classmethod
     def fresh(cls, config: PPOConfig) -> "LoopState":
@@ -122,6 +142,8 @@ class LoopState:
             "before": self.before,
             "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
+            "best": asdict(self.best),
+            "reward_is_flat": self.reward_is_flat,
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -134,6 +156,8 @@ class LoopState:
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
         self.critic_is_ready = bool(saved.get("critic_is_ready", False))
+        self.best = BestPolicy(**saved["best"])
+        self.reward_is_flat = bool(saved["reward_is_flat"])
 
 
 def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
@@ -160,27 +184,36 @@ def read_state(folder: Path, engine: TrainingEngine, state: LoopState, seed: int
             seed_all(seed, rank(), state.iteration)
 
 
-def save_results(config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run, metrics: Mapping[str, float]) -> Path:
-    """Save the policy as an ordinary folder, with a model card, and its critic beside it. Call it on every rank."""
+def save_results(
+    config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run, metrics: Mapping[str, float], which: str,
+    last: bool = False,
+) -> Path:  # fmt: skip
+    """Save the policy as an ordinary folder, with a model card, and its critic beside it. Call it on every rank.
+
+    `which` says in a sentence which policy it is. With `last` the folder is `last/`, and the critic is in it.
+    """
     weights = engine.gather()
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
-    if config.algorithm.has_critic:
-        save_critic(actor.critic, weights, run.folder / "critic", tokenizer)
-    folder = save_policy(actor.policy, submodule_weights(weights, "policy."), run.folder, tokenizer, merge=True)
     reward = config.reward.scorers or "a reward of its own"
     description = (
         f"A causal language model: `{config.policy.model}`, optimised by lmgym ({config.algorithm.name}) against "
         f"`{reward}`."
     )
-    figures = f"""`eval/`, `metrics/` and `alarm/` are of this policy. All others are of the last iteration,
-whose replies, and so the KL, are from before its updates.
+    figures = f"""{which}
+
+`eval/`, `metrics/` and `alarm/` are of this policy. All others are of the iteration that it ends, whose replies, and so
+the KL, are from before its updates.
 
 {figures_table(dict(sorted((metrics or _last_metrics(run)).items())), {})}"""
-    heading = "Last evaluation and iteration"
+    heading = "Evaluation and iteration"
     card = model_card(config.name, "text-generation", ["lmgym", "ppo"], f"{description} {CHAT_USAGE}", figures, heading)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    own = submodule_weights(weights, "policy.")
+    with seeded(config.optimizer.seed):  # merging adapters draws random numbers, on the main rank alone
+        folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True, card=card, last=last)
+    if config.algorithm.has_critic:
+        save_critic(actor.critic, weights, (folder if last else run.folder) / "critic", tokenizer)
     return folder
 
 

@@ -23,6 +23,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
 from lmgym.training.setup import EVALUATIONS, open_run
+from ppo.best import keep_best, save_last
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, rollout_rows, show_replies, write_samples
@@ -45,12 +46,13 @@ from ppo.safeguards import (
     collapse,
     critic_notes,
     first_ratio_check,
+    flat_reward_notes,
     spread_notes,
     stop_collapsed,
     stop_if_too_many_failed,
 )
 from ppo.setup import TrainingComponents, set_up
-from ppo.state import LoopState, read_state, save_results, write_state
+from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
 
 SAMPLES = 8  # rollouts of an iteration that are written to samples/
@@ -73,9 +75,9 @@ def _run(plan: Plan) -> None:
         components = set_up(plan, run, supervisor)
         state = _start(plan, components, run, supervisor, checkpoint)
         metrics = _loop(plan, components, state, run, supervisor)
-        with supervisor.saving_results(components.engine.module):
-            folder = save_results(plan.config, components.engine, plan.tokenizer, run, metrics)
-        show_notes([f"the policy: {folder}"] if run.is_main else [])
+        last = plan.iterations * plan.updates_per_iteration
+        notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
+        show_notes(notes, run)
 
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:
@@ -117,6 +119,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
         notes += spread_notes(config, spread) if iteration == 0 else []
+        notes += flat_reward_notes(config, state, episodes)
         show_notes(notes, run)
 
         # 4. rewards with the KL penalty, advantages
@@ -139,6 +142,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         if _due(state.iteration, config.run.eval_updates, updates, iterations):
             clock.phase("evaluate")
             metrics |= _evaluate(config, c, state, run, update)
+            keep_best(config, c, state, run, supervisor, update, metrics)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
         if collapsed:

@@ -7,6 +7,7 @@ from lmgym.data.batching import accumulation_steps
 from lmgym.distributed.ranks import world_size
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import flat_template_note
+from lmgym.training.best import check_best
 from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
 from reward_models.config import RewardModelConfig
 from reward_models.metrics.evaluations import EvaluationSet, find_file, read_evaluation
@@ -47,6 +48,7 @@ def check_settings(config: RewardModelConfig) -> None:
     """Raises InputError for settings out of their range, or that do not go together."""
     check_shared_settings(config, config.scorer)
     check_eval_size(config.data.eval_size, "rows")
+    check_best(config.trainer)
 
 
 def read_evaluations(config: RewardModelConfig, task: Task, tokenizer) -> tuple[list[EvaluationSet], list[str]]:

@@ -13,8 +13,9 @@ from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
 from lmgym.models.saving import save_classifier, unwrap_adapters
 from lmgym.runs.run import Run
+from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, model_card
-from lmgym.training.reporting import overfitting, show_notes, show_table, write_evaluation
+from lmgym.training.reporting import show_notes, show_table
 from reward_models.config import RewardModelConfig
 from reward_models.probes import HeldOut
 from reward_models.tasks import Task, TaskData
@@ -55,13 +56,19 @@ def _show_text(title: str, text: str) -> None:
 
 def show_results(config: RewardModelConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
     """Prints the table of figures at a run's end."""
-    show_table(f"{config.name}: {len(data.evaluation):,} held-out {data.noun}", trainer.probes, trainer.before)
-    show_notes(overfitting(trainer.losses))
-    say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}")
+    title = f"{config.name}, after update {trainer.best.update:,}: {len(data.evaluation):,} held-out {data.noun}"
+    show_table(title, trainer.probes, trainer.best.report, trainer.before)
+    show_notes(trainer.best.notes(trainer), trainer.run)
+    say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}, {trainer.best.closing(trainer)}")
 
 
-def save_results(config: RewardModelConfig, task: Task, trainer, tokenizer, run: Run) -> None:
-    """The model's folder, `evaluation.json` and `scores.jsonl`; the weights are gathered on all ranks."""
+def save_results(
+    config: RewardModelConfig, task: Task, tokenizer, run: Run, trainer, name: SavedModel, which: str
+) -> None:
+    """The present model as a folder of this name, and of `model` the scores too. The weights are gathered on all ranks.
+
+    `which` says in a sentence which model it is.
+    """
     state = trainer.whole_state()
     if rank() != 0:
         return
@@ -72,13 +79,13 @@ def save_results(config: RewardModelConfig, task: Task, trainer, tokenizer, run:
         "max_length": config.data.max_length,
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
     }
-    folder, model = run.folder / "model", trainer.module.model
-    save_classifier(model, state, folder, tokenizer, scorer)
+    model = trainer.module.model
     known = not isinstance(unwrap_adapters(model), DecoderClassifier)
-    card = scorer_card(config, task, figures_table(trainer.report().metrics, trainer.before), known)
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    write_evaluation(trainer.report(), trainer.before, run)
-    run.write_lines("scores.jsonl", held_out.lines())
+    figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}"
+    card = scorer_card(config, task, figures, known)
+    save_classifier(model, state, run.folder / name, tokenizer, scorer, card)
+    if name == "model":
+        run.write_lines("scores.jsonl", held_out.lines())
 
 
 def scorer_card(config: RewardModelConfig, task: Task, figures: str, known: bool = True) -> str:

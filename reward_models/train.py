@@ -1,6 +1,7 @@
 """A reward model in numbered steps: from a config and a task to a scorer."""
 
 import time
+from functools import partial
 
 from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -45,10 +46,8 @@ def train(config: RewardModelConfig, task: Task) -> None:
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
-        # 4. the last evaluation, and the model as an ordinary folder
-        trainer.evaluate_at_end()
-        with supervisor.saving_results(trainer.module):
-            save_results(config, task, trainer, tokenizer, run)
+        # 4. the last evaluation; the best model is saved by now, and the last one here
+        trainer.finish()
         if run.is_main:
             show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()
@@ -57,6 +56,7 @@ def train(config: RewardModelConfig, task: Task) -> None:
 def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Supervisor | None = None):
     """The scorer in a trainer, with the evaluations during training."""
     # here, because the Trainer takes seconds to import, which a refused run should not
+    from lmgym.training.best import BestModel
     from lmgym.training.trainer import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
     from reward_models.samples import KeepSamples
@@ -83,5 +83,10 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     probes: dict[str, Probe] = {"": task_probe}
     for rows in plan.evaluations:
         probes[rows.evaluation.name] = TranscriptProbe(rows, scoring, pad, batch_tokens, task.reduce)
+    best = BestModel(
+        config.trainer.best_metric, config.trainer.early_stopping, partial(save_results, config, task, tokenizer, run)
+    )
     callbacks = [KeepSamples(data.evaluation, task, task_probe, tokenizer, run)]
-    return ObjectiveTrainer(scoring, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor)
+    return ObjectiveTrainer(
+        scoring, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor, best
+    )

@@ -16,6 +16,7 @@ from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note, render_all, tokenize_texts
+from lmgym.training.best import check_best
 from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
 from sft.config import SftConfig
 from sft.probes import SamplePrompt
@@ -61,6 +62,7 @@ def check_settings(config: SftConfig) -> None:
     """Raises InputError for settings out of their range, or that do not go together."""
     check_shared_settings(config, config.policy)
     check_eval_size(config.data.eval_size, "rows")
+    check_best(config.trainer)
 
 
 def read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> tuple[list[SamplePrompt], list[str]]:

@@ -1,5 +1,6 @@
 """Output of an SFT run: rows as the model sees them, samples, the table of figures, the policy's folder."""
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,9 @@ from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
 from lmgym.models.forward.policies import save_policy
 from lmgym.runs.run import Run
+from lmgym.training.best import SavedModel
 from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
-from lmgym.training.reporting import overfitting, show_notes, show_samples, show_table, write_evaluation
+from lmgym.training.reporting import show_notes, show_samples, show_table
 from sft.config import SftConfig
 from sft.probes import SampleProbe
 from sft.tasks import SftTask
@@ -71,33 +73,44 @@ class KeepSamples(TrainerCallback):
 
 
 def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
-    """Prints the table of figures at a run's end, and the last answers to the fixed prompts."""
-    show_table(f"{config.name}: {len(data.evaluation):,} held-out rows", trainer.probes, trainer.before)
-    show_notes(overfitting(trainer.losses))
+    """Prints the table of figures at a run's end, and the saved model's answers to the fixed prompts."""
+    update = trainer.best.update
+    title = f"{config.name}, after update {update:,}: {len(data.evaluation):,} held-out rows"
+    show_table(title, trainer.probes, trainer.best.report, trainer.before)
+    show_notes(trainer.best.notes(trainer), trainer.run)
     samples = trainer.probes.get("samples")
     if samples is not None and samples.rows:
+        answers = folder / "samples" / f"{update:06d}.jsonl"
+        rows = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
         cells = [
             {"tokens": str(row["tokens"]), "end": row["finish"], **{n: f"{x:.3f}" for n, x in row["scores"].items()}}
-            for row in samples.rows
+            for row in rows
         ]
-        show_samples(f"answers to the fixed prompts: {samples.settings}", samples.rows, cells)
-    say(f"{seconds:.0f} s of training and evaluation; the policy: {folder}")
+        show_samples(f"answers to the fixed prompts: {samples.settings}", rows, cells)
+    policy = folder / ("adapter" if _is_adapter(config) else "model")
+    say(f"{seconds:.0f} s of training and evaluation; the policy: {policy}, {trainer.best.closing(trainer)}")
 
 
-def save_results(config: SftConfig, task: SftTask, trainer, tokenizer, run: Run) -> Path:
-    """The policy's folder, `evaluation.json` and `held_out.jsonl`; the weights are gathered on all ranks."""
+def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer, name: SavedModel, which: str) -> None:
+    """The present policy, as `model/` and `adapter/` with the held-out rows' losses, or as `last/` alone.
+
+    `which` says in a sentence which model it is. The weights are gathered on all ranks.
+    """
     state = trainer.whole_state()
     if rank() != 0:
-        return run.folder
-    folder = save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter)
+        return
     samples = trainer.probes.get("samples")
     drawn = f"\n\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}." if samples else ""
-    figures = figures_table(trainer.report().metrics, trainer.before) + drawn
-    card = policy_card(config, task, figures, is_adapter=folder.name == "adapter")
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    write_evaluation(trainer.report(), trainer.before, run)
-    run.write_lines("held_out.jsonl", trainer.probes[""].lines())
-    return folder
+    figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}{drawn}"
+    card = policy_card(config, task, figures, _is_adapter(config))
+    save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter, card, last=name == "last")
+    if name == "model":
+        run.write_lines("held_out.jsonl", trainer.probes[""].lines())
+
+
+def _is_adapter(config: SftConfig) -> bool:
+    """True if the folder to use is an adapter."""
+    return config.policy.lora_rank > 0 and not config.merge_adapter
 
 
 def policy_card(config: SftConfig, task: SftTask, figures: str, is_adapter: bool) -> str:

@@ -1,6 +1,7 @@
 """SFT in numbered steps: from a config and a task to a policy that can chat."""
 
 import time
+from functools import partial
 
 from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.models.forward.policies import PolicyModel, load_policy
@@ -39,18 +40,18 @@ def train(config: SftConfig, task: SftTask) -> None:
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
-        # 4. the last evaluation, and the model as an ordinary folder
-        trainer.evaluate_at_end()
-        with supervisor.saving_results(trainer.module):
-            folder = save_results(config, task, trainer, tokenizer, run)
+        # 4. the last evaluation; the best model is saved by now, and the last one here
+        trainer.finish()
         if run.is_main:
-            show_results(config, data, trainer, time.perf_counter() - began, folder)
+            show_results(config, data, trainer, time.perf_counter() - began, run.folder)
     stop_distributed()
 
 
 def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
     """The policy in a trainer, with the evaluations during training."""
-    from lmgym.training.trainer import ObjectiveTrainer  # takes seconds, which a refused run should not
+    # here, because the Trainer takes seconds to import, which a refused run should not
+    from lmgym.training.best import BestModel
+    from lmgym.training.trainer import ObjectiveTrainer
 
     config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data
     settings, o = config.policy, config.optimizer
@@ -68,4 +69,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
         notes.append(f"samples: {samples.settings}")
         callbacks.append(KeepSamples(samples, run))
     show_notes(notes, run)
-    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor)
+    best = BestModel(
+        config.trainer.best_metric, config.trainer.early_stopping, partial(save_results, config, task, tokenizer, run)
+    )
+    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor, best)

@@ -16,8 +16,10 @@ from lmgym.distributed.weights import Weights, untied_weights
 from lmgym.models.quantized import is_quantized
 
 
-def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, scorer: dict[str, Any]) -> None:
-    """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, and `scorer.json`.
+def save_classifier(
+    model, state_dict: Weights, folder: str | Path, tokenizer, scorer: dict[str, Any], card: str = ""
+) -> None:
+    """An ordinary Hugging Face folder: safetensors, config, tokenizer with its template, `scorer.json` and a card.
 
     `state_dict` holds the whole weights. LoRA adapters are merged in; they and the head are also saved in `adapter/`.
     An existing folder is replaced once the new one is complete. Called on the main rank only.
@@ -28,20 +30,34 @@ def save_classifier(model, state_dict: Weights, folder: str | Path, tokenizer, s
             model, state_dict = merge_adapters(model, state_dict)
         save_plain(model, state_dict, partial, tokenizer)
         (partial / "scorer.json").write_text(json.dumps(scorer, indent=2) + "\n")
+        write_card(partial, card)
 
 
 @contextlib.contextmanager
 def replace_folder(folder: str | Path) -> Iterator[Path]:
-    """A folder to write to, which replaces `folder` at the end of a `with`, and is deleted after an exception."""
-    target, partial = Path(folder), Path(f"{folder}.partial")
+    """A folder to write to, which replaces `folder` at the end of a `with`, and is deleted after an exception.
+
+    A kill leaves the former folder or the new one, whole. Between two renames neither has its name: they are beside it,
+    as `.former` and `.partial`.
+    """
+    target, partial, former = Path(folder), Path(f"{folder}.partial"), Path(f"{folder}.former")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         yield partial
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, make room for the next attempt
         raise
-    shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(former, ignore_errors=True)
+    if target.exists():
+        target.rename(former)
     partial.rename(target)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def write_card(folder: Path, card: str) -> None:
+    """Writes a model card, unless it is empty."""
+    if card:
+        (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def has_adapters(model) -> bool:

@@ -24,3 +24,13 @@ class Objective(Protocol):
 
     def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Sums over the items that count, for the training metrics."""
+
+
+def out_of_memory(inputs: Batch) -> str:
+    """The message about a micro-batch that does not fit into memory."""
+    tensors = {name: value for name, value in inputs["inputs"].items() if isinstance(value, torch.Tensor)}
+    shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in tensors.items()) or "packed"
+    return (
+        f"out of memory in a micro-batch of {len(inputs['origins'])} examples, {inputs['tokens']:,} tokens ({shapes}); "
+        "needed: a smaller --micro_batch or --max_length, --gradient_checkpointing, or a higher ZeRO stage"
+    )

@@ -18,15 +18,16 @@ def checkpoint_bytes(parameters: int, trainable: int) -> int:
     return WEIGHT_BYTES * parameters + ADAM_BYTES * trainable
 
 
-def refuse_small_disk(folder: Path, parameters: int, trainable: int, checkpoints: int) -> None:
-    """Raises InputError if the disk cannot hold the model, so many checkpoints and one that is being written."""
+def refuse_small_disk(folder: Path, parameters: int, trainable: int, checkpoints: int, models: int = 1) -> None:
+    """Raises InputError if the disk cannot hold so many models and checkpoints, and a checkpoint being written."""
     one = checkpoint_bytes(parameters, trainable)
-    needed = one * (checkpoints + 1) + WEIGHT_BYTES * parameters if checkpoints else WEIGHT_BYTES * parameters
+    needed = one * (checkpoints + 1 if checkpoints else 0) + WEIGHT_BYTES * parameters * models
     free = shutil.disk_usage(folder).free
     if needed > free:
         kept = f"{checkpoints} checkpoints of {_gib(one)}, one being written, and " if checkpoints else ""
+        what = "the model" if models == 1 else "the best model and the last"
         raise InputError(
-            f"{folder} has {_gib(free)} free; needed: {_gib(needed)} for {kept}the model; free space, name another "
+            f"{folder} has {_gib(free)} free; needed: {_gib(needed)} for {kept}{what}; free space, name another "
             "--output, or use a smaller --save_total_limit"
         )
 

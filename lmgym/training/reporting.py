@@ -1,6 +1,7 @@
-"""Console output of a training run: notes, the table of figures, samples; and evaluation.json."""
+"""Console output of a training run: notes, the table of figures, samples, warnings of a rising held-out loss."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
@@ -9,6 +10,8 @@ from lmgym.console import CONSOLE, printed_line, say
 from lmgym.data.rejections import Tally
 from lmgym.runs.run import Run
 from lmgym.training.probes import Probe, Report, full_name
+
+RISES = 3  # evaluations in a row at which the held-out loss rises that are a warning
 
 
 def show_rejections(found: Tally) -> None:
@@ -41,10 +44,10 @@ def show_samples(title: str, rows: Sequence[Mapping[str, Any]], cells: Sequence[
     CONSOLE.print(table)
 
 
-def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, float]) -> None:
-    """Prints the probes' last metrics, those of held-out examples first, and reasons of undefined ones.
+def show_table(title: str, probes: Mapping[str, Probe], report: Report, before: Mapping[str, float]) -> None:
+    """Prints a report's metrics by probe, those of held-out examples first, and reasons of undefined ones.
 
-    `before` has the metrics before step 1 by full name: they are shown beside the last ones, with the change.
+    `before` has the metrics before step 1 by full name: they are shown beside the others, with the change.
     """
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
@@ -53,17 +56,20 @@ def show_table(title: str, probes: Mapping[str, Probe], before: Mapping[str, flo
     for name, probe in probes.items():
         if name:
             table.add_section()
-        for row in _table_rows(name, probe, before):
+        for row in _table_rows(name, probe, report.metrics, before):
             table.add_row(*row)
     CONSOLE.print(table)
-    for name, probe in probes.items():
-        for metric, reason in probe.report.undefined.items():
-            if metric not in probe.report.metrics and (not name or metric in probe.shown):
-                say(f"{full_name(name, metric)}: not defined here, {reason}")
+    own = {full_name(name, metric) for name, probe in probes.items() if name for metric in probe.shown}
+    for metric, reason in report.undefined.items():
+        if metric not in report.metrics and ("/" not in metric or metric in own):
+            say(f"{metric}: not defined here, {reason}")
 
 
-def _table_rows(name: str, probe: Probe, before: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
-    now = probe.report.metrics
+def _table_rows(
+    name: str, probe: Probe, metrics: Mapping[str, float], before: Mapping[str, float]
+) -> Iterator[tuple[str, ...]]:
+    prefix = full_name(name, "")
+    now = {metric.removeprefix(prefix): value for metric, value in metrics.items() if metric.startswith(prefix)}
     first = {metric: before[full_name(name, metric)] for metric in now if full_name(name, metric) in before}
     for metric, label in probe.shown.items():
         if metric not in now:
@@ -85,8 +91,11 @@ def _cell(metric: str, metrics: Mapping[str, float]) -> str:
     return value
 
 
-def overfitting(losses: Mapping[int, float]) -> list[str]:
-    """A warning if the held-out loss, by number of updates, was lower before the last update than after it."""
+def overfitting(losses: Mapping[int, float], saved: str) -> list[str]:
+    """A warning if the held-out loss, by number of updates, was lower before the last update than after it.
+
+    `saved` says which model is saved.
+    """
     if not losses:
         return []
     best, last = min(losses, key=lambda update: (losses[update], update)), max(losses)
@@ -95,13 +104,19 @@ def overfitting(losses: Mapping[int, float]) -> list[str]:
     when = f"after update {best}" if best else "before training"
     return [
         f"warning: the held-out loss was lowest {when}: {losses[best]:.4g}, and is {losses[last]:.4g} after update "
-        f"{last}, the last; the saved model is the last (--max_updates or --epochs ends a run earlier)"
+        f"{last}, the last; {saved} (--early_stopping, --max_updates or --epochs ends a run earlier)"
     ]
 
 
-def write_evaluation(report: Report, before: Mapping[str, float], run: Run) -> None:
-    """Writes `evaluation.json`: metrics now and before step 1, undefined ones, and what was left out of the others."""
-    missing = {name: why for name, why in report.undefined.items() if name not in report.metrics}
-    left_out = {name: why for name, why in report.undefined.items() if name in report.metrics}
-    content = {"metrics": report.metrics, "before": dict(before), "undefined": missing, "left_out": left_out}
-    run.write_json("evaluation.json", content)
+def rising(losses: Mapping[int, float]) -> list[str]:
+    """A warning once the held-out loss, by number of updates, has risen at RISES evaluations in a row."""
+    updates = sorted(losses)
+    values = [float(f"{losses[update]:.4g}") for update in updates]
+    rises = [later > former for former, later in pairwise(values)]
+    if rises[-RISES:] != [True] * RISES or rises[-RISES - 1 : -RISES] == [True]:  # or it was said before
+        return []
+    course = ", ".join(f"{value:.4g}" for value in values[-RISES - 1 :])
+    return [
+        f"warning: the held-out loss rose at {RISES} evaluations in a row, up to update {updates[-1]}: {course}; the "
+        f"model overfits: stop here (--early_stopping {RISES} does), use a smaller learning rate or more data"
+    ]

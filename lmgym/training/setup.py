@@ -109,21 +109,22 @@ def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | Non
         layers = (plan.config.trainer.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
         with seeded(plan.config.optimizer.seed):  # loading draws another number of random numbers under every engine
             model = add_lora(model, settings.lora_rank, settings.lora_alpha, *layers)
-    record_size(plan.config, model, run, supervisor)
+    record_size(plan.config, model, run, supervisor, keeps_best=plan.config.trainer.best_metric is not None)
     return model
 
 
-def record_size(config: StageConfig, model: torch.nn.Module, run: Run, supervisor: Supervisor | None) -> None:
+def record_size(
+    config: StageConfig, model: torch.nn.Module, run: Run, supervisor: Supervisor | None, keeps_best: bool
+) -> None:
     """Writes the numbers of weights to run.json.
 
-    With a supervisor, raises InputError if the disk has no room for the checkpoints that are asked for.
+    With a supervisor, raises InputError if the disk has no room for the checkpoints and models that are asked for.
     """
     trainable, parameters = count_parameters(model)
     run.update(parameters=parameters, trainable_parameters=trainable)
     if supervisor:
-        refuse_small_disk(
-            run.folder, parameters, trainable, 0 if config.run.save_updates < 0 else config.run.save_total_limit
-        )
+        checkpoints = 0 if config.run.save_updates < 0 else config.run.save_total_limit
+        refuse_small_disk(run.folder, parameters, trainable, checkpoints, models=2 if keeps_best else 1)
         supervisor.checkpoint_bytes = checkpoint_bytes(parameters, trainable)
 
 

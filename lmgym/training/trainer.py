@@ -21,9 +21,10 @@ from lmgym.errors import InputError
 from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
+from lmgym.training.best import BestModel
 from lmgym.training.callbacks import ShowStatus, StopWhenAsked
 from lmgym.training.metrics import TrainingMetrics
-from lmgym.training.objectives import Batch, Objective
+from lmgym.training.objectives import Batch, Objective, out_of_memory
 from lmgym.training.probes import Probe, Report, full_name, join_reports
 from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
@@ -40,7 +41,8 @@ class ObjectiveTrainer(Trainer):
     count.
     With a supervisor it saves checkpoints, stops when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
-    `before` has the probes' metrics before step 1 by full name; `losses` the held-out loss by number of updates.
+    `before` has the probes' metrics before step 1 by full name; `losses` the held-out loss by number of updates; `best`
+    keeps the best model.
     """
 
     # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
@@ -57,8 +59,10 @@ class ObjectiveTrainer(Trainer):
         run: Run,
         callbacks: Sequence[TrainerCallback] = (),
         supervisor: Supervisor | None = None,
+        best: BestModel | None = None,
     ) -> None:
         self.objective: Objective = objective
+        self.best = best or BestModel()
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
         self.slots = MicroBatches(examples, objective.collate, args.seed)
         self.metrics = TrainingMetrics()
@@ -122,7 +126,7 @@ class ObjectiveTrainer(Trainer):
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
         except torch.OutOfMemoryError as error:
-            refusal = InputError(_out_of_memory(inputs))
+            refusal = InputError(out_of_memory(inputs))
             refusal.alone = True
             raise refusal from error
         if skipped_steps(self.model_wrapped) > skipped and not self.args.fp16:  # fp16 scales its loss down
@@ -186,15 +190,17 @@ class ObjectiveTrainer(Trainer):
         self._evaluated_at = self.state.global_step
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.best.after_evaluation(self)
         self.run.write_report()
         return metrics
 
-    def evaluate_at_end(self) -> None:
-        """Evaluates after the last update, if that was not done yet."""
+    def finish(self) -> None:
+        """Evaluates after the last update, if that was not done yet, and saves the last model where it is asked for."""
         if self._evaluated_at != self.state.global_step:
             self.evaluate()
         elif self._measured_at != self.state.global_step:  # resumed after it: it is logged, but reports are not kept
             self._measure()
+        self.best.finish(self)
 
     def _measure(self, prefix: str = "eval") -> dict[str, float]:
         """Every probe's metrics of the model as it is now; keeps the first ones and each held-out loss."""
@@ -236,7 +242,7 @@ class ObjectiveTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         if self.supervisor:
-            sums = {**self.metrics.state(), **{name: getattr(self, name) for name in KEPT}}
+            sums = {**self.metrics.state(), **self.best.state(), **{name: getattr(self, name) for name in KEPT}}
             self.status.doing("saving a checkpoint")
             with self.metrics.pause():
                 self.supervisor.save(
@@ -254,6 +260,7 @@ class ObjectiveTrainer(Trainer):
             refuse_unreadable_state(checkpoint)
             sums = read_sums(checkpoint, world_size())
             self.metrics.load(sums)
+            self.best.load(sums)
             for name in KEPT:
                 setattr(self, name, sums[name])
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -261,7 +268,8 @@ class ObjectiveTrainer(Trainer):
             self.supervisor.stop_interrupted(self.state.global_step)
 
     def _run_epoch(self, **where) -> None:  # type: ignore[override]
-        if self.state.global_step < self.state.max_steps:  # Trainer would make one more update
+        # after the last update, also of a run that stopped early, Trainer would make one more
+        if self.state.global_step < self.state.max_steps and not self.best.has_stopped:
             super()._run_epoch(**where)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -287,12 +295,3 @@ def _to_device(value, device: torch.device):
 def _as_is(batch: Batch) -> Batch:
     """MicroBatches hand out whole batches."""
     return batch
-
-
-def _out_of_memory(inputs: Batch) -> str:
-    tensors = {name: value for name, value in inputs["inputs"].items() if isinstance(value, torch.Tensor)}
-    shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in tensors.items()) or "packed"
-    return (
-        f"out of memory in a micro-batch of {len(inputs['origins'])} examples, {inputs['tokens']:,} tokens ({shapes}); "
-        "needed: a smaller --micro_batch or --max_length, --gradient_checkpointing, or a higher ZeRO stage"
-    )

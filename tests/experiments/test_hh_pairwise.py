@@ -204,6 +204,7 @@ def test_the_model_card_says_what_it_is_and_what_was_measured(plain) -> None:
     before, accuracy = measured["before"]["accuracy"], measured["metrics"]["accuracy"]
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert f"| accuracy | {before:.4f} | {accuracy:.4f} |" in card
+    assert f"Weights after update {UPDATES}: the best evaluation by nll (" in card
 
 
 @pytest.mark.parametrize("launcher", ["plain", "zero2"])
@@ -211,7 +212,7 @@ def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pyt
     done, folder = request.getfixturevalue(launcher)
     said = words(done.stdout)
     assert said.count("23 pairs to train on, 40 to evaluate on; 0 truncated") == 1
-    assert said.count("hh_pairwise: 40 held-out pairs") == 1
+    assert said.count(f"hh_pairwise, after update {UPDATES}: 40 held-out pairs") == 1
     assert said.count("accuracy (95% interval)") == 1
     assert str(folder / "model") in done.stdout.replace("\n", "")
     assert "updates" not in done.stderr  # a status line is for terminals

@@ -110,12 +110,14 @@ def lines_once(path: Path) -> list[dict[str, Any]]:
 
 
 def digest(folder: Path) -> str:
-    """sha256 of the final weights in the order of their names."""
+    """sha256 of the best and the last weights in the order of their names."""
     from safetensors.torch import load_file
 
     total = hashlib.sha256()
-    for name, value in sorted(load_file(folder / "model" / "model.safetensors").items()):
-        total.update(name.encode() + value.numpy().tobytes())
+    for path in (folder / "model", *([folder / "last"] if (folder / "last").exists() else [])):
+        total.update(path.name.encode())
+        for name, value in sorted(load_file(path / "model.safetensors").items()):
+            total.update(name.encode() + value.numpy().tobytes())
     return total.hexdigest()
 
 

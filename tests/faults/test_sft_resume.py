@@ -44,7 +44,7 @@ def kill(words: list, folder: Path, step: int, rank: int, delay: float) -> None:
     os.kill(workers(launched, SCRIPT)[rank], signal.SIGKILL)
     finish(launched)
     assert step <= steps(folder)[-1] < UPDATES
-    assert not (folder / "model").exists()
+    assert outcome(folder)[0] != "finished"
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from lmgym.models.saving import (
     save_adapter,
     save_plain,
     unwrap_adapters,
+    write_card,
 )
 from lmgym.models.sources import refuse_pickles
 
@@ -139,24 +140,32 @@ class PolicyModel(nn.Module):
         return self.decoder.logits(self.decoder.hidden(rows)).float()
 
 
-def save_policy(model, state_dict: Weights, folder: Path, tokenizer, merge: bool) -> Path:
+def save_policy(
+    model, state_dict: Weights, folder: Path, tokenizer, merge: bool, card: str = "", last: bool = False
+) -> Path:
     """Save a trained model under `folder`, and return the folder to use. Called on the main rank.
 
     `model/` is an ordinary Hugging Face folder with fp32 safetensors. With LoRA, `adapter/` holds the adapter and the
-    tokenizer, and `model/`, only with `merge`, the merged weights.
+    tokenizer, and `model/`, only with `merge`, the merged weights. `last`: the folder to use is called `last/`, and is
+    all that is saved.
     """
     if has_adapters(model):
-        with replace_folder(folder / "adapter") as partial:
-            save_adapter(model, state_dict, partial)
-            tokenizer.save_pretrained(partial)
+        if not (merge and last):
+            adapter = folder / ("last" if last else "adapter")
+            with replace_folder(adapter) as partial:
+                save_adapter(model, state_dict, partial)
+                tokenizer.save_pretrained(partial)
+                write_card(partial, "" if merge else card)
         if not merge:
-            return folder / "adapter"
+            return adapter
         settings = model.get_base_model().generation_config
         model, state_dict = merge_adapters(model, state_dict)
         model.generation_config = settings
-    with replace_folder(folder / "model") as partial:
+    whole = folder / ("last" if last else "model")
+    with replace_folder(whole) as partial:
         save_plain(model, state_dict, partial, tokenizer)
-    return folder / "model"
+        write_card(partial, card)
+    return whole
 
 
 def merged_copy(model, state_dict: Weights):

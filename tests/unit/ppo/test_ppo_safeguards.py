@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
 from ppo.algorithms.learning import advantage_estimator
+from ppo.best import best_key, check_best_metric
 from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
@@ -33,10 +35,11 @@ from ppo.safeguards import (
     check_sampler,
     collapse,
     critic_notes,
+    flat_reward_notes,
     rounding_notes,
 )
 from ppo.setup import make_engine
-from ppo.state import Alarm, LoopState
+from ppo.state import Alarm, BestPolicy, LoopState
 from ppo.task_setups import TaskSetup
 from ppo.train import train
 from ppo.weight_sync import Rounding, SamplingPolicy
@@ -112,6 +115,8 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     state.alarm.update(1, 0.1, 0.2, 0.1)
     state.alarm.update(2, 0.2, -0.2, 0.1)
     state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
+    state.best.improve(8, 0.25)
+    state.reward_is_flat = True
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
@@ -119,6 +124,60 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
         was, now, new = (one.state_dict() if hasattr(one, "state_dict") else one for one in (was, now, new))
         assert now == was, part.name
         assert now != new, f"{part.name} is not what a new run begins with"
+
+
+def test_rewards_without_variance_are_told_once_and_again_after_others() -> None:
+    def played(*rewards: float | None) -> list[Episode]:
+        steps = [Step([5], "", Completion("", "eos", (1,), (0.0,), 1), reward) for reward in rewards]
+        return [Episode(i, "policy", [step], True, False, None, {}) for i, step in enumerate(steps)]
+
+    config = PPOConfig("x")
+    state = LoopState.fresh(config)
+    heard = [played(0.1, 0.1, None), played(0.1, 0.1), played(0.1, 0.1000001), played(None, None), played(-2.0)]
+    said = []
+    for state.iteration, episodes in enumerate(heard):
+        said.append(flat_reward_notes(config, state, episodes))
+    assert [len(notes) for notes in said] == [1, 0, 0, 0, 1]
+    assert said[0][0].startswith("warning: every reward of iteration 1 is 0.1: the reward has no variance")
+    assert "a higher --temperature" in said[0][0]
+    grouped, state.iteration = PPOConfig("x", method=MethodConfig("grpo")), 0
+    assert flat_reward_notes(grouped, LoopState.fresh(grouped), heard[0]) == [], "spread_notes tells it of groups"
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [(None, ""), ("eval_scorer", "eval/eval_scorer"), ("eval/monitor/polite", "eval/monitor/polite"),
+     ("polite", "eval/monitor/polite")],
+)  # fmt: skip
+def test_a_monitor_is_named_by_itself_or_by_its_metric(given: str | None, key: str) -> None:
+    settings = RewardConfig(scorers="a=x", best_metric=given)
+    check_best_metric(settings, ["eval_scorer", "polite"])
+    assert best_key(settings, ["eval_scorer", "polite"]) == key
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("reward", "the policy is optimised for it, and the one with most of it is the one that exploits it most"),
+        ("eval/reward/mean", "the policy is optimised for it"),
+        ("scores/a", "the policy is optimised for it"),
+        ("a", "the policy is optimised for it"),
+        ("rude", "no such monitor; needed: a scorer that is never optimised, here eval_scorer, polite; or none"),
+    ],
+)
+def test_the_reward_never_chooses_the_policy(given: str, why: str) -> None:
+    settings = RewardConfig(scorers="a=x", best_metric=given)
+    with pytest.raises(InputError, match=re.escape(f"best_metric={given!r}: {why}")):
+        check_best_metric(settings, ["eval_scorer", "polite"])
+    with pytest.raises(InputError, match="here none \\(--eval_scorer and --monitor_scorers name them\\)"):
+        check_best_metric(settings, [])
+
+
+def test_an_evaluation_is_the_best_if_its_score_is_higher_and_after_an_update() -> None:
+    best = BestPolicy()
+    heard = [(0, 9.0), (4, 1.0), (8, 1.0), (12, None), (16, 2.0), (20, 1.5)]
+    assert [update for update, score in heard if best.improve(update, score)] == [4, 16]
+    assert best == BestPolicy(16, 2.0)
 
 
 def configured(folder: Path, **method) -> PPOConfig:

@@ -1,4 +1,4 @@
-"""The table at a run's end, with the figures before step 1, and the line where the best model was an earlier one."""
+"""The table at a run's end, with the figures before step 1, and the warnings of a held-out loss that rises."""
 
 import contextlib
 import io
@@ -8,8 +8,8 @@ import pytest
 from launching import words
 
 from lmgym.training.model_card import figures_table
-from lmgym.training.probes import Report
-from lmgym.training.reporting import overfitting, show_table
+from lmgym.training.probes import Report, join_reports
+from lmgym.training.reporting import overfitting, rising, show_table
 
 
 @dataclass
@@ -31,7 +31,8 @@ APART = Measured(Report({"loss": 2.25}, {"tokens": "nothing was said"}))
 def shown(before: dict[str, float]) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        show_table("held out", {"": HELD_OUT, "apart": APART}, before)
+        probes = {"": HELD_OUT, "apart": APART}
+        show_table("held out", probes, join_reports({name: probe.report for name, probe in probes.items()}), before)
     return words(printed.getvalue())
 
 
@@ -68,12 +69,29 @@ def test_a_model_card_has_both_figures_where_there_are_both() -> None:
     ],
 )
 def test_a_last_model_that_is_worse_than_an_earlier_one_is_told(losses: dict[int, float], best: str) -> None:
-    [line] = overfitting(losses)
+    [line] = overfitting(losses, "the saved model is another")
     assert line.startswith("warning: the held-out loss was ")
     assert best in line
-    assert "the saved model is the last" in line
+    assert "; the saved model is another (" in line
 
 
 @pytest.mark.parametrize("losses", [{}, {0: 0.7, 20: 0.6}, {0: 0.7, 10: 0.60001, 20: 0.60002}])
 def test_a_last_model_that_is_the_best_needs_no_line(losses: dict[int, float]) -> None:
-    assert overfitting(losses) == []
+    assert overfitting(losses, "") == []
+
+
+def test_a_loss_that_rises_at_three_evaluations_in_a_row_is_told_once() -> None:
+    course = [0.7, 0.6, 0.61, 0.62, 0.63, 0.64, 0.5, 0.51, 0.52, 0.53]
+    losses: dict[int, float] = {}
+    told = {}
+    for number, loss in enumerate(course):
+        losses[10 * number] = loss
+        if line := rising(losses):
+            [told[10 * number]] = line
+    assert list(told) == [40, 90]
+    assert told[40].startswith("warning: the held-out loss rose at 3 evaluations in a row, up to update 40: 0.6, 0.61")
+
+
+@pytest.mark.parametrize("course", [[], [0.6, 0.7, 0.8], [0.6, 0.7, 0.8, 0.8], [0.6, 0.60001, 0.60002, 0.60003]])
+def test_fewer_rises_and_those_behind_the_shown_digits_are_not_told(course: list[float]) -> None:
+    assert rising(dict(enumerate(course))) == []
