@@ -4,7 +4,7 @@ The policy with the highest reward is the one that exploits it most (Gao et al. 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from lmgym.errors import InputError, shown
 from lmgym.runs.run import Run
@@ -13,9 +13,15 @@ from lmgym.scoring.named_scorers import read_names
 from ppo.config import PPOConfig, RewardConfig
 from ppo.evaluation import monitor_key
 from ppo.state import LoopState, save_results
+from ppo.task_setups import TaskSetup
 
-if TYPE_CHECKING:
-    from ppo.setup import TrainingComponents
+
+class Trained(Protocol):
+    """The parts of a run that a policy is saved from."""
+
+    engine: Any
+    tokenizer: Any
+    setup: TaskSetup
 
 
 def check_best_metric(settings: RewardConfig, monitors: Iterable[str]) -> None:
@@ -43,7 +49,7 @@ def best_key(settings: RewardConfig, monitors: Iterable[str]) -> str:
 
 
 def keep_best(
-    config: PPOConfig, c: "TrainingComponents", state: LoopState, run: Run, supervisor: Supervisor, update: int,
+    config: PPOConfig, c: Trained, state: LoopState, run: Run, supervisor: Supervisor, update: int,
     metrics: Mapping[str, float],
 ) -> None:  # fmt: skip
     """Save the policy if the evaluation after this update is the best so far by the chosen monitor. Collective."""
@@ -55,7 +61,7 @@ def keep_best(
 
 
 def save_last(
-    config: PPOConfig, c: "TrainingComponents", state: LoopState, run: Run, supervisor: Supervisor, update: int,
+    config: PPOConfig, c: Trained, state: LoopState, run: Run, supervisor: Supervisor, update: int,
     metrics: Mapping[str, float],
 ) -> list[str]:  # fmt: skip
     """Save the last policy: beside the best, or as the only one. Returns a line on what is saved where. Collective."""

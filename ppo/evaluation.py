@@ -24,7 +24,7 @@ from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
-from ppo.metrics import Sums, episode_sums, reduce_means
+from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
 from ppo.rollouts import Rollouts, play
 from ppo.task_setups import EVAL_SCORER, TaskSetup
 

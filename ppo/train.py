@@ -29,7 +29,7 @@ from ppo.config import PPOConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, rollout_rows, show_replies, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
-from ppo.metrics import (
+from ppo.monitoring.metrics import (
     Clock,
     TimedReward,
     episode_sums,
@@ -40,8 +40,7 @@ from ppo.metrics import (
     status_figures,
     text_sums,
 )
-from ppo.rollouts import Played, Rollouts, gather, play, roll_out
-from ppo.safeguards import (
+from ppo.monitoring.safeguards import (
     check_rollouts,
     collapse,
     critic_notes,
@@ -51,6 +50,7 @@ from ppo.safeguards import (
     stop_collapsed,
     stop_if_too_many_failed,
 )
+from ppo.rollouts import Played, Rollouts, gather, play, roll_out
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
@@ -119,8 +119,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
         notes += spread_notes(config, spread) if iteration == 0 else []
-        notes += flat_reward_notes(config, state, episodes)
-        show_notes(notes, run)
+        show_notes([*notes, *flat_reward_notes(config, state, episodes)], run)
 
         # 4. rewards with the KL penalty, advantages
         rewards = c.estimate_advantages(rollouts, state.kl.value)

@@ -8,7 +8,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, Protocol, final
 
 from lmgym.config import TrainerConfig
 from lmgym.distributed.random_state import seeded
@@ -16,16 +16,37 @@ from lmgym.errors import InputError, shown
 from lmgym.training.probes import Report
 from lmgym.training.reporting import overfitting, rising, show_notes
 
-if TYPE_CHECKING:
-    from lmgym.training.trainer import ObjectiveTrainer
-
 LOSS = "loss"  # the held-out loss, whatever its probe calls it
 LOWER = re.compile(r"(^|[/_])(loss|nll|brier|ece|perplexity)$")
 HIGHER = re.compile(r"(^|[/_])(accuracy|acc|auc|kendall_tau|spearman)(_|$)|(^|/)score/")
 NEITHER = re.compile(r"(^|/)score_length_")
 
 SavedModel = Literal["model", "last"]
-Save = Callable[["ObjectiveTrainer", SavedModel, str], None]
+
+
+class Evaluated(Protocol):
+    """The part of an ObjectiveTrainer that the choice of a model reads and sets."""
+
+    args: Any
+    state: Any
+    control: Any
+    probes: Mapping[str, Any]
+    run: Any
+    supervisor: Any
+    status: Any
+    metrics: Any
+    losses: dict[int, float]
+    before: dict[str, float]
+
+    @property
+    def module(self) -> Any:
+        """The model without wrappers."""
+
+    def report(self) -> Report:
+        """All probes' last figures by their full names."""
+
+
+Save = Callable[[Any, SavedModel, str], None]
 """`save(trainer, name, which)` writes the present model; `which` says in a sentence which one it is. Collective"""
 
 
@@ -89,7 +110,7 @@ class BestModel:
         self.update, self.value, self._misses = best["update"], best["value"], best["misses"]
         self.report = Report(best["metrics"], best["undefined"])
 
-    def after_evaluation(self, trainer: "ObjectiveTrainer") -> None:
+    def after_evaluation(self, trainer: Evaluated) -> None:
         """Saves the model if it is the best so far, and stops the run if it no longer improves. Collective.
 
         Raises InputError, at the evaluation before step 1, if the metric is not measured.
@@ -111,7 +132,7 @@ class BestModel:
         if self.has_stopped:
             trainer.control.should_training_stop = True
 
-    def finish(self, trainer: "ObjectiveTrainer") -> None:
+    def finish(self, trainer: Evaluated) -> None:
         """Saves the last model, after the last evaluation: beside the best, or as the only one. Collective."""
         step, report = trainer.state.global_step, trainer.report()
         if self.has_stopped and step < trainer.state.max_steps:
@@ -127,7 +148,7 @@ class BestModel:
             self._write(trainer, "last", f"the last of the run; {best}")
         self._write_evaluation(trainer)
 
-    def notes(self, trainer: "ObjectiveTrainer") -> list[str]:
+    def notes(self, trainer: Evaluated) -> list[str]:
         """Lines for the end of a run: that it stopped early, and that it overfitted."""
         stopped = [] if self._end is None else [
             f"stopped early after update {self._end:,} of {trainer.state.max_steps:,}: {self.patience} evaluations in "
@@ -135,7 +156,7 @@ class BestModel:
         ]  # fmt: skip
         return [*stopped, *overfitting(trainer.losses, self._saved(trainer))]
 
-    def closing(self, trainer: "ObjectiveTrainer") -> str:
+    def closing(self, trainer: Evaluated) -> str:
         """Which model is saved, in words, for the line that names its folder."""
         last = trainer.state.global_step
         if math.isnan(self.value):
@@ -145,11 +166,11 @@ class BestModel:
             return f"{best}, and the last"
         return f"{best}; the last, after update {last:,}: {trainer.run.folder / 'last'}"
 
-    def described(self, trainer: "ObjectiveTrainer") -> str:
+    def described(self, trainer: Evaluated) -> str:
         """The metric as people read it: `nll`, the name of the held-out loss, and its best value."""
         return f"{self._name(trainer)} ({self.value:.4g})"
 
-    def _name(self, trainer: "ObjectiveTrainer") -> str:
+    def _name(self, trainer: Evaluated) -> str:
         held_out = trainer.probes.get("")
         return held_out.loss if self.metric == LOSS and held_out is not None else self.metric or ""
 
@@ -162,15 +183,15 @@ class BestModel:
     def _take(self, step: int, report: Report, value: float) -> None:
         self.update, self.report, self.value, self._misses = step, report, value, 0
 
-    def _saved(self, trainer: "ObjectiveTrainer") -> str:
+    def _saved(self, trainer: Evaluated) -> str:
         if math.isnan(self.value):
             return "the saved model is the last (--best_metric loss keeps the best)"
         return f"the saved model is the one after update {self.update:,}, the best by {self._name(trainer)}"
 
-    def _praise(self, trainer: "ObjectiveTrainer") -> str:
+    def _praise(self, trainer: Evaluated) -> str:
         return f"the best evaluation by {self.described(trainer)}"
 
-    def _write(self, trainer: "ObjectiveTrainer", name: SavedModel, which: str) -> None:
+    def _write(self, trainer: Evaluated, name: SavedModel, which: str) -> None:
         self._written = trainer.state.global_step
         if self._save is None:
             return
@@ -181,7 +202,7 @@ class BestModel:
         with trainer.metrics.pause(), saving, seeded(trainer.args.seed):
             self._save(trainer, name, f"Weights after update {trainer.state.global_step:,}: {which}.")
 
-    def _write_evaluation(self, trainer: "ObjectiveTrainer") -> None:
+    def _write_evaluation(self, trainer: Evaluated) -> None:
         """Writes `evaluation.json`: figures of the saved model, of before step 1, and of the last evaluation.
 
         `undefined` has the metrics that are not defined, `left_out` what was left out of those that are.

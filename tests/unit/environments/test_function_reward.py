@@ -26,7 +26,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring import retries as retries_module
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.safeguards import stop_if_too_many_failed
+from ppo.monitoring.safeguards import stop_if_too_many_failed
 from ppo.task_setups import text_with_function
 
 ROOT = Path(__file__).parents[3]

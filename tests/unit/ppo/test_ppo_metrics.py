@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import ppo.metrics
+import ppo.monitoring.metrics
 from lmgym.config import ModelConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion, Sampling
@@ -17,7 +17,7 @@ from ppo.actor_critic import build
 from ppo.config import PPOConfig
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
-from ppo.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums
+from ppo.monitoring.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums
 from ppo.rollouts import gather
 from ppo.weight_sync import SamplingPolicy
 
@@ -96,7 +96,7 @@ class Watch:
 
 def test_each_phase_has_its_seconds_and_an_evaluation_is_not_the_iterations(monkeypatch) -> None:
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
-    monkeypatch.setattr(ppo.metrics.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(ppo.monitoring.metrics.time, "perf_counter", lambda: next(now))
     supervisor = Watch()
     clock = Clock(supervisor, StatusLine("PPO", 1, "updates", shown=False))  # type: ignore[arg-type]
     for name in ("generate", "score", "generate", "evaluate"):

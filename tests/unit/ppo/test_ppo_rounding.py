@@ -24,8 +24,8 @@ from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
+from ppo.monitoring.safeguards import check_rollouts
 from ppo.rollouts import Rollouts, RowBatch, gather
-from ppo.safeguards import check_rollouts
 from ppo.setup import TrainingComponents, make_engine
 from ppo.state import LoopState
 from ppo.weight_sync import SamplingPolicy, measure_rounding
@@ -226,7 +226,7 @@ def test_the_bound_is_kept_and_measured_again_where_it_is_not_enough(small_model
         measured.append(measure_rounding(*given))
         return measured[-1]
 
-    monkeypatch.setattr("ppo.safeguards.measure_rounding", counting)
+    monkeypatch.setattr("ppo.monitoring.safeguards.measure_rounding", counting)
     run.sync()
     for _ in range(2):
         run.check()

@@ -26,9 +26,8 @@ from ppo.best import best_key, check_best_metric
 from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
-from ppo.metrics import rollout_sums
-from ppo.rollouts import Rollouts, gather
-from ppo.safeguards import (
+from ppo.monitoring.metrics import rollout_sums
+from ppo.monitoring.safeguards import (
     check_finite,
     check_first_rollouts,
     check_ratio,
@@ -38,6 +37,7 @@ from ppo.safeguards import (
     flat_reward_notes,
     rounding_notes,
 )
+from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine
 from ppo.state import Alarm, BestPolicy, LoopState
 from ppo.task_setups import TaskSetup

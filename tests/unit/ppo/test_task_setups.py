@@ -31,7 +31,7 @@ from lmgym.world.world import World
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
-from ppo.metrics import rollout_sums
+from ppo.monitoring.metrics import rollout_sums
 from ppo.rollouts import gather, play
 from ppo.task_setups import (
     FIRST_USER,
