@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lmgym.report.charts import Points, lines
 from lmgym.report.curves import CURVES, over_optimisation_chart, over_optimisation_series, points_of
-from lmgym.report.facts import CARDS, cost_of, outcome, setting_text
+from lmgym.report.facts import CARDS, cost_of, kept, outcome, setting_text
 from lmgym.report.page import render
 from lmgym.report.panels import Panel, Section, Table, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
@@ -135,7 +135,7 @@ def _result(run: RunFiles, names: str) -> str:
     points = points_of(run, names)
     if not points:
         return ""
-    last = points[-1]
+    last = kept(run, points)
     interval = f" ({figure(last[2])} to {figure(last[3])})" if len(last) == 4 else ""
     before = f"{figure(points[0][1])} → " if len(points) > 1 and points[0][0] == 0 else ""
     return f"{before}{figure(last[1])}{interval}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmgym.report.charts import Points
 from lmgym.report.key_figures import total_cost
 from lmgym.report.panels import Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
@@ -53,12 +54,17 @@ def cards(run: RunFiles) -> list[Card]:
             series = run.series(name)
             if series:
                 before = figure(series[0][1]) if len(series) > 1 and name != "kl/reference" else ""
-                found.append(Card(label, figure(series[-1][1]), before))
+                found.append(Card(label, figure(kept(run, series)[1]), before))
                 break
     if cost_of(run):
         found.append(Card("cost", cost_of(run)))
     rows = run.record.get("data", {}).get("train_rows")
     return [*found, Card("training rows", figure(rows))] if is_number(rows) else found
+
+
+def kept(run: RunFiles, points: Points) -> tuple[float, ...]:
+    """The point of the model that is kept: that of the best evaluation, or the last."""
+    return next((point for point in points if point[0] == run.kept_update), points[-1])
 
 
 def cost_of(run: RunFiles) -> str:
@@ -83,10 +89,13 @@ def ending(run: RunFiles) -> list[str]:
     """Sentences on how the run ended, and on its resumption."""
     record, updates = run.record, run.metrics[-1].get("step", 0) if run.metrics else 0
     found = [f"{outcome(record)[1].capitalize()} after {updates:,} updates."]
+    if run.kept_update is not None:
+        metric = shown(run.evaluation["best_metric"])
+        found.append(f"model/ is the model after update {run.kept_update:,}, the best by {metric}; figures are of it.")
     if record.get("error"):
         found.append(f"Error: {shown(record['error'])}")
-    if stopped := record.get("stopped_early"):
-        found.append(f"Stopped early: {shown(stopped)}.")
+    if is_number(record.get("stopped_early")):
+        found.append(f"Stopped early after update {record['stopped_early']:,}, because it no longer improved.")
     resumed = [launch["resumed_at"] for launch in run.launches if is_number(launch.get("resumed_at"))]
     if resumed:
         places = ", ".join(f"{update:,}" for update in resumed)

@@ -55,6 +55,12 @@ class RunFiles:
         """evaluation.json; empty before it is written."""
         return self._json("evaluation.json")
 
+    @property
+    def kept_update(self) -> int | None:
+        """After which update the model of `model/` was the best by a metric; None if the last is kept."""
+        update = self.evaluation.get("update")
+        return update if self.evaluation.get("best_metric") and isinstance(update, int) else None
+
     @cached_property
     def scores(self) -> list[Row]:
         """Lines of scores.jsonl: a reward model's scores of held-out examples."""

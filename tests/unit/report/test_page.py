@@ -174,6 +174,19 @@ def test_a_report_that_fails_does_not_stop_the_run(tmp_path: Path, monkeypatch, 
     assert said.count("report.html could not be written (ZeroDivisionError: division by zero)") == 1
 
 
+def test_figures_are_those_of_the_model_that_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"outcome": "finished", "stopped_early": 30}))
+    lines(
+        tmp_path / "metrics.jsonl",
+        [{"step": s, "eval/nll": v} for s, v in ((0, 0.7), (10, 0.5), (20, 0.6), (30, 0.65))],
+    )
+    (tmp_path / "evaluation.json").write_text(json.dumps({"update": 10, "best_metric": "nll"}))
+    page = " ".join(report_page(tmp_path).split())
+    assert "model/ is the model after update 10, the best by nll" in page
+    assert "<small>0.700 →</small> 0.500" in page
+    assert "Stopped early after update 30" in page
+
+
 def test_a_resumed_run_lists_its_launches(tmp_path: Path) -> None:
     ppo_run(tmp_path)
     record = json.loads((tmp_path / "run.json").read_text())
