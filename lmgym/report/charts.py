@@ -21,21 +21,26 @@ WITH_BOUNDS = {"filter": "isValid(datum.low)"}
 
 
 def lines(
-    series: Mapping[str, Points], x: str = "updates", y: str = "", points: Iterable[str] = (), marks: Sequence[int] = ()
+    series: Mapping[str, Points],
+    x: str = "updates",
+    y: str = "",
+    points: Iterable[str] = (),
+    marks: Sequence[int] = (),
+    kept: int | None = None,
 ) -> Spec:
     """Lines by name, with a band where points have low and high; dots too for the names in `points`.
 
-    `marks` are updates with a vertical rule.
+    `marks` are updates with a dashed vertical rule, `kept` is one with a solid rule.
     """
     rows = [row for name, found in series.items() for row in _rows(name, thinned(found))]
     dotted, color = set(points), _color(list(series))
     encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color}
     layers: list[Spec] = []
-    if marks:
-        rule = {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}
-        layers.append(
-            {"data": {"values": [{"x": mark} for mark in marks]}, "mark": rule, "encoding": {"x": _axis("x", x)}}
-        )
+    for updates, style in ((marks, {"strokeDash": [3, 3]}), ([] if kept is None else [kept], {"strokeWidth": 2})):
+        if updates:
+            rule = {"type": "rule", "opacity": 0.6, **style}
+            values = [{"x": update} for update in updates]
+            layers.append({"data": {"values": values}, "mark": rule, "encoding": {"x": _axis("x", x)}})
     if any("low" in row for row in rows):
         band = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
         layers.append({"transform": [WITH_BOUNDS], "mark": _band(), "encoding": band})

@@ -74,7 +74,7 @@ def curves(run: RunFiles) -> list[Panel]:
         if curve.id == "monitors":
             series |= _monitors(run)
         if series:
-            chart = lines(series, y=curve.y, points=_evaluated(curve), marks=sorted(set(marks)))
+            chart = lines(series, y=curve.y, points=_evaluated(curve), marks=sorted(set(marks)), kept=run.kept_update)
             found.append(Panel(curve.id, curve.title, curve.about, chart))
     return found
 

@@ -91,7 +91,9 @@ def ending(run: RunFiles) -> list[str]:
     found = [f"{outcome(record)[1].capitalize()} after {updates:,} updates."]
     if run.kept_update is not None:
         metric = shown(run.evaluation["best_metric"])
-        found.append(f"model/ is the model after update {run.kept_update:,}, the best by {metric}; figures are of it.")
+        found.append(
+            f"model/ is the model after update {run.kept_update:,}, the best by {metric}; figures are of it, and a line marks it."
+        )
     if record.get("error"):
         found.append(f"Error: {shown(record['error'])}")
     if is_number(record.get("stopped_early")):

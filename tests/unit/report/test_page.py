@@ -185,6 +185,7 @@ def test_figures_are_those_of_the_model_that_is_kept(tmp_path: Path) -> None:
     assert "model/ is the model after update 10, the best by nll" in page
     assert "<small>0.700 →</small> 0.500" in page
     assert "Stopped early after update 30" in page
+    assert panels(tmp_path)["loss"].chart["layer"][0]["data"]["values"] == [{"x": 10}]  # type: ignore[index]
 
 
 def test_a_resumed_run_lists_its_launches(tmp_path: Path) -> None:
