@@ -92,7 +92,7 @@ def ending(run: RunFiles) -> list[str]:
     if run.kept_update is not None:
         metric = shown(run.evaluation["best_metric"])
         found.append(
-            f"model/ is the model after update {run.kept_update:,}, the best by {metric}; figures are of it, and a line marks it."
+            f"model/ is the model after update {run.kept_update:,}, the best by {metric}: the figures are its own."
         )
     if record.get("error"):
         found.append(f"Error: {shown(record['error'])}")
@@ -122,7 +122,7 @@ def notes(run: RunFiles) -> list[Panel]:
     rows += [("report", "", problem) for problem in run.problems]
     if not rows:
         return []
-    about = "Warnings and alarms are dashed lines in the curves."
+    about = "Dashed lines in the curves are warnings and alarms, a solid line is the model that is kept."
     return [Panel("notes", "Warnings and notes", about, table=Table(("", "", ""), rows), wide=True)]
 
 
@@ -162,7 +162,8 @@ def settings(run: RunFiles) -> list[Panel]:
     if not record:
         return []
     git, versions = record.get("git") or {}, record.get("versions") or {}
-    commit = f"{git.get('commit', 'unknown')}{', with uncommitted changes' if git.get('dirty') else ''}" if git else "–"
+    changed = ", with uncommitted changes" if git.get("dirty") else ""
+    commit = f"{git.get('commit', 'unknown')}{changed}" if git else "–"
     rows = [
         ("command", shown(record.get("command", ""))),
         ("commit", shown(commit)),

@@ -182,7 +182,7 @@ def test_figures_are_those_of_the_model_that_is_kept(tmp_path: Path) -> None:
     )
     (tmp_path / "evaluation.json").write_text(json.dumps({"update": 10, "best_metric": "nll"}))
     page = " ".join(report_page(tmp_path).split())
-    assert "model/ is the model after update 10, the best by nll" in page
+    assert "model/ is the model after update 10, the best by nll: the figures are its own" in page
     assert "<small>0.700 →</small> 0.500" in page
     assert "Stopped early after update 30" in page
     assert panels(tmp_path)["loss"].chart["layer"][0]["data"]["values"] == [{"x": 10}]  # type: ignore[index]
