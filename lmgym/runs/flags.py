@@ -166,6 +166,8 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
         raise InputError(
             f"unknown flag {one_line(flag, LONGEST_FLAG)}; did you mean --{nearest}? (--help lists them all)"
         )
+    if [value.lower() for value in values] == ["none"] and type(None) in get_args(hints[name]):
+        return name, None
     parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
     return name, parse(flag, values, hints[name])
 
@@ -183,10 +185,8 @@ def _is_bool(hint: Any) -> bool:
     return hint is bool or set(get_args(hint)) == {bool, type(None)}
 
 
-def _parse_bool(flag: str, values: list[str], hint: Any) -> bool | None:
+def _parse_bool(flag: str, values: list[str], hint: Any) -> bool:
     word = " ".join(values).lower() or "true"
-    if word == "none" and hint is not bool:
-        return None
     if word not in TRUTH:
         none = "" if hint is bool else "none, "
         raise _misfit(flag, values, f"true, false, 1 or 0, {none}or no value for true")

@@ -94,8 +94,8 @@ def test_a_boolean_can_be_written_in_every_common_way(arguments: list[str], expe
 
 
 def test_none_is_a_value_where_the_field_may_be_none_and_text_elsewhere() -> None:
-    changed = override(Config(note="x"), ["--note", "None", "--warmup", "None", "--model", "None"])
-    assert (changed.note, changed.optimiser.warmup, changed.model) == (None, None, "None")
+    changed = override(Config(note="x"), ["--note", "none", "--warmup", "None", "--model", "none"])
+    assert (changed.note, changed.optimiser.warmup, changed.model) == (None, None, "none")
 
 
 def test_lists_take_any_number_of_words() -> None:
