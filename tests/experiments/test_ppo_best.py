@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from launching import read_lines, read_metrics, words
-from ppo_in_process import PLAIN, train_small
+from ppo_in_process import shortness, train_small
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -17,15 +18,23 @@ from lmgym.errors import InputError
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
+from ppo.task_setups import text_with_function
 
 Go = Callable[..., Path]
 # the reward is for short replies, which the monitor does not like
 SETTINGS = {"max_updates": 24, "eval_updates": 4, "save_updates": 8, "save_total_limit": 9, "learning_rate": 3e-3}
 
 
+def noisy_shortness(samples, prompts, outputs, tokenizer) -> list[float]:
+    """Draws random numbers: a saving that drew any would change what is learned."""
+    noise = torch.rand(len(outputs)).tolist()
+    return [short + 0.1 * x for short, x in zip(shortness(samples, prompts, outputs, tokenizer), noise, strict=True)]
+
+
 def likes_length(config, tokenizer):
     scorer = FunctionScorer(lambda conversations, replies: [float(len(reply)) for reply in replies])
-    return replace(PLAIN(config, tokenizer), monitors={"long": scorer})
+    setup = text_with_function(noisy_shortness, as_text=False)(config, tokenizer)
+    return replace(setup, monitors={"long": scorer})
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from lmgym.config import TrainerConfig
 from lmgym.errors import InputError
@@ -195,3 +196,13 @@ def test_a_run_with_nothing_left_to_do_leaves_the_best_as_it_is(trainer_of, save
     finish(resumed)
     assert saved == [("last", 100)]
     assert evaluation(resumed)["update"] == 90
+
+
+def test_a_saving_that_draws_random_numbers_changes_none_of_the_training(tmp_path: Path) -> None:
+    drawn = []
+    best = BestModel("loss", save=lambda trainer, name, which: drawn.append(torch.rand(3)))
+    trainer = FakeTrainer(best, Run.start(tmp_path / "run", {}, 0, tracking="none"))
+    before = torch.get_rng_state()
+    trainer.measure(10, nll=0.5)
+    assert len(drawn) == 1
+    assert torch.equal(torch.get_rng_state(), before)
