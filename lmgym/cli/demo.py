@@ -12,14 +12,15 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from lmgym.cli.demo_results import compare_scorer, show_gains, show_scores
 from lmgym.config import SEED
-from lmgym.console import VERBOSE, CleanConsole, draw_live_line, erase_live_line, on_terminal, say
+from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
 from lmgym.report.status_line import StepTimes, clock
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
@@ -73,9 +74,9 @@ def run_demo(
         else:
             completed.add(step)
     say(f"{times.number} {RESULTS[0]}, about {RESULTS[1]:.0f} s")
-    _compare(folder / "world", folder / "scorer")
-    _show_scores(folder / "world", folder / "scorer" / "model", seed)
-    _show_gains(folder / "ppo")
+    compare_scorer(folder / "world", folder / "scorer")
+    show_scores(folder / "world", folder / "scorer" / "model", seed)
+    completed.note({"diversity": show_gains(folder / "ppo")})
     record = json.loads((folder / "ab/ab.json").read_text())
     print_table(with_short_names(record, folder))
     say(f"demo: {time.perf_counter() - began:.0f} s; all results are in {folder.resolve()}")
@@ -158,11 +159,12 @@ def _deepspeed(stage: str, experiment: str) -> list[object]:
 
 
 class CompletedSteps:
-    """A file of completed steps. A step counts only if all steps before it are unchanged too."""
+    """A file of completed steps and results. A step counts only if all steps before it are unchanged too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.before: dict[str, list[str]] = json.loads(path.read_text()) if path.is_file() else {}
+        record = json.loads(path.read_text()) if path.is_file() else {}
+        self.before: dict[str, list[str]] = record.get("steps", {})
         self.now: dict[str, list[str]] = {}
 
     def has(self, step: DemoStep) -> bool:
@@ -177,7 +179,11 @@ class CompletedSteps:
     def add(self, step: DemoStep) -> None:
         """Records a completed step."""
         self.now[step.name] = step.words
-        self.path.write_text(json.dumps(self.now, indent=1) + "\n")
+        self.note({})
+
+    def note(self, results: dict[str, Any]) -> None:
+        """Writes the completed steps and the results of the demo."""
+        self.path.write_text(json.dumps({"steps": self.now, "results": results}, indent=1) + "\n")
 
 
 def _run(step: DemoStep, folder: Path, times: StepTimes) -> int:
@@ -225,62 +231,3 @@ def _wait(words: Sequence[str], file: IO[str], times: StepTimes) -> int:
             except KeyboardInterrupt:
                 process.wait()  # a stage saves a checkpoint first
                 raise
-
-
-def _show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table whose first column is text and whose others are numbers."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    CleanConsole(width=100).print(table)
-
-
-def _compare(world: Path, scorer: Path) -> None:
-    """Prints the scorer's correlation with the hidden utility, and that of baselines and the oracle."""
-    from reward_models.metrics.baselines import baselines
-
-    metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
-    correlations = baselines(world)
-    rows = {
-        "length of the reply": correlations["length"],
-        "bag of words": correlations["bag_of_words"],
-        "the scorer": metrics["gold/gold_spearman"],
-        "oracle: the utility's own features, fitted to the same traces": correlations["oracle"],
-    }
-    title = "Spearman with the hidden utility, for held-out users"
-    _show_table(title, ("", "value"), [(name, f"{value:.3f}") for name, value in rows.items()])
-
-
-def _show_gains(ppo: Path) -> None:
-    """Prints PPO's reward before and after, and the hidden utility, which PPO never saw."""
-    lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
-    before, after = lines[0], lines[-1]
-    metrics = {
-        "reward: the scorer, in standard deviations": "eval/reward/mean",
-        "hidden utility, never optimised": "eval/eval_scorer",
-        "tokens per reply": "eval/rollout/reply_tokens",
-    }
-    rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
-    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['kl/reference']:.3f}"))
-    _show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
-
-
-def _show_scores(world: Path, model: Path, seed: int) -> None:
-    """Prints the scores and the hidden utility of four replies to one message."""
-    import pyarrow.parquet as pq
-
-    from lmgym.scoring.scorers import HFScorer
-    from lmgym.text import from_transcript
-    from lmgym.world.world import World
-
-    group = pq.read_table(world / "kwise.parquet").slice(0, 1).to_pylist()[0]
-    conversations = [from_transcript(group["prompt"])] * len(group["replies"])
-    scores = HFScorer.load(model).score(conversations, group["replies"]).tolist()
-    worth = World(seed).utility(conversations, group["replies"]).tolist()
-    ranking = sorted(zip(scores, worth, group["replies"], strict=True), reverse=True)
-    rows = [(reply, f"{score:.3f}", f"{value:+.2f}") for score, value, reply in ranking]
-    _show_table(group["prompt"], ("reply", "score", "hidden utility"), rows)
