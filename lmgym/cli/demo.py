@@ -7,21 +7,16 @@ and their output go to a log per step.
 """
 
 import json
-import os
-import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from lmgym.cli.demo_results import compare_scorer, show_gains, show_scores
+from lmgym.cli.demos.results import compare_scorer, show_gains, show_scores
+from lmgym.cli.demos.steps import CompletedSteps, DemoStep, deepspeed, run_steps
 from lmgym.config import SEED
-from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
-from lmgym.report.status_line import StepTimes, clock
+from lmgym.console import say
+from lmgym.report.status_line import StepTimes
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
@@ -35,22 +30,11 @@ ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a X
     "app": ("A/B test both policies in the app", 70.0),
 }
 RESULTS = ("compare the scorer with baselines", 15.0)
-SHOWN_SECONDS = 0.5  # between two times on the terminal
-LAST_LINES = 20  # of a failed step's log
 NEXT = """
 Talk to it:
     {bin}/lmgym chat {policy} --scorers demo={scorer} --best_of 4
 Train on your own data (conversations; README goes on to scorers and PPO):
     {bin}/lmgym train sft chat --deepspeed zero2 --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
-
-
-@dataclass(frozen=True)
-class DemoStep:
-    """A command, and a file that exists once it has succeeded."""
-
-    name: str
-    words: list[str]
-    done: Path
 
 
 def run_demo(
@@ -65,14 +49,8 @@ def run_demo(
     completed = CompletedSteps(folder / "demo.json")
     times = StepTimes([*(seconds for _, seconds in ABOUT.values()), RESULTS[1]])
     say(f"commands and output of the steps: {folder / 'logs'}")
-    for step in _steps(folder, seed, rows, steps, updates, users):
-        if completed.has(step):
-            say(f"{times.number} {ABOUT[step.name][0]}: already done")
-            times.skip()
-        elif code := _run(step, folder, times):
-            return code
-        else:
-            completed.add(step)
+    if code := run_steps(_steps(folder, seed, rows, steps, updates, users), ABOUT, folder, completed, times):
+        return code
     say(f"{times.number} {RESULTS[0]}, about {RESULTS[1]:.0f} s")
     compare_scorer(folder / "world", folder / "scorer")
     show_scores(folder / "world", folder / "scorer" / "model", seed)
@@ -103,7 +81,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "policy", policy / "model/config.json",
-            *_deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
+            *deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
             *("--eval_size", 200, "--global_batch", 16, "--micro_batch", 8, "--learning_rate", "3e-3"),
             *("--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4, "--output", policy),
         ),
@@ -113,14 +91,14 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "scorer", scorer / "model/config.json",
-            *_deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
+            *deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
             *("--probe_data", world, "--eval_size", min(HELD_OUT, rows // 5), "--global_batch", 64),
             *("--micro_batch", 32, "--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings"),
             *("--epochs", 2, "--name", "demo", "--output", scorer),
         ),
         step(
             "ppo", ppo / "model/config.json",
-            *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
+            *deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
             *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
             *("--output", ppo, "--max_updates", updates, "--tracking", "none"),
         ),
@@ -148,86 +126,3 @@ def with_short_names(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     names = _arms(folder)
     arms = [{**arm, "policy": names[arm["policy"]]} for arm in record["policies"]]
     return {**record, "policies": arms}
-
-
-def _deepspeed(stage: str, experiment: str) -> list[object]:
-    """The command that launches an experiment of a stage on two ranks with ZeRO 2."""
-    package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
-    launcher = Path(sys.executable).parent / "deepspeed"
-    file = package / f"experiments/{experiment}.py"
-    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", "zero2"]
-
-
-class CompletedSteps:
-    """A file of completed steps and results. A step counts only if all steps before it are unchanged too."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        record = json.loads(path.read_text()) if path.is_file() else {}
-        self.before: dict[str, list[str]] = record.get("steps", {})
-        self.now: dict[str, list[str]] = {}
-
-    def has(self, step: DemoStep) -> bool:
-        """True if the same command is completed, and so are all before it."""
-        same = self.before.get(step.name) == step.words and step.done.is_file()
-        if same:
-            self.now[step.name] = step.words
-        else:
-            self.before = {}
-        return same
-
-    def add(self, step: DemoStep) -> None:
-        """Records a completed step."""
-        self.now[step.name] = step.words
-        self.note({})
-
-    def note(self, results: dict[str, Any]) -> None:
-        """Writes the completed steps and the results of the demo."""
-        self.path.write_text(json.dumps({"steps": self.now, "results": results}, indent=1) + "\n")
-
-
-def _run(step: DemoStep, folder: Path, times: StepTimes) -> int:
-    """The exit code of a step, whose command and output go to a log; 130 if the user stopped it."""
-    from lmgym.distributed.ranks import free_port
-
-    words = list(step.words)
-    if "--num_gpus" in words:  # not part of the recorded command
-        words[1:1] = ["--master_port", str(free_port())]
-    log = folder / "logs" / f"{step.name.replace(' ', '_')}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    times.begin()
-    present, together = times.left(0)
-    say(f"{times.number} {ABOUT[step.name][0]}, about {present:.0f} s; {clock(together)} left in all")
-    command = f"$ {shlex.join(words)}"
-    if VERBOSE:
-        say(command)
-    with log.open("w", encoding="utf-8") as file:
-        say(command, file=file)
-        try:
-            code = _wait(words, file, times)
-        except KeyboardInterrupt:
-            say("stopped: the same command continues from here", error=True)
-            return 130
-    erase_live_line()
-    times.end()
-    if code:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]:
-            say(line, error=True)
-        say(f"error: a step of the demo ended with exit code {code}; its command and all output: {log}", error=True)
-    return code
-
-
-def _wait(words: Sequence[str], file: IO[str], times: StepTimes) -> int:
-    """Runs a command to its end, with the time left on the terminal; returns its exit code."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment) as process:
-        while True:
-            try:
-                return process.wait(SHOWN_SECONDS)
-            except subprocess.TimeoutExpired:
-                if on_terminal():
-                    _, together = times.left(times.elapsed)
-                    draw_live_line(f"{times.number} {clock(times.elapsed)}; about {clock(together)} left in all")
-            except KeyboardInterrupt:
-                process.wait()  # a stage saves a checkpoint first
-                raise

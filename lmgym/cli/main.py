@@ -1,5 +1,7 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
+import sys
+
 import click
 
 from lmgym import __version__
@@ -158,16 +160,16 @@ def completion(shell: str) -> None:
 
 
 @main.command()
-@click.option("--output", default="outputs/demo", show_default=True, help="folder for the data and results")
+@click.option("--output", help="folder for the results  [default: outputs/demo, or outputs/demo_real]")
 @click.option("--seed", default=0, show_default=True, help="seed of the world, the models, the training and the users")
-def demo(output: str, seed: int) -> None:
-    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network."""
+@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
+def demo(output: str | None, seed: int, real: bool) -> None:
+    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
     from lmgym.cli.demo import run_demo
+    from lmgym.cli.demos.real import run_real_demo
 
-    def run() -> None:
-        raise SystemExit(run_demo(output, seed))
-
-    launch(run)
+    begin, folder = (run_real_demo, "outputs/demo_real") if real else (run_demo, "outputs/demo")
+    launch(lambda: sys.exit(begin(output or folder, seed)))
 
 
 @main.command()

@@ -21,6 +21,7 @@ LAYERS = (
     "lmgym.training",
     "lmgym.chat",
     "stages",
+    "lmgym.cli.demos",
     "lmgym.cli",
 )
 """from the bottom to the top"""

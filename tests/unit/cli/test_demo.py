@@ -14,8 +14,10 @@ import pytest
 from patience import wait_until
 
 from lmgym.cli import demo
-from lmgym.cli.demo import CompletedSteps, DemoStep, run_demo
-from lmgym.cli.demo_results import show_gains
+from lmgym.cli.demo import run_demo
+from lmgym.cli.demos import steps as steps_of_demos
+from lmgym.cli.demos.results import show_gains
+from lmgym.cli.demos.steps import CompletedSteps, DemoStep
 from lmgym.cli.launching import find_experiment
 from lmgym.cli.main import main
 from lmgym.cli.policies import PolicySpec, read_policy
@@ -84,7 +86,9 @@ def test_a_step_runs_again_after_a_change_of_one_before_it(tmp_path: Path) -> No
 
 def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypatch, capsys) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(demo, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
+    monkeypatch.setattr(
+        steps_of_demos, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1]
+    )
     assert run_demo(str(tmp_path), 0) == 69
     assert ran == ["world", "untrained policy", "policy", "model for the scorer", "scorer"]
     assert set(json.loads((tmp_path / "demo.json").read_text())["steps"]) == set(ran[:-1])

@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lmgym.cli.diversity import distinct_2, distinct_openings
+from lmgym.cli.demos.diversity import distinct_2, distinct_openings
 from lmgym.console import CleanConsole
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table whose first column is text and whose others are numbers."""
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> None:
+    """Prints a table whose first `text` columns are text and whose others are numbers."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
+        table.add_column(column, justify="left" if place < text else "right")
     for row in rows:
         table.add_row(*row)
     CleanConsole(width=100).print(table)
@@ -50,11 +50,10 @@ def show_gains(ppo: Path) -> dict[str, dict[str, float]]:
     }
     rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
     rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['kl/reference']:.3f}"))
-    diversity = {when: diversity_of(read_replies(ppo, place)) for when, place in (("before", 0), ("after", -1))}
-    for name in diversity["before"]:
-        rows.append((name, *(f"{values[name]:.3f}" for values in diversity.values())))
+    varied, later = (diversity_of(read_replies(ppo, place)) for place in (0, -1))
+    rows += [(name, f"{value:.3f}", f"{later[name]:.3f}") for name, value in varied.items()]
     show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
-    return diversity
+    return {"before": varied, "after": later}
 
 
 def read_replies(ppo: Path, place: int) -> list[str]:
