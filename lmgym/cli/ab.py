@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmgym.cli.worlds import RETENTION
 from lmgym.config import SEED, Range
 from lmgym.console import CleanConsole, say
 from lmgym.errors import InputError
@@ -24,6 +25,7 @@ from lmgym.world.ab_testing import (
 from lmgym.world.app import refuse_days
 from lmgym.world.behaviour import Behaviour, refuse_unwritable
 from lmgym.world.streams import Ints
+from lmgym.world.users import NOISE
 from lmgym.world.world import VERSION, World
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Design:
     paired: bool = False
     temperature: float = 1.0
     max_new_tokens: int = 48
+    retention: float = NOISE.retention
 
     def groups(self, policies: int) -> list[Ints]:
         """The users of each policy, by number. Raises InputError for fewer than 2 users of any policy."""
@@ -59,8 +62,14 @@ class Design:
         Range(0, MOST_USERS).check("users", self.users)
         SEED.check("seed", self.seed)
         SEED.check("world_seed", self.world_seed)
+        RETENTION.check("retention", self.retention)
         Range(0, MOST_PROCESSES, hint="0: automatic").check("processes", processes)
         self.sampling(0)  # checks temperature and max_new_tokens
+
+    @property
+    def world(self) -> World:
+        """The world of the users."""
+        return World.with_retention(self.world_seed, self.retention)
 
     def sampling(self, place: int) -> Sampling:
         """The sampling of the policy at that place; a policy that is listed twice has two seeds."""
@@ -97,7 +106,7 @@ def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> No
     from lmgym.cli.arms import deploy_all
 
     arms = design.arms([np.arange(design.users)])
-    [(behaviour, _)] = deploy_all([name], World(design.world_seed), arms, processes)
+    [(behaviour, _)] = deploy_all([name], design.world, arms, processes)
     sizes = behaviour.write(output)
     for figure, ratio in figures(behaviour.activity).items():
         say(f"{figure:20} {ratio.value:.3f}")
@@ -112,8 +121,7 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
     """
     from lmgym.cli.arms import deploy_all
 
-    world = World(design.world_seed)
-    deployed = deploy_all(names, world, design.arms(design.groups(len(names))), processes)
+    deployed = deploy_all(names, design.world, design.arms(design.groups(len(names))), processes)
     arms, ratios = [], []
     for place, (name, (behaviour, seconds)) in enumerate(zip(names, deployed, strict=True)):
         if logs:

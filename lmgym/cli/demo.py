@@ -7,20 +7,16 @@ and their output go to a log per step.
 """
 
 import json
-import os
-import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from lmgym.cli.demos.results import compare_scorer, show_gains, show_scores
+from lmgym.cli.demos.steps import CompletedSteps, DemoStep, deepspeed, run_steps
 from lmgym.config import SEED
-from lmgym.console import VERBOSE, CleanConsole, draw_live_line, erase_live_line, on_terminal, say
-from lmgym.report.status_line import StepTimes, clock
+from lmgym.console import say
+from lmgym.report.status_line import StepTimes
 
 ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
 BEST_OF = 4
@@ -34,22 +30,11 @@ ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a X
     "app": ("A/B test both policies in the app", 70.0),
 }
 RESULTS = ("compare the scorer with baselines", 15.0)
-SHOWN_SECONDS = 0.5  # between two times on the terminal
-LAST_LINES = 20  # of a failed step's log
 NEXT = """
 Talk to it:
     {bin}/lmgym chat {policy} --scorers demo={scorer} --best_of 4
 Train on your own data (conversations; README goes on to scorers and PPO):
     {bin}/lmgym train sft chat --deepspeed zero2 --model Qwen/Qwen3-0.6B --dataset YOURS.jsonl"""
-
-
-@dataclass(frozen=True)
-class DemoStep:
-    """A command, and a file that exists once it has succeeded."""
-
-    name: str
-    words: list[str]
-    done: Path
 
 
 def run_demo(
@@ -64,18 +49,12 @@ def run_demo(
     completed = CompletedSteps(folder / "demo.json")
     times = StepTimes([*(seconds for _, seconds in ABOUT.values()), RESULTS[1]])
     say(f"commands and output of the steps: {folder / 'logs'}")
-    for step in _steps(folder, seed, rows, steps, updates, users):
-        if completed.has(step):
-            say(f"{times.number} {ABOUT[step.name][0]}: already done")
-            times.skip()
-        elif code := _run(step, folder, times):
-            return code
-        else:
-            completed.add(step)
+    if code := run_steps(_steps(folder, seed, rows, steps, updates, users), ABOUT, folder, completed, times):
+        return code
     say(f"{times.number} {RESULTS[0]}, about {RESULTS[1]:.0f} s")
-    _compare(folder / "world", folder / "scorer")
-    _show_scores(folder / "world", folder / "scorer" / "model", seed)
-    _show_gains(folder / "ppo")
+    compare_scorer(folder / "world", folder / "scorer")
+    show_scores(folder / "world", folder / "scorer" / "model", seed)
+    completed.note({"diversity": show_gains(folder / "ppo")})
     record = json.loads((folder / "ab/ab.json").read_text())
     print_table(with_short_names(record, folder))
     say(f"demo: {time.perf_counter() - began:.0f} s; all results are in {folder.resolve()}")
@@ -102,7 +81,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "policy", policy / "model/config.json",
-            *_deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
+            *deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
             *("--eval_size", 200, "--global_batch", 16, "--micro_batch", 8, "--learning_rate", "3e-3"),
             *("--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4, "--output", policy),
         ),
@@ -112,14 +91,14 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "scorer", scorer / "model/config.json",
-            *_deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
+            *deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
             *("--probe_data", world, "--eval_size", min(HELD_OUT, rows // 5), "--global_batch", 64),
             *("--micro_batch", 32, "--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings"),
             *("--epochs", 2, "--name", "demo", "--output", scorer),
         ),
         step(
             "ppo", ppo / "model/config.json",
-            *_deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
+            *deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
             *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
             *("--output", ppo, "--max_updates", updates, "--tracking", "none"),
         ),
@@ -147,140 +126,3 @@ def with_short_names(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     names = _arms(folder)
     arms = [{**arm, "policy": names[arm["policy"]]} for arm in record["policies"]]
     return {**record, "policies": arms}
-
-
-def _deepspeed(stage: str, experiment: str) -> list[object]:
-    """The command that launches an experiment of a stage on two ranks with ZeRO 2."""
-    package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
-    launcher = Path(sys.executable).parent / "deepspeed"
-    file = package / f"experiments/{experiment}.py"
-    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", "zero2"]
-
-
-class CompletedSteps:
-    """A file of completed steps. A step counts only if all steps before it are unchanged too."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.before: dict[str, list[str]] = json.loads(path.read_text()) if path.is_file() else {}
-        self.now: dict[str, list[str]] = {}
-
-    def has(self, step: DemoStep) -> bool:
-        """True if the same command is completed, and so are all before it."""
-        same = self.before.get(step.name) == step.words and step.done.is_file()
-        if same:
-            self.now[step.name] = step.words
-        else:
-            self.before = {}
-        return same
-
-    def add(self, step: DemoStep) -> None:
-        """Records a completed step."""
-        self.now[step.name] = step.words
-        self.path.write_text(json.dumps(self.now, indent=1) + "\n")
-
-
-def _run(step: DemoStep, folder: Path, times: StepTimes) -> int:
-    """The exit code of a step, whose command and output go to a log; 130 if the user stopped it."""
-    from lmgym.distributed.ranks import free_port
-
-    words = list(step.words)
-    if "--num_gpus" in words:  # not part of the recorded command
-        words[1:1] = ["--master_port", str(free_port())]
-    log = folder / "logs" / f"{step.name.replace(' ', '_')}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    times.begin()
-    present, together = times.left(0)
-    say(f"{times.number} {ABOUT[step.name][0]}, about {present:.0f} s; {clock(together)} left in all")
-    command = f"$ {shlex.join(words)}"
-    if VERBOSE:
-        say(command)
-    with log.open("w", encoding="utf-8") as file:
-        say(command, file=file)
-        try:
-            code = _wait(words, file, times)
-        except KeyboardInterrupt:
-            say("stopped: the same command continues from here", error=True)
-            return 130
-    erase_live_line()
-    times.end()
-    if code:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]:
-            say(line, error=True)
-        say(f"error: a step of the demo ended with exit code {code}; its command and all output: {log}", error=True)
-    return code
-
-
-def _wait(words: Sequence[str], file: IO[str], times: StepTimes) -> int:
-    """Runs a command to its end, with the time left on the terminal; returns its exit code."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment) as process:
-        while True:
-            try:
-                return process.wait(SHOWN_SECONDS)
-            except subprocess.TimeoutExpired:
-                if on_terminal():
-                    _, together = times.left(times.elapsed)
-                    draw_live_line(f"{times.number} {clock(times.elapsed)}; about {clock(together)} left in all")
-            except KeyboardInterrupt:
-                process.wait()  # a stage saves a checkpoint first
-                raise
-
-
-def _show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table whose first column is text and whose others are numbers."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    CleanConsole(width=100).print(table)
-
-
-def _compare(world: Path, scorer: Path) -> None:
-    """Prints the scorer's correlation with the hidden utility, and that of baselines and the oracle."""
-    from reward_models.metrics.baselines import baselines
-
-    metrics = json.loads((scorer / "evaluation.json").read_text())["metrics"]
-    correlations = baselines(world)
-    rows = {
-        "length of the reply": correlations["length"],
-        "bag of words": correlations["bag_of_words"],
-        "the scorer": metrics["gold/gold_spearman"],
-        "oracle: the utility's own features, fitted to the same traces": correlations["oracle"],
-    }
-    title = "Spearman with the hidden utility, for held-out users"
-    _show_table(title, ("", "value"), [(name, f"{value:.3f}") for name, value in rows.items()])
-
-
-def _show_gains(ppo: Path) -> None:
-    """Prints PPO's reward before and after, and the hidden utility, which PPO never saw."""
-    lines = [json.loads(line) for line in (ppo / "metrics.jsonl").read_text().splitlines()]
-    before, after = lines[0], lines[-1]
-    metrics = {
-        "reward: the scorer, in standard deviations": "eval/reward/mean",
-        "hidden utility, never optimised": "eval/eval_scorer",
-        "tokens per reply": "eval/rollout/reply_tokens",
-    }
-    rows = [(name, f"{before[key]:.3f}", f"{after[key]:.3f}") for name, key in metrics.items()]
-    rows.append(("KL to the SFT policy, nats per reply", "0", f"{after['kl/reference']:.3f}"))
-    _show_table("PPO: replies to held-out prompts", ("", "before", "after"), rows)
-
-
-def _show_scores(world: Path, model: Path, seed: int) -> None:
-    """Prints the scores and the hidden utility of four replies to one message."""
-    import pyarrow.parquet as pq
-
-    from lmgym.scoring.scorers import HFScorer
-    from lmgym.text import from_transcript
-    from lmgym.world.world import World
-
-    group = pq.read_table(world / "kwise.parquet").slice(0, 1).to_pylist()[0]
-    conversations = [from_transcript(group["prompt"])] * len(group["replies"])
-    scores = HFScorer.load(model).score(conversations, group["replies"]).tolist()
-    worth = World(seed).utility(conversations, group["replies"]).tolist()
-    ranking = sorted(zip(scores, worth, group["replies"], strict=True), reverse=True)
-    rows = [(reply, f"{score:.3f}", f"{value:+.2f}") for score, value, reply in ranking]
-    _show_table(group["prompt"], ("reply", "score", "hidden utility"), rows)

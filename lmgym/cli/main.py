@@ -1,5 +1,7 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
+import sys
+
 import click
 
 from lmgym import __version__
@@ -34,6 +36,8 @@ WORLD = click.option("--world", "folder", required=True, help="folder of a world
 MODEL_FOLDER = click.option("--output", required=True, help="folder for the model")
 TABLES_FOLDER = click.option("--output", required=True, help="folder for the Parquet files")
 FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+RETENTION = click.option("--retention", default=2.0, show_default=True,
+                         help="how long users stay: log odds of another day; 1 is shorter, 3 is longer")  # fmt: skip
 NUM_GPUS = click.option("--num_gpus", "--num-gpus", type=int, metavar="N",
                         help="number of processes  [default: the visible GPUs, or 1 on a CPU]")  # fmt: skip
 
@@ -163,16 +167,16 @@ def completion(shell: str) -> None:
 
 
 @main.command()
-@click.option("--output", default="outputs/demo", show_default=True, help="folder for the data and results")
+@click.option("--output", help="folder for the results  [default: outputs/demo, or outputs/demo_real]")
 @click.option("--seed", default=0, show_default=True, help="seed of the world, the models, the training and the users")
-def demo(output: str, seed: int) -> None:
-    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network."""
+@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
+def demo(output: str | None, seed: int, real: bool) -> None:
+    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
     from lmgym.cli.demo import run_demo
+    from lmgym.cli.demos.real import run_real_demo
 
-    def run() -> None:
-        raise SystemExit(run_demo(output, seed))
-
-    launch(run)
+    begin, folder = (run_real_demo, "outputs/demo_real") if real else (run_demo, "outputs/demo")
+    launch(lambda: sys.exit(begin(output or folder, seed)))
 
 
 @main.command()
@@ -192,12 +196,13 @@ def get(name: str, output: str | None, source, wheel: str | None, precision) -> 
 @main.command()
 @click.option("--rows", default=100_000, show_default=True, help="number of rows of the logs")
 @click.option("--seed", default=0, show_default=True, help="seed of the words, the users and their behaviour")
+@RETENTION
 @TABLES_FOLDER
-def world(rows: int, seed: int, output: str) -> None:
+def world(rows: int, seed: int, retention: float, output: str) -> None:
     """Simulate users who chat with bots: logs, evaluation sets, and separately the hidden utility."""
     from lmgym.cli.worlds import make_world
 
-    launch(lambda: make_world(output, rows, seed))
+    launch(lambda: make_world(output, rows, seed, retention))
 
 
 @main.command(name="world-model")
@@ -258,18 +263,19 @@ PROCESSES = click.option("--processes", default=0, show_default=True,
 @SEED
 @WORLD_SEED
 @click.option("--paired", is_flag=True, help="the same users meet every policy, so that fewer users are needed")
+@RETENTION
 @TEMPERATURE
 @MAX_NEW_TOKENS
 @click.option("--logs", is_flag=True, help="also write the behaviour under policy N to OUTPUT/logs/N, as training data")
 @PROCESSES
 @click.option("--output", default="outputs/ab", show_default=True, help="folder for ab.json")
 def ab(
-    policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, temperature: float,
-    max_new_tokens: int, logs: bool, processes: int, output: str,
+    policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, retention: float,
+    temperature: float, max_new_tokens: int, logs: bool, processes: int, output: str,
 ) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_ab
 
-    design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens)
+    design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens, retention)
     launch(lambda: run_ab(policies, design, output, logs, processes))
 
 
@@ -279,17 +285,18 @@ def ab(
 @DAYS
 @SEED
 @WORLD_SEED
+@RETENTION
 @TEMPERATURE
 @MAX_NEW_TOKENS
 @PROCESSES
 @TABLES_FOLDER
 def deploy(
-    policy: str, users: int, days: int, seed: int, world_seed: int, temperature: float, max_new_tokens: int,
-    processes: int, output: str,
+    policy: str, users: int, days: int, seed: int, world_seed: int, retention: float, temperature: float,
+    max_new_tokens: int, processes: int, output: str,
 ) -> None:  # fmt: skip
     from lmgym.cli.ab import Design, run_deploy
 
-    design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens)
+    design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens, retention)
     launch(lambda: run_deploy(policy, design, output, processes))
 
 

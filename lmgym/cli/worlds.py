@@ -7,17 +7,20 @@ import pyarrow.parquet as pq
 from lmgym.config import SEED, Range
 from lmgym.console import say
 from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError
+from lmgym.world.users import NOISE
 
+RETENTION = Range(-10, 10)
 ROWS = Range(1, MOST_STEPS, also=(None,), hint="none for all")
 
 
-def make_world(output: str, rows: int, seed: int) -> None:
+def make_world(output: str, rows: int, seed: int, retention: float = NOISE.retention) -> None:
     """Writes a world's tables and prints their sizes."""
     from lmgym.world.tables import write_world
 
     Range(1, MOST_STEPS).check("rows", rows)
     SEED.check("seed", seed)
-    sizes = write_world(output, rows, seed)
+    RETENTION.check("retention", retention)
+    sizes = write_world(output, rows, seed, retention)
     say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
 

@@ -21,7 +21,7 @@ from lmgym.world.behaviour import Behaviour, Traces
 from lmgym.world.days import Moment, simulate_users
 from lmgym.world.streams import Ints, Population, draw_population
 from lmgym.world.users import Floats, Reaction
-from lmgym.world.vocabulary import ADULT_TOPIC
+from lmgym.world.vocabulary import MODERATED_TOPIC
 from lmgym.world.world import SimulatedChat, World, open_chat, say
 
 DAYS, MOST_DAYS = 31, 100  # day-30 retention needs 31; ids of conversations have room for 100
@@ -90,7 +90,7 @@ class _PolicyConversations:
         self.replies = dict(zip(at.who.tolist(), replies, strict=True))
         self.traces.conversation += conversations
         self.traces.reply += replies
-        self.traces.nsfw += [chat.topic == ADULT_TOPIC for chat in chats]
+        self.traces.nsfw += [chat.topic == MODERATED_TOPIC for chat in chats]
         return self.world.utility(conversations, replies, self.population.users.take(at.who))
 
     def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:

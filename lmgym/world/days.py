@@ -85,8 +85,11 @@ def simulate_users(
         if len(away):
             state.day[away] += 1
             chance = population.moments("return", away, state.day[away])
-            back = behaviour.comes_back(chance, population.users.take(away), state.satisfaction[away], noise)
-            _open(state, away[back], driver)
+            users, satisfaction = population.users.take(away), state.satisfaction[away]
+            stays = behaviour.stays(chance, users, satisfaction, noise)
+            back = behaviour.comes_back(chance, users, satisfaction, noise)
+            state.day[away[~stays]] = days - 1
+            _open(state, away[stays & back], driver)
         talking = np.flatnonzero(state.talking)
         if len(talking):
             _exchange(state, activity, population, talking, driver, noise)

@@ -20,6 +20,7 @@ from lmgym.errors import InputError
 from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, messages, to_transcript
 from lmgym.world.bots import BOTS, speak
+from lmgym.world.users import NOISE
 from lmgym.world.world import VERSION, Cohort, SimulatedChat, World, simulate
 
 COHORT, EVAL_USERS, ANNOTATORS = 500, 10**9, 2 * 10**9
@@ -31,7 +32,7 @@ FILES = (
 )  # fmt: skip
 
 
-def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
+def write_world(folder: str | Path, rows: int, seed: int, retention: float = NOISE.retention) -> dict[str, int]:
     """Writes every table of a world as Parquet, and `world.json`; returns the number of rows of each table.
 
     `rows` is the size of the logs; pairs have a tenth of it, kwise a twentieth, sft at most a tenth, the evaluation
@@ -42,7 +43,7 @@ def write_world(folder: str | Path, rows: int, seed: int) -> dict[str, int]:
         raise InputError(f"--rows {rows} is too small for a world; needed: at least 1000")
     refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    world = World(seed)
+    world = World.with_retention(seed, retention)
     with StatusLine("simulating users", rows, "rows of logs", plain=True) as line:
         line.update(0)
         sizes = {"logs": _write_logs(folder, world, rows, line)}

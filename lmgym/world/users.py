@@ -58,10 +58,15 @@ class Noise:
     away: float = 0.05  # share of answers that come hours later
     unshown: float = 0.03  # share of replies that were logged but not seen
     unlogged_time: float = 0.02
-    habit: float = -0.7  # log odds to come back on a day
+    habit: float = 0.5  # log odds to open the app on a day, for users who have not left it
     habit_spread: float = 1.1
     habit_slope: float = 1.2  # per unit of satisfaction
     new_user: float = -0.5
+    # log odds to stay in the app from one day to the next: the level of retention. Frozen at .41, .20 and .08 on days
+    # 1, 7 and 30 for replies of utility 0, within what is published of consumer apps, before any figure was measured
+    retention: float = 2.0
+    retention_spread: float = 1.8
+    retention_slope: float = 0.6  # per unit of satisfaction
     memory: float = 0.6  # weight of the newest conversation in the satisfaction
     annotator: float = 0.6  # scale of the annotators' Gumbel noise
 
@@ -82,6 +87,7 @@ class Users:
     habit: Floats
     talkative: Floats
     is_new: NDArray[np.bool_]
+    loyalty: Floats
 
     def __len__(self) -> int:
         return len(self.habit)
@@ -110,11 +116,22 @@ def draw_users(rng: np.random.Generator, n: int, topics: int, noise: Noise = NOI
         habit=noise.habit_spread * (0.3 * engagement + 0.95 * rng.standard_normal(n)),
         talkative=_sigmoid(-0.7 + 0.25 * engagement + 0.8 * rng.standard_normal(n)),
         is_new=rng.random(n) < 0.4,
+        loyalty=noise.retention_spread * (0.3 * engagement + 0.95 * rng.standard_normal(n)),
     )
 
 
+def stays(rng: RandomSource, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
+    """True for each user who does not leave the app for good before a day.
+
+    Users differ in their daily odds to stay (`loyalty`), so the first days lose most: those who stay are the loyal ones
+    (the heterogeneous lifetimes of Fader and Hardie 2007, with log-normal odds).
+    """
+    odds = noise.retention + users.loyalty + noise.retention_slope * satisfaction + noise.new_user * users.is_new
+    return rng.random(len(satisfaction)) < _sigmoid(odds)
+
+
 def comes_back(rng: RandomSource, users: Users, satisfaction: Floats, noise: Noise = NOISE) -> NDArray[np.bool_]:
-    """True for each user who opens the app on a day, by habit and by how good the last conversations were."""
+    """True for each user, of those who stay, who opens the app on a day, by habit and satisfaction."""
     odds = noise.habit + users.habit + noise.habit_slope * satisfaction + noise.new_user * users.is_new
     return rng.random(len(satisfaction)) < _sigmoid(odds)
 

@@ -35,8 +35,9 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "science": "magnets microscopes atoms lasers molecules experiments crystals batteries robots formulas",
     }.items()
 }
-ADULT_TOPIC = "dating"
-ADULT_THINGS = _words("kisses lovers crushes affairs flirts bikinis massages cuddles romances seductions")
+# what `is_nsfw` marks in a world: a topic that many products moderate, and that anybody can read
+MODERATED_TOPIC = "gambling"
+MODERATED_THINGS = _words("casinos jackpots wagers lotteries roulettes raffles bookmakers slots bets chips")
 NAMES = _words(
     "Mira Otto Lena Hugo Ivy Noor Felix Dora Ravi Yuki Tess Amos Lola Kian Vera Milo "
     "Anya Bram Cleo Egon Fay Gus Hana Ines"
@@ -73,11 +74,11 @@ class Vocabulary:
 
 
 def draw_vocabulary(seed: int) -> Vocabulary:
-    """The words of a seed's world; one topic is always the adult one, so that nsfw rows exist."""
+    """The words of a seed's world; one topic is always the moderated one, so that nsfw rows exist."""
     rng = random.Random(f"vocabulary {seed}")
     names = rng.sample(sorted(TOPICS), TOPICS_PER_WORLD - 1)
     topics = {name: tuple(rng.sample(TOPICS[name], THINGS_PER_TOPIC)) for name in names}
-    topics[ADULT_TOPIC] = tuple(rng.sample(ADULT_THINGS, THINGS_PER_TOPIC))
+    topics[MODERATED_TOPIC] = tuple(rng.sample(MODERATED_THINGS, THINGS_PER_TOPIC))
     things = [thing for group in topics.values() for thing in group]
     personas = tuple(Persona(name, *rng.sample(things, 2)) for name in rng.sample(NAMES, PERSONAS_PER_WORLD))
     return Vocabulary(topics, tuple(rng.sample(ADJECTIVES, ADJECTIVES_PER_WORLD)), personas)

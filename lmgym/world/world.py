@@ -5,7 +5,9 @@ Design decisions:
   (`users.py`); only probes and evaluations may read it.
 - VERSION names the world with its noise; any change is a new version, and all figures are measured again. 1.0 was
   fixed before any scorer was trained; trials showed that a small scorer from scratch learns only a bag of words there.
-  1.1 has shorter texts, fewer words and stronger traces, and was fixed before any reported figure.
+  1.1 has shorter texts, fewer words and stronger traces, and was fixed before any reported figure. In 1.2 users leave
+  the app for good, so that retention falls over the days, and the moderated topic has other words; its level of
+  retention was frozen before any figure was measured.
 - All conversations of a day advance together; only texts are made one reply at a time.
 - The log shows the bot's context: the persona, sometimes the last exchange, and the user's message. So the utility
   depends on nothing that a scorer cannot read, except the user's tastes.
@@ -13,7 +15,7 @@ Design decisions:
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +26,9 @@ from lmgym.world.bots import BOTS, speak
 from lmgym.world.grammar import Grammar
 from lmgym.world.users import NOISE, Floats, Noise, Users, draw_users
 from lmgym.world.utility import features, utility
-from lmgym.world.vocabulary import ADULT_TOPIC, Persona, draw_vocabulary
+from lmgym.world.vocabulary import MODERATED_TOPIC, Persona, draw_vocabulary
 
-VERSION = "1.1"
+VERSION = "1.2"
 DAYS = 20  # logged
 DAYS_AFTER = 30  # not logged, but known to the retention labels
 CHANGES_TOPIC = 0.12
@@ -40,6 +42,11 @@ class World:
     seed: int
     noise: Noise = NOISE
     grammar: Grammar = field(init=False)
+
+    @classmethod
+    def with_retention(cls, seed: int, retention: float) -> "World":
+        """A world whose users stay longer or shorter: the log odds of `Noise.retention`."""
+        return cls(seed, replace(NOISE, retention=retention))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grammar", Grammar(draw_vocabulary(self.seed)))
@@ -124,10 +131,11 @@ def simulate(world: World, n_users: int, seed: int) -> Cohort:
     rng, words = np.random.default_rng([world.seed, seed]), random.Random(f"{world.seed} {seed}")
     users = world.draw_users(rng, n_users)
     arrival = np.where(users.is_new, rng.integers(0, DAYS - 1, n_users), 0)
-    satisfaction = np.zeros(n_users)
+    satisfaction, staying = np.zeros(n_users), np.ones(n_users, dtype=np.bool_)
     cohort = Cohort(users, Logs(), np.zeros((n_users, DAYS + DAYS_AFTER), dtype=np.int64), [])
     for day in range(DAYS + DAYS_AFTER):
-        returning = behaviour.comes_back(rng, users, satisfaction, world.noise) & (day > arrival)
+        staying &= behaviour.stays(rng, users, satisfaction, world.noise) | (day <= arrival)
+        returning = behaviour.comes_back(rng, users, satisfaction, world.noise) & staying & (day > arrival)
         active = np.flatnonzero(returning | (day == arrival))
         if day >= DAYS:
             cohort.messages[active, day] = 1 + rng.poisson(np.exp(1.2 - users.leave_habit[active]))
@@ -183,7 +191,7 @@ def _run_chats(
         logs.turn += messages.tolist()
         logs.conversation += conversations
         logs.reply += replies
-        logs.is_nsfw += [chat.topic == ADULT_TOPIC for chat in open_chats]
+        logs.is_nsfw += [chat.topic == MODERATED_TOPIC for chat in open_chats]
         logs.accepted += (reaction.shown & ~reaction.retried).tolist()
         logs.retried += reaction.retried.tolist()
         logs.ended += reaction.ended.tolist()

@@ -22,6 +22,7 @@ LAYERS = (
     "lmgym.chat",
     "stages",
     "lmgym.cli.results",
+    "lmgym.cli.demos",
     "lmgym.cli",
 )
 """from the bottom to the top"""

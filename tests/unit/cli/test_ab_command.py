@@ -89,9 +89,11 @@ def test_the_hidden_utility_is_a_ceiling_and_a_random_scorer_a_floor() -> None:
     bots, gold, chance = load_policies(["bots", "bots@gold:8", "bots@random:8"], world)
     assert isinstance(gold, BestOfN)
     assert isinstance(chance, BestOfN)
-    [persona, *_] = world.grammar.vocabulary.personas
-    thing = next(iter(world.grammar.topic_of))
-    conversations = [Conversation((Turn("user", f"tell me about {thing}."),), persona.text)] * 300
+    conversations = [  # of 300 kinds: a random scorer gives the same reply to the same message one score
+        Conversation((Turn("user", f"tell me about {thing}."),), persona.text)
+        for thing in world.grammar.topic_of
+        for persona in world.grammar.vocabulary.personas
+    ]
     worth = [
         world.utility(conversations, [one.text for [one] in policy.reply(conversations, 1, Sampling())]).mean()
         for policy in (bots, gold, chance)

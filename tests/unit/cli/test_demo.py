@@ -10,10 +10,14 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from patience import wait_until
 
 from lmgym.cli import demo
-from lmgym.cli.demo import CompletedSteps, DemoStep, run_demo
+from lmgym.cli.demo import run_demo
+from lmgym.cli.demos import steps as steps_of_demos
+from lmgym.cli.demos.results import show_gains
+from lmgym.cli.demos.steps import CompletedSteps, DemoStep
 from lmgym.cli.launching import find_experiment
 from lmgym.cli.main import main
 from lmgym.cli.policies import PolicySpec, read_policy
@@ -82,10 +86,12 @@ def test_a_step_runs_again_after_a_change_of_one_before_it(tmp_path: Path) -> No
 
 def test_a_step_that_fails_ends_the_demo_with_its_code(tmp_path: Path, monkeypatch, capsys) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(demo, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1])
+    monkeypatch.setattr(
+        steps_of_demos, "_run", lambda step, *_: (ran.append(step.name), 69 if step.name == "scorer" else 0)[1]
+    )
     assert run_demo(str(tmp_path), 0) == 69
     assert ran == ["world", "untrained policy", "policy", "model for the scorer", "scorer"]
-    assert set(json.loads((tmp_path / "demo.json").read_text())) == set(ran[:-1])
+    assert set(json.loads((tmp_path / "demo.json").read_text())["steps"]) == set(ran[:-1])
 
 
 def scripted(folder: Path, *codes: str) -> list[DemoStep]:
@@ -158,9 +164,26 @@ def test_it_ends_with_what_ppo_gained_and_the_two_commands_to_try_next(tmp_path:
         },
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    demo._show_gains(tmp_path)
+    (tmp_path / "samples").mkdir()
+    for update, replies in ((0, ["i saw whales.", "i see. ok.", "it is late."]), (16, []), (32, ["ok."] * 3)):
+        rows = [json.dumps({"reply": reply}) + "\n" for reply in replies]
+        (tmp_path / f"samples/evaluation-{update:06d}.jsonl").write_text("".join(rows))
+    diversity = show_gains(tmp_path)
+    assert list(diversity["before"].values()) == [1, 1]
+    assert list(diversity["after"].values()) == pytest.approx([1 / 3, 0])
     shown = capsys.readouterr().out
-    assert [word for word in ("0.250", "0.750", "1.500", "10.000", "9.000") if word not in shown] == []
+    figures = ("0.250", "0.750", "1.500", "10.000", "9.000", "distinct-2", "0.333")
+    assert [word for word in figures if word not in shown] == []
+
+
+def test_results_are_kept_beside_the_completed_steps(tmp_path: Path) -> None:
+    step = DemoStep("a", ["a"], tmp_path / "a")
+    step.done.touch()
+    first = CompletedSteps(tmp_path / "demo.json")
+    first.add(step)
+    first.note({"diversity": 1})
+    assert json.loads((tmp_path / "demo.json").read_text())["results"] == {"diversity": 1}
+    assert CompletedSteps(tmp_path / "demo.json").has(step)
     output = demo.NEXT.format(bin="B", policy="P", scorer="S")
     assert output.count("B/") == 2
 

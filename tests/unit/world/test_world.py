@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from lmgym.text import Conversation, Turn
 from lmgym.world.grammar import BOT_TEMPLATES, USER_TEMPLATES, Grammar
 from lmgym.world.utility import FEATURES, SCALE, USUAL, WEIGHTS, features, utility
-from lmgym.world.vocabulary import ADJECTIVES, ADULT_THINGS, TOPICS, Persona, Vocabulary, draw_vocabulary
+from lmgym.world.vocabulary import ADJECTIVES, MODERATED_THINGS, TOPICS, Persona, Vocabulary, draw_vocabulary
 from lmgym.world.world import Cohort, World, simulate
 
 VOCABULARY = Vocabulary(
@@ -35,7 +35,7 @@ def worth(reply: str, user: str = "let us talk about flutes.", before: tuple[str
 
 
 def test_no_word_has_two_meanings() -> None:
-    things = [thing for group in TOPICS.values() for thing in group] + list(ADULT_THINGS)
+    things = [thing for group in TOPICS.values() for thing in group] + list(MODERATED_THINGS)
     template_words = {
         word.strip(".?,{}")
         for templates in (BOT_TEMPLATES, USER_TEMPLATES)

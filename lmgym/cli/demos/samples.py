@@ -1,0 +1,34 @@
+"""`python -m lmgym.cli.demos.samples MODEL PROMPTS OUTPUT SEED`: several replies to each prompt, and their rewards."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+SAMPLES, MAX_NEW_TOKENS = 8, 40
+
+
+def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
+    """Writes a row per prompt: replies[SAMPLES] at temperature 1 and rewards[SAMPLES]."""
+    import torch
+
+    from lmgym.generation.local_generation import load_causal
+    from lmgym.generation.protocol import Sampling
+    from lmgym.scoring.short_answers import short_answers
+    from lmgym.text import Conversation, Turn
+
+    torch.set_num_threads(os.cpu_count() or 1)  # the demo's steps have one otherwise
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    conversations = [Conversation((Turn("user", row["prompt"]),)) for row in rows]
+    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, seed=seed)
+    completions = load_causal(model).reply(conversations, SAMPLES, sampling)
+    lines = []
+    for row, replies in zip(rows, completions, strict=True):
+        texts = [reply.text.strip() for reply in replies]
+        rewards = short_answers(texts, [row["topic"]] * SAMPLES)
+        lines.append(json.dumps({**row, "replies": texts, "rewards": rewards}) + "\n")
+    output.write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    sample(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
