@@ -20,6 +20,7 @@ from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.run import Run
+from lmgym.scoring.diversity import diversity
 from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
@@ -59,7 +60,9 @@ def evaluate(
         lambda: (_call_metric(setup, episodes, tasks, tokenizer, retries), monitor(setup, episodes, tasks, retries))
     )
     failures = _add_failures(all_gather_objects(_failures(episodes, answers, scores)))
-    means = reduce_means(episode_sums(episodes) | _metric_sums(answers, len(episodes)) | _monitor_sums(scores))
+    texts = [step.completion.text for episode in episodes for step in episode.steps]
+    varied = diversity([text for of_rank in all_gather_objects(texts) for text in of_rank])
+    means = varied | reduce_means(episode_sums(episodes) | _metric_sums(answers, len(episodes)) | _monitor_sums(scores))
     _add_reward_spread(means, failures["rewards"])
     squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
     # trlx's name for custom metrics; the other names are those of rollouts too

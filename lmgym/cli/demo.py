@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lmgym.cli.demos.results import compare_scorer, show_gains, show_scores
+from lmgym.cli.demos.results import compare_scorer, show_gains, show_report, show_scores
 from lmgym.cli.demos.steps import CompletedSteps, DemoStep, deepspeed, run_steps
 from lmgym.config import SEED
 from lmgym.console import say
@@ -61,6 +61,7 @@ def run_demo(
     names = {"bin": Path(sys.executable).parent, "policy": folder / "ppo/model", "scorer": folder / "scorer/model"}
     for line in NEXT.format(**names).splitlines():
         say(line)
+    show_report(folder / "ppo")
     return 0
 
 

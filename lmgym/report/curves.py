@@ -9,6 +9,8 @@ from lmgym.report.run_files import RunFiles, is_number
 
 Z95 = 1.96
 MOST_PROBE_SERIES = 6
+NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity")
+"""second parts of metrics that are no evaluation set's"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ CURVES = (
           {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"}, "tokens"),
     Curve("entropy", "Entropy", "Of a token; where it falls to 0, the policy says one thing only.",
           {"entropy": "policy/entropy"}, "nats per token"),
+    Curve("diversity", "Diversity of replies", "Of replies to held-out prompts: where it falls, the policy repeats "
+          "what the reward likes best.",
+          {"distinct openings (first three words)": "eval/diversity/openings",
+           "distinct pairs of words": "eval/diversity/distinct_2"}, "share"),
     Curve("clip_fraction", "Clipped tokens", "Share of tokens whose ratio was clipped; above .3 the updates are too "
           "large.", {"clipped": "policy/clip_fraction"}),
     Curve("explained_variance", "Variance that the critic explains", "1: the critic predicts the returns; below .1 "
@@ -183,7 +189,7 @@ def probes(run: RunFiles) -> list[Panel]:
     groups: dict[str, dict[str, Points]] = {}
     for name in run.metric_names:
         parts = name.split("/")
-        if len(parts) != 3 or parts[0] != "eval" or parts[1] in ("reward", "rollout", "monitor", "samples", "scores"):
+        if len(parts) != 3 or parts[0] != "eval" or parts[1] in NO_EVALUATION_SETS:
             continue
         series = run.series(name)
         fits = bool(series) and all(-1 <= y <= 1 for _, y in series)

@@ -28,7 +28,7 @@ PANELS = {
                "score_distribution", "replies", "rows", "run", "config", "metrics"},
     "sft": {"loss", "perplexity", "replies", "config"},
     "ppo": {"reward", "over_optimisation", "kl", "lengths", "entropy", "clip_fraction", "explained_variance",
-            "policy_loss", "replies", "conversations", "scores_0"},
+            "policy_loss", "replies", "conversations", "scores_0", "diversity"},
     "failed": {"config", "run"},
     "resumed": {"reward", "launches", "conversations"},
 }  # fmt: skip

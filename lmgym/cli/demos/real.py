@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lmgym.cli.demos.prompts import write_prompts
-from lmgym.cli.demos.results import diversity_of, show_table
+from lmgym.cli.demos.results import diversity_of, show_report, show_table
 from lmgym.cli.demos.steps import CompletedSteps, DemoStep, deepspeed, run_steps
 from lmgym.config import SEED
 from lmgym.console import say
@@ -50,6 +50,7 @@ def run_real_demo(output: str, seed: int, updates: int = UPDATES) -> int:
         return code
     completed.note(show_results(folder))
     say(f"demo: {time.perf_counter() - began:.0f} s; all results are in {folder.resolve()}")
+    show_report(folder / "training")
     return 0
 
 

@@ -1,11 +1,15 @@
 """The tables that `lmgym demo` ends with: the scorer, its opinion of some replies, and what PPO changed."""
 
 import json
+import os
+import sys
+import webbrowser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lmgym.cli.demos.diversity import distinct_2, distinct_openings
-from lmgym.console import CleanConsole
+from lmgym.console import CleanConsole, on_terminal, say
+from lmgym.report.page import REPORT
+from lmgym.scoring.diversity import distinct_2, distinct_openings
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> None:
@@ -65,6 +69,15 @@ def read_replies(ppo: Path, place: int) -> list[str]:
 def diversity_of(replies: Sequence[str]) -> dict[str, float]:
     """Measures of how varied replies are, by their names in the table."""
     return {"distinct openings, share": distinct_openings(replies), "distinct-2": distinct_2(replies)}
+
+
+def show_report(run: Path) -> None:
+    """Names a run's report, and opens it in the user's browser where there is a screen."""
+    path = (run / REPORT).resolve()
+    say(f"What the training did, to look at: {path}")
+    has_screen = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if has_screen and on_terminal():  # without a screen a text browser would take over the terminal
+        webbrowser.open(path.as_uri())
 
 
 def show_scores(world: Path, model: Path, seed: int) -> None:

@@ -6,6 +6,13 @@ from itertools import pairwise
 OPENING_WORDS = 3
 
 
+def diversity(replies: Sequence[str]) -> dict[str, float]:
+    """Both measures by the names of PPO's metrics; none without replies."""
+    if not replies:
+        return {}
+    return {"diversity/openings": distinct_openings(replies), "diversity/distinct_2": distinct_2(replies)}
+
+
 def distinct_openings(replies: Sequence[str]) -> float:
     """Share of distinct openings (first three words) among replies: 1 where no two replies begin alike.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lmgym.cli.demos.diversity import distinct_2, distinct_openings
+from lmgym.scoring.diversity import distinct_2, distinct_openings
 
 
 def test_openings_are_the_first_three_words() -> None:
