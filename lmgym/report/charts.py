@@ -143,7 +143,7 @@ def _rows(name: str, points: Points) -> list[Spec]:
 
 
 def _axis(field: str, title: str) -> Spec:
-    axis = {"format": "~g"} if title == "updates" else {"format": ",.3~g"}
+    axis = {"format": ",d", "tickMinStep": 1} if title == "updates" else {}
     return {"field": field, "type": "quantitative", "title": title or None, "scale": {"zero": False}, "axis": axis}
 
 
@@ -159,9 +159,9 @@ def _color(names: Sequence[str]) -> Spec:
 def _tooltip(x: str, y: str) -> list[Spec]:
     return [
         {"field": "series", "title": " "},
-        {"field": "x", "title": x or " ", "format": ",.4~g"} if x else {"field": "x", "title": " "},
-        {"field": "y", "title": y or "value", "format": ",.4~g"},
-        *({"field": bound, "title": bound, "format": ",.4~g"} for bound in ("low", "high")),
+        {"field": "x", "title": x or " ", "format": ",.4~r"} if x else {"field": "x", "title": " "},
+        {"field": "y", "title": y or "value", "format": ",.4~r"},
+        *({"field": bound, "title": bound, "format": ",.4~r"} for bound in ("low", "high")),
     ]
 
 

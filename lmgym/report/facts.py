@@ -19,6 +19,7 @@ CARDS = (
     ("held-out reward", "eval/reward/mean"),
     ("evaluation scorer", "eval/eval_scorer"),
     ("KL to the reference", "kl/reference"),
+    ("distinct openings", "eval/diversity/openings"),
     ("tokens of a reply", "eval/rollout/reply_tokens|eval/samples/tokens"),
 )
 """figures at the top of a report, each with its value before the first update"""
@@ -114,7 +115,7 @@ def notes(run: RunFiles) -> list[Panel]:
     rows = [
         (
             str(event.get("kind", "note")),
-            f"after update {event.get('step', 0):,}",
+            f"after\N{NO-BREAK SPACE}update\N{NO-BREAK SPACE}{event.get('step', 0):,}",
             _without_kind(shown(event.get("text", ""))),
         )
         for event in events[:MOST_NOTES]

@@ -106,7 +106,7 @@ def test_replies_stand_side_by_side_and_episodes_have_their_advantages(tmp_path:
 def test_warnings_are_marked_in_the_curves_where_they_occurred(tmp_path: Path) -> None:
     found = panels(ppo_run(tmp_path))
     assert found["reward"].chart["layer"][0]["data"]["values"] == [{"x": 2}]  # type: ignore[index]
-    assert found["notes"].table.rows == [("warning", "after update 2", "hello")]  # type: ignore[union-attr]
+    assert found["notes"].table.rows == [("warning", "after\N{NO-BREAK SPACE}update\N{NO-BREAK SPACE}2", "hello")]  # type: ignore[union-attr]
 
 
 def test_hostile_text_does_not_leave_its_place(tmp_path: Path) -> None:
