@@ -50,8 +50,8 @@ CURVES = (
           {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"}, "tokens"),
     Curve("entropy", "Entropy", "Of a token; where it falls to 0, the policy says one thing only.",
           {"entropy": "policy/entropy"}, "nats per token"),
-    Curve("diversity", "Diversity of replies", "Shares of distinct openings (first three words) and of distinct pairs of "
-          "words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
+    Curve("diversity", "Diversity of replies", "Shares of distinct openings (first three words) and of distinct pairs "
+          "of words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
           {"openings": "eval/diversity/openings", "pairs of words": "eval/diversity/distinct_2"}, "share"),
     Curve("clip_fraction", "Clipped tokens", "Share of tokens whose ratio was clipped; above .3 the updates are too "
           "large.", {"clipped": "policy/clip_fraction"}),
