@@ -23,7 +23,7 @@ from lmgym.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, user
 from lmgym.world.app import deploy
 from lmgym.world.days import GaussianReplies, simulate_users
 from lmgym.world.streams import draw_population
-from lmgym.world.world import World
+from lmgym.world.world import VERSION, World
 
 ROOT = Path(__file__).resolve().parent.parent
 WORLD = World(0)
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--planted", type=int, default=80, help="experiments of each planted change")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/app_tests.json")
     arguments = parser.parse_args()
-    record = {"machine": describe_machine(), "world": WORLD.seed, "days": DAYS}
+    record = {"world_version": VERSION, "machine": describe_machine(), "world": WORLD.seed, "days": DAYS}
     began = time.process_time()
     record["do_not_differ"] = false_alarms(arguments.experiments, arguments.users)
     record["do_not_differ"]["cpu_seconds"] = time.process_time() - began

@@ -24,7 +24,7 @@ from lmgym.cli.ab import Design, experiment
 from lmgym.cli.policies import GOLD, RANDOM, load_base, load_scorer
 from lmgym.scoring.best_of_n import best_of_n_kl, best_of_n_values
 from lmgym.world.app import OneLine, deploy
-from lmgym.world.world import World
+from lmgym.world.world import VERSION, World
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (2, 4, 8, 16)
@@ -131,7 +131,7 @@ def main() -> None:
             design = Design(arguments.users, arguments.days, arguments.seed, seed, paired=True)
             results[seed] = json.loads(json.dumps(run_world(seed, policy, scorer, design)))
         worlds = [results[one] for one in arguments.worlds if one in results]
-        record = {"settings": settings, "machine": describe_machine(), "worlds": worlds}
+        record = {"world_version": VERSION, "settings": settings, "machine": describe_machine(), "worlds": worlds}
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")
         print(table(worlds), flush=True)
 

@@ -18,7 +18,9 @@ from lmgym.config import SEED
 from lmgym.console import say
 from lmgym.report.status_line import StepTimes
 
-ROWS, HELD_OUT, STEPS, UPDATES, USERS = 50_000, 3000, 500, 320, 100
+ROWS, HELD_OUT, STEPS, UPDATES = 50_000, 3000, 500, 320
+USERS = 280  # find the pilot's change of retention on day 7 with power .9 (docs/results.md)
+KL = 1.0  # at .1, replies lose up to half of their distinct openings (docs/negative_results.md)
 BEST_OF = 4
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "world": ("simulate users who chat with bots", 10.0),
@@ -101,7 +103,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
             "ppo", ppo / "model/config.json",
             *deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
             *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
-            *("--output", ppo, "--max_updates", updates, "--tracking", "none"),
+            *("--output", ppo, "--max_updates", updates, "--init_kl_coef", KL, "--tracking", "none"),
         ),
         step(
             "app", folder / "ab/ab.json",

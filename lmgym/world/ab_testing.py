@@ -2,9 +2,10 @@
 
 Design decisions:
 - Users are drawn, assigned and resampled, because conversations of one user are not independent.
-- Every figure is a ratio of sums over users (messages over conversations, retries over replies, users back over users),
-  so one method serves all: the delta method for ratios (Deng, Knoblich and Lu 2018), in which a user's share in the
-  ratio's deviation is (numerator - ratio * denominator) / mean denominator.
+- Every figure is a ratio of sums over users (messages over conversations, retries over replies, users back over all),
+  so one method serves all: the jackknife, in which a user's share in the ratio's deviation is what leaving that user out
+  changes (Miller 1974). The delta method for ratios is its limit for many users; with 30 of them it found differences
+  between equal policies in up to 8% of experiments instead of 5%, since few loyal users have most conversations.
 - Each figure has its own two-sided test at 5%: with seven figures, one of two equal policies often looks different.
 """
 
@@ -38,8 +39,13 @@ class Ratio:
 
     @property
     def deviations(self) -> Floats:
-        """Deviation[users] of each user from the value; mean 0, and the variance of the value times users."""
-        return (self.numerator - self.value * self.denominator) / self.denominator.mean()
+        """Deviation[users] that each user causes: users - 1 times the value less the value without that user.
+
+        Their variance is that of the value times users. 0 for a user who has the whole denominator.
+        """
+        others = self.denominator.sum() - self.denominator
+        deviations = (len(others) - 1) * (self.numerator - self.value * self.denominator)
+        return np.divide(deviations, others, out=np.zeros(len(others)), where=others > 0)
 
     @property
     def spread(self) -> float:

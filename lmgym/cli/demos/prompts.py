@@ -6,7 +6,6 @@ from pathlib import Path
 FRAMES = (
     "How do I {task}?", "Give me a tip to {task}.", "I want to {task}. Where do I start?", "Why is it hard to {task}?",
 )  # fmt: skip
-# a task, of which the last word is the topic
 TASKS = (
     "boil an egg", "bake bread", "grow tomatoes", "make good coffee", "cook rice", "peel garlic", "plant a tree",
     "keep bees", "train a puppy", "clean a carpet", "wash a sweater", "remove a stain", "sharpen a knife",
@@ -20,11 +19,9 @@ HELD_OUT = 4  # one task of this many is evaluated on, never trained on
 
 
 def prompts(held_out: bool) -> list[dict[str, str]]:
-    """Rows of prompt and topic, a word in lower case: those to train on, or the held-out ones."""
+    """Rows of one prompt: those to train on, or the held-out ones."""
     tasks = [task for number, task in enumerate(TASKS) if (number % HELD_OUT == 0) == held_out]
-    return [
-        {"prompt": frame.format(task=task), "topic": task.split()[-1].lower()} for task in tasks for frame in FRAMES
-    ]
+    return [{"prompt": frame.format(task=task)} for task in tasks for frame in FRAMES]
 
 
 def write_prompts(folder: Path) -> None:

@@ -34,7 +34,7 @@ SHOWN = 4  # questions whose replies are printed
 
 def run_real_demo(output: str, seed: int, updates: int = UPDATES) -> int:
     """Runs all steps and prints the results. Returns 0, or the exit code of the step that failed."""
-    from lmgym.scoring import short_answers
+    from lmgym.scoring import friendly_answers
 
     SEED.check("seed", seed)
     began = time.perf_counter()
@@ -43,8 +43,8 @@ def run_real_demo(output: str, seed: int, updates: int = UPDATES) -> int:
     completed = CompletedSteps(folder / "demo.json")
     times = StepTimes([seconds for _, seconds in ABOUT.values()])
     say(f"commands and output of the steps: {folder / 'logs'}")
-    say(f"the reward, in {short_answers.__file__}:")
-    for line in inspect.getsource(short_answers.short_answers).splitlines():
+    say(f"the reward, in {friendly_answers.__file__}:")
+    for line in inspect.getsource(friendly_answers.friendly_answers).splitlines():
         say(f"    {line}")
     if code := run_steps(_steps(folder, seed, updates), ABOUT, folder, completed, times):
         return code
@@ -69,7 +69,7 @@ def _steps(folder: Path, seed: int, updates: int) -> list[DemoStep]:
         sample("before", MODEL),
         step(
             "training", training / "model/config.json",
-            *deepspeed("ppo", "short_answers"), "--model", MODEL, "--prompts", folder / "prompts.jsonl",
+            *deepspeed("ppo", "friendly_answers"), "--model", MODEL, "--prompts", folder / "prompts.jsonl",
             *("--eval_prompts", held_out, "--eval_updates", updates, "--save_updates", -1, "--seed", seed),
             *("--output", training, "--max_updates", updates, "--tracking", "none"),
         ),

@@ -14,7 +14,7 @@ def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
 
     from lmgym.generation.local_generation import load_causal
     from lmgym.generation.protocol import Sampling
-    from lmgym.scoring.short_answers import short_answers
+    from lmgym.scoring.friendly_answers import friendly_answers
     from lmgym.text import Conversation, Turn
 
     torch.set_num_threads(os.cpu_count() or 1)  # the demo's steps have one otherwise
@@ -25,7 +25,7 @@ def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
     lines = []
     for row, replies in zip(rows, completions, strict=True):
         texts = [reply.text.strip() for reply in replies]
-        rewards = short_answers(texts, [row["topic"]] * SAMPLES)
+        rewards = friendly_answers(texts)
         lines.append(json.dumps({**row, "replies": texts, "rewards": rewards}) + "\n")
     output.write_text("".join(lines))
 

@@ -42,12 +42,13 @@ def test_four_users_give_the_figures_worked_out_by_hand() -> None:
     }
 
 
-def test_a_ratios_spread_is_the_delta_methods_by_hand() -> None:
+def test_a_ratios_spread_is_the_jackknifes_by_hand() -> None:
     ratio = Ratio(np.array([2.0, 9.0, 4.0]), np.array([1.0, 3.0, 1.0]))
     assert ratio.value == 3.0
-    # (numerator - 3 * denominator) / (5 / 3) = -0.6, 0, 0.6
-    assert ratio.deviations == pytest.approx([-0.6, 0, 0.6])
-    assert ratio.spread == pytest.approx(0.6)
+    # without the first user 13 / 4, without the second 3, without the third 11 / 4: 2 * (3 - these)
+    assert ratio.deviations == pytest.approx([-0.5, 0, 0.5])
+    assert ratio.spread == pytest.approx(0.5)
+    assert Ratio(np.array([2.0, 0.0]), np.array([1.0, 0.0])).deviations.tolist() == [0, 0]
 
 
 def test_the_spread_is_what_ratios_of_many_samples_vary_by() -> None:

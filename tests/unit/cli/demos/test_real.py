@@ -13,30 +13,31 @@ from lmgym.cli.demos.prompts import TASKS, prompts, write_prompts
 from lmgym.cli.demos.samples import MAX_NEW_TOKENS
 from lmgym.cli.main import main
 from lmgym.runs.flags import override
-from lmgym.scoring.short_answers import short_answers
+from lmgym.scoring.friendly_answers import friendly_answers
 
 
 def test_no_task_is_trained_and_evaluated_on() -> None:
     train, held_out = prompts(False), prompts(True)
     assert (len(train), len(held_out)) == (120, 40)
     assert len(set(TASKS)) == 40
-    assert not {row["topic"] for row in train} & {row["topic"] for row in held_out}
-    assert {"prompt": "How do I boil an egg?", "topic": "egg"} in held_out
+    assert not {row["prompt"] for row in train} & {row["prompt"] for row in held_out}
+    assert {"prompt": "How do I boil an egg?"} in held_out
+    assert not [row for row in train if "egg" in row["prompt"]]
 
 
 @pytest.mark.parametrize(
     ("reply", "reward"),
     [
-        ("Boil your egg.", 1.0),
-        ("Boil your egg", 2 / 3),  # does not end
-        ("Boil an egg!", 2 / 3),  # does not speak to the reader
-        ("Ask your friend?", 2 / 3),  # not the topic
-        ("egg egg egg egg", 1 / 3 / 4),
+        ("Do you like your egg?", 0.7 / 2 + 0.3),  # two of four words to the reader
+        ("Do you like your egg.", 0.7 / 2),  # does not ask
+        ("Egg?", 0.3),  # does not speak to the reader
+        ("You, your, you: your egg?", 3 / 5),  # two words of five are repetitions
+        ("egg egg egg egg", 0.0),
         ("", 0.0),
     ],
 )
 def test_the_reward_of_a_reply(reply: str, reward: float) -> None:
-    assert short_answers([reply], ["egg"]) == pytest.approx([reward])
+    assert friendly_answers([reply]) == pytest.approx([reward])
 
 
 def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
