@@ -45,8 +45,7 @@ from ppo.monitoring.safeguards import (
     collapse,
     critic_notes,
     first_ratio_check,
-    flat_reward_notes,
-    spread_notes,
+    reward_notes,
     stop_collapsed,
     stop_if_too_many_failed,
 )
@@ -118,8 +117,8 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         mismatch = c.experience.measure(rollouts)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
-        notes += spread_notes(config, spread) if iteration == 0 else []
-        show_notes([*notes, *flat_reward_notes(config, state, episodes)], run)
+        notes += reward_notes(config, state, episodes, spread)
+        show_notes(notes, run)
 
         # 4. rewards with the KL penalty, advantages
         rewards = c.estimate_advantages(rollouts, state.kl.value)

@@ -197,16 +197,18 @@ def spread_notes(config: PPOConfig, metrics: Mapping[str, float]) -> list[str]:
     ]
 
 
-def flat_reward_notes(config: PPOConfig, state: LoopState, episodes: Sequence[Episode]) -> list[str]:
-    """A warning at the first of several iterations whose rewards are all equal, on all ranks. Collective.
-
-    Equal rewards within every group before step 1 are told by `spread_notes`.
+def reward_notes(
+    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], spread: Mapping[str, float]
+) -> list[str]:
+    """Lines on the spread within groups before step 1, and a warning at the first of several iterations whose rewards
+    are all equal on all ranks, unless the former tell it. `spread` has the metrics of groups. Collective.
     """
     own = {reward for episode in episodes if (reward := episode.total_reward) is not None}
     rewards = set().union(*all_gather_objects({min(own), max(own)} if own else own))
     before, state.reward_is_flat = state.reward_is_flat, len(rewards) == 1
-    told = state.iteration == 0 and config.algorithm.num_generations > 1
-    if before or told or not state.reward_is_flat:
+    if state.iteration == 0 and spread:
+        return spread_notes(config, spread)
+    if before or not state.reward_is_flat:
         return []
     return [
         f"warning: every reward of iteration {state.iteration + 1} is {rewards.pop():.4g}: the reward has no variance "

@@ -34,7 +34,7 @@ from ppo.monitoring.safeguards import (
     check_sampler,
     collapse,
     critic_notes,
-    flat_reward_notes,
+    reward_notes,
     rounding_notes,
 )
 from ppo.rollouts import Rollouts, gather
@@ -136,12 +136,16 @@ def test_rewards_without_variance_are_told_once_and_again_after_others() -> None
     heard = [played(0.1, 0.1, None), played(0.1, 0.1), played(0.1, 0.1000001), played(None, None), played(-2.0)]
     said = []
     for state.iteration, episodes in enumerate(heard):
-        said.append(flat_reward_notes(config, state, episodes))
+        said.append(reward_notes(config, state, episodes, {}))
     assert [len(notes) for notes in said] == [1, 0, 0, 0, 1]
     assert said[0][0].startswith("warning: every reward of iteration 1 is 0.1: the reward has no variance")
     assert "a higher --temperature" in said[0][0]
-    grouped, state.iteration = PPOConfig("x", method=MethodConfig("grpo")), 0
-    assert flat_reward_notes(grouped, LoopState.fresh(grouped), heard[0]) == [], "spread_notes tells it of groups"
+    grouped, spread = (
+        PPOConfig("x", method=MethodConfig("grpo")),
+        {"groups/reward_std": 0.0, "groups/equal_rewards": 1.0},
+    )
+    [told] = reward_notes(grouped, LoopState.fresh(grouped), heard[0], spread)
+    assert "all equal in every group" in told
 
 
 @pytest.mark.parametrize(
