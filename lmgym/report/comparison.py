@@ -169,8 +169,8 @@ def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float
     losses = [row for row in run.held_out if is_number(row.get("loss"))]
     if losses:
         return "loss per token", {(row.get("row"), i): (i, row["loss"]) for i, row in enumerate(losses)}
-    evaluations = run.samples("evaluation")
-    rows = evaluations[max(evaluations)] if evaluations else []
+    updates = run.sample_updates("evaluation")
+    rows = run.samples("evaluation", updates[-1]) if updates else []
     found: dict[Hashable, tuple[Any, float]] = {}
     for row in rows:
         if not row.get("turn") and is_number(row.get("episode_reward")):

@@ -22,6 +22,7 @@ class RunFiles:
     folder: Path
     problems: list[str] = field(default_factory=list)
     """a line on each file that could not be read"""
+    _samples: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
 
     @cached_property
     def record(self) -> Row:
@@ -76,15 +77,18 @@ class RunFiles:
         """The first lines of rejected.jsonl."""
         return list(self._lines("rejected.jsonl", MOST_REJECTED))
 
-    def samples(self, kind: str) -> dict[int, list[Row]]:
-        """By update, the rows of samples/KIND-UPDATE.jsonl, or of samples/UPDATE.jsonl if `kind` is empty."""
+    def sample_updates(self, kind: str) -> list[int]:
+        """After which updates there is a file samples/KIND-UPDATE.jsonl, or samples/UPDATE.jsonl if `kind` is empty."""
         prefix = f"{kind}-" if kind else ""
-        found = {}
-        for path in sorted((self.folder / "samples").glob(f"{prefix}*.jsonl")):
-            update = path.name.removeprefix(prefix).removesuffix(".jsonl")
-            if update.isdecimal():
-                found[int(update)] = list(self._lines(f"samples/{path.name}", MOST_SAMPLE_ROWS))
-        return {update: rows for update, rows in sorted(found.items()) if rows}
+        names = [path.name.removesuffix(".jsonl") for path in (self.folder / "samples").glob(f"{prefix}*.jsonl")]
+        return sorted(int(update) for name in names if (update := name.removeprefix(prefix)).isdecimal())
+
+    def samples(self, kind: str, update: int) -> list[Row]:
+        """The rows of such a file."""
+        name = f"{f'{kind}-' if kind else ''}{update:06d}"
+        if (kind, update) not in self._samples:
+            self._samples[kind, update] = list(self._lines(f"samples/{name}.jsonl", MOST_SAMPLE_ROWS))
+        return self._samples[kind, update]
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(update, value) of a metric, without undefined values; the last of an update counts."""

@@ -23,12 +23,18 @@ def shown(text: Any) -> str:
 
 def replies(run: RunFiles) -> list[Panel]:
     """Replies before and after training, side by side, with every score."""
-    found = _evaluations(run)
-    return [_pairs(found[min(found)], found[max(found)], min(found), max(found))] if found else []
+    found = _first_and_last(run)
+    if not found:
+        return []
+    first, last = min(found), max(found)
+    return [_pairs(found[first], found[last], first, last)]
 
 
-def _evaluations(run: RunFiles) -> dict[int, list[Row]]:
-    return run.samples("evaluation") or run.samples("")
+def _first_and_last(run: RunFiles) -> dict[int, list[Row]]:
+    """Rows of the first and of the last evaluation, by update."""
+    kind = "evaluation" if run.sample_updates("evaluation") else ""
+    updates = run.sample_updates(kind)
+    return {update: rows for update in updates[:1] + updates[-1:] if (rows := run.samples(kind, update))}
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row], first: int, last: int) -> Panel:
@@ -97,16 +103,16 @@ def _numbers(values: Any) -> Iterable[tuple[str, float]]:
 
 def score_distributions(run: RunFiles) -> list[Panel]:
     """A histogram per score over all sampled replies of an evaluation, before and after."""
-    found = _evaluations(run)
+    found = _first_and_last(run)
     if not found or any(isinstance(row.get("replies"), list) for row in found[max(found)]):
         return []
-    chosen = dict.fromkeys((min(found), max(found)))
     panels = []
-    names = dict.fromkeys(name for row in found[max(found)] for name in scores_of(row))
+    scored = {update: [scores_of(row) for row in rows] for update, rows in found.items()}
+    names = dict.fromkeys(name for scores in scored[max(scored)] for name in scores)
     for number, name in enumerate(list(names)[:MOST_HISTOGRAMS]):
         samples = {
-            f"after {update:,} updates": [s[name] for row in found[update] if name in (s := scores_of(row))]
-            for update in chosen
+            f"after {update:,} updates": [scores[name] for scores in rows if name in scores]
+            for update, rows in scored.items()
         }
         if any(len(set(values)) > 1 for values in samples.values()):
             about = "Over the replies to all held-out prompts."
@@ -116,11 +122,10 @@ def score_distributions(run: RunFiles) -> list[Panel]:
 
 def conversations(run: RunFiles) -> list[Panel]:
     """Rollouts turn by turn, with each turn's reward and mean advantage, of some iterations."""
-    found = run.samples("rollouts")
-    if not found:
+    chosen = _spread(run.sample_updates("rollouts"), MOST_UPDATES)
+    episodes = [episode for update in chosen for episode in _episodes(update, run.samples("rollouts", update))]
+    if not episodes:
         return []
-    chosen = _spread(sorted(found), MOST_UPDATES)
-    episodes = [episode for update in chosen for episode in _episodes(update, found[update])]
     about = "What the policy did, turn by turn. A positive advantage makes a reply more likely, a negative one less."
     return [Panel("conversations", "Episodes", about, episodes=episodes, wide=True)]
 

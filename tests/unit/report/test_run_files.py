@@ -15,8 +15,8 @@ def test_a_line_that_a_kill_cut_is_left_out_and_said(tmp_path: Path) -> None:
 
 def test_an_empty_folder_gives_empty_parts(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
-    assert (run.record, run.metrics, run.events, run.scores, run.samples("evaluation"), run.problems) == (
-        {}, [], [], [], {}, [],
+    assert (run.record, run.metrics, run.events, run.scores, run.sample_updates("evaluation"), run.problems) == (
+        {}, [], [], [], [], [],
     )  # fmt: skip
 
 
@@ -45,8 +45,9 @@ def test_samples_are_read_by_kind_and_update(tmp_path: Path) -> None:
     for name in ("evaluation-000010.jsonl", "evaluation-000002.jsonl", "000003.jsonl", "rollouts-000001.jsonl"):
         (folder / name).write_text(json.dumps({"name": name}) + "\n")
     run = RunFiles(tmp_path)
-    assert list(run.samples("evaluation")) == [2, 10]
-    assert run.samples("") == {3: [{"name": "000003.jsonl"}]}
+    assert run.sample_updates("evaluation") == [2, 10]
+    assert run.samples("evaluation", 10) == [{"name": "evaluation-000010.jsonl"}]
+    assert (run.sample_updates(""), run.samples("", 3)) == ([3], [{"name": "000003.jsonl"}])
 
 
 def test_thinned_points_keep_the_first_and_the_last() -> None:
