@@ -2,8 +2,8 @@
 
 Design decisions:
 - Users are drawn, assigned and resampled, because conversations of one user are not independent.
-- Every figure is a ratio of sums over users (messages over conversations, retries over replies, users back over all),
-  so one method serves all: the jackknife, in which a user's share in the ratio's deviation is what leaving that user out
+- Every figure is a ratio of sums over users (messages over conversations, retries over replies, returns over users),
+  so one method serves all: the jackknife, in which a user's share in a ratio's deviation is what leaving that user out
   changes (Miller 1974). The delta method for ratios is its limit for many users; with 30 of them it found differences
   between equal policies in up to 8% of experiments instead of 5%, since few loyal users have most conversations.
 - Each figure has its own two-sided test at 5%: with seven figures, one of two equal policies often looks different.
