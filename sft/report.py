@@ -1,7 +1,6 @@
 """Output of an SFT run: rows as the model sees them, samples, the table of figures, the policy's folder."""
 
 from pathlib import Path
-from typing import Literal
 
 from rich.text import Text
 
@@ -12,7 +11,7 @@ from lmgym.distributed.ranks import rank
 from lmgym.models.forward.policies import save_policy
 from lmgym.runs.run import Run
 from lmgym.training.best import SavedModel
-from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
+from lmgym.training.model_card import figures_table, policy_card
 from lmgym.training.reporting import show_notes, show_table
 from lmgym.training.samples import show_answers
 from sft.config import SftConfig
@@ -79,7 +78,10 @@ def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer,
     samples = trainer.probes.get("samples")
     drawn = f"\n\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}." if samples else ""
     figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}{drawn}"
-    card = policy_card(config, task, figures, _is_adapter(config))
+    how = f"""lmgym on `{config.data.dataset}` with the {task.loss},
+{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
+{config.data.max_length} tokens."""
+    card = policy_card(config.name, config.policy.model, how, figures, _is_adapter(config))
     save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter, card, last=name == "last")
     if name == "model":
         run.write_lines("held_out.jsonl", trainer.probes[""].lines())
@@ -88,20 +90,3 @@ def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer,
 def _is_adapter(config: SftConfig) -> bool:
     """True if the folder to use is an adapter."""
     return config.policy.lora_rank > 0 and not config.merge_adapter
-
-
-def policy_card(config: SftConfig, task: SftTask, figures: str, is_adapter: bool) -> str:
-    """The model card of the policy or of its adapter."""
-    kind = "A LoRA adapter of" if is_adapter else "A causal language model, trained from"
-    description = f"""{kind} `{config.policy.model}`: lmgym on `{config.data.dataset}` with the {task.loss},
-{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
-{config.data.max_length} tokens. {CHAT_USAGE}
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-```"""
-    library: Literal["peft", "transformers"] = "peft" if is_adapter else "transformers"
-    return model_card(config.name, "text-generation", ["lmgym"], description, figures, library=library)

@@ -41,18 +41,17 @@ def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[
     return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
 
 
-def accuracy_interval(
-    right: NDArray[np.bool_], prompts: NDArray, samples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
+def accuracy_interval(right: NDArray, prompts: NDArray, samples: int = 1000, seed: int = 0) -> tuple[float, float]:
     """95% percentile bootstrap (Efron 1979) of the share of right pairs; prompts, numbered from 0, are resampled.
 
-    right, prompts: [pairs]. Pairs of one prompt share their difficulty. It has no width where every prompt is right.
+    right, prompts: [pairs]; `right` is 1, 0, or a half for a tie. Pairs of one prompt share their difficulty. It has no
+    width where every prompt is right.
     """
     low, high = np.quantile(bootstrap(right, prompts, samples, seed), [0.025, 0.975])
     return float(low), float(high)
 
 
-def bootstrap(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: int) -> NDArray[np.float64]:
+def bootstrap(right: NDArray, prompts: NDArray, samples: int, seed: int) -> NDArray[np.float64]:
     """Accuracies[samples] of prompts drawn with replacement.
 
     Prompts with as many pairs and as many right ones are interchangeable, so how often each such kind is drawn is one
