@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -46,7 +47,7 @@ def with_reference(plan: TrainingPlan[PreferenceConfig], run: Run, supervisor: S
     if uses_adapter(config) or not config.loss.has_reference:
         return data
     examples = [*data.train, *data.evaluation]
-    key = reference_key(plan)
+    key = reference_key(plan) if rank() == 0 else {}
     values = raise_on_all_ranks(lambda: _read(config, run, key, 2 * len(examples)) if rank() == 0 else None)
     found = torch.zeros(2 * len(examples), dtype=torch.float64)
     if all_gather_objects(values is not None)[0]:
@@ -133,7 +134,7 @@ def _hash_model(name: str, trust_remote_code: bool) -> str:
     digest = hashlib.sha256()
     for path in sorted([*Path(source).glob("*.safetensors"), Path(source) / "config.json"]):
         with path.open("rb") as file:
-            for block in iter(lambda file=file: file.read(BLOCK), b""):
+            for block in iter(partial(file.read, BLOCK), b""):
                 digest.update(block)
     return digest.hexdigest()
 
