@@ -34,7 +34,7 @@ class Case:
     ours: dict[str, Any]
     """fields of LossConfig"""
     equal_lengths: bool = False
-    """all chosen replies are as long: TRL's SFT term is a mean over the batch's tokens, ours over those of each reply"""
+    """all chosen replies are as long: TRL's SFT term is a mean over a batch's tokens, ours over those of each reply"""
 
     def spec(self) -> dict[str, Any]:
         """For the runners trl_preference_formulas and ours_preference_formulas."""
