@@ -12,7 +12,7 @@ import ppo.algorithms.learning
 import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
-from ppo import safeguards
+from ppo.monitoring import safeguards
 from ppo.experiments.randomwalks import CONFIG
 from ppo.task_setups import random_walks
 
