@@ -21,6 +21,7 @@ import torch
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, sum_over_ranks
 from lmgym.errors import InputError, shown_path
+from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_config
 from lmgym.models.sources import resolve_source
@@ -85,7 +86,7 @@ def compute(plan: TrainingPlan[PreferenceConfig], rows: Sequence, supervisor: Su
     model = load_policy(name, tokenizer, config.policy.trust_remote_code)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.policy.precision)
     if half is not None and plan.deepspeed is not None:  # DeepSpeed rounds the policy's weights, others cast as they go
-        model = model.to(half)
+        round_weights(model, half)
     policy = PolicyModel(model.to(device), config.trainer.packed).requires_grad_(False)
     forwards = Forwards(rows, ReplyModel(policy, tokenizer.eos_token_id), batch_tokens(config))
     cast = (
