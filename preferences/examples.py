@@ -94,7 +94,7 @@ def tokenize_thumbs(
     rows = tokenize_apart(tokenizer, [t.conversation for t in thumbs], [(t.reply,) for t in thumbs], max_length)
     fitting = [(thumb, row) for thumb, row in zip(thumbs, rows, strict=True) if isinstance(row, Replies)]
     rejections = [
-        Rejection(thumb.file, thumb.line, "completion", row, UNFIT)
+        Rejection(thumb.file, thumb.line, thumb.field, row, UNFIT)
         for thumb, row in zip(thumbs, rows, strict=True)
         if isinstance(row, str)
     ]

@@ -24,6 +24,7 @@ from lmgym.errors import InputError, shown_path
 from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_config
+from lmgym.models.quantized import bits_of
 from lmgym.models.sources import resolve_source
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -83,11 +84,14 @@ def compute(plan: TrainingPlan[PreferenceConfig], rows: Sequence, supervisor: Su
     config, tokenizer = plan.config, plan.tokenizer
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     name = config.reference.reference or config.policy.model
-    model = load_policy(name, tokenizer, config.policy.trust_remote_code)
+    bits = _bits(config)
+    model = load_policy(name, tokenizer, config.policy.trust_remote_code, bits)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.policy.precision)
-    if half is not None and plan.deepspeed is not None:  # DeepSpeed rounds the policy's weights, others cast as they go
+    if (
+        half is not None and plan.deepspeed is not None and not bits
+    ):  # DeepSpeed rounds the policy's weights, others cast as they go
         round_weights(model, half)
-    policy = PolicyModel(model.to(device), config.trainer.packed).requires_grad_(False)
+    policy = PolicyModel(model if bits else model.to(device), config.trainer.packed).requires_grad_(False)
     forwards = Forwards(rows, ReplyModel(policy, tokenizer.eos_token_id), batch_tokens(config))
     cast = (
         torch.autocast(device.type, half) if half is not None and plan.deepspeed is None else contextlib.nullcontext()
@@ -99,6 +103,11 @@ def compute(plan: TrainingPlan[PreferenceConfig], rows: Sequence, supervisor: Su
 
     with cast:
         return forwards.sums(policy, device, heartbeat=heartbeat)
+
+
+def _bits(config: PreferenceConfig) -> int:
+    """Bits of the reference's weights: those of the policy's, if it is the same model."""
+    return 0 if config.reference.reference else bits_of(config.policy)
 
 
 def batch_tokens(config: PreferenceConfig) -> int:
@@ -114,7 +123,7 @@ def reference_key(plan: TrainingPlan[PreferenceConfig]) -> Key:
         "rows": _hash_rows([*plan.data.train, *plan.data.evaluation]),
         "reference": _hash_model(name, config.policy.trust_remote_code),
         "tokenizer": _hash_tokenizer(plan.tokenizer),
-        "precision": config.policy.precision,
+        "precision": config.policy.precision + (f", weights of {_bits(config)} bits" if _bits(config) else ""),
     }
 
 

@@ -34,6 +34,8 @@ class Thumb:
     liked: bool
     file: str = ""
     line: int = 0
+    field: str = "completion"
+    """column of the reply"""
 
     @property
     def prompt_key(self) -> str:
@@ -63,8 +65,8 @@ def read_thumbs(record: Record) -> tuple[Thumb, ...]:
     """The thumbs of a row: one, or two of a pair. Raises RowError for a row that cannot be used."""
     if any(record.fields.get(name) is not None for name in ("chosen", "ranks")):
         pair = read_pair(record)
-        sides = (pair.chosen, True), (pair.rejected, False)
-        return tuple(Thumb(pair.conversation, reply, liked, record.file, record.line) for reply, liked in sides)
+        sides = (pair.chosen, True, "chosen"), (pair.rejected, False, "rejected")
+        return tuple(Thumb(pair.conversation, reply, up, record.file, record.line, name) for reply, up, name in sides)
     asked, answered = LOGGED if LOGGED[0] in record.fields else UNPAIRED
     tools = record.fields.get("tools")
     conversation = read_conversation(require_value(record, asked, NO_PROMPT), asked, tools)
@@ -74,7 +76,7 @@ def read_thumbs(record: Record) -> tuple[Thumb, ...]:
     reply = only_reply(value, read_conversation(value, answered, tools), conversation, answered)
     if not reply:
         raise RowError(answered, "an empty reply", NO_REPLY)
-    return (Thumb(conversation, reply, _label(record), record.file, record.line),)
+    return (Thumb(conversation, reply, _label(record), record.file, record.line, answered),)
 
 
 def _label(record: Record) -> bool:

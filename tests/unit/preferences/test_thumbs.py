@@ -38,14 +38,15 @@ GOOD = {"prompt": "tea?", "completion": "yes.", "label": True}
     ],
 )  # fmt: skip
 def test_a_row_of_any_form_is_a_liked_reply(fields: dict) -> None:
-    assert read(**fields) == (Thumb(ASK, "yes.", True, "f", 1),)
+    column = "output_text" if "output_text" in fields else "completion"
+    assert read(**fields) == (Thumb(ASK, "yes.", True, "f", 1, column),)
 
 
 def test_what_was_retried_is_disliked_and_a_pair_is_one_of_each() -> None:
     assert read(input_text="User: tea?\nBot:", output_text="no", accepted=0)[0].liked is False
     assert read(prompt="tea?", chosen="yes.", rejected="no.") == (
-        Thumb(ASK, "yes.", True, "f", 1),
-        Thumb(ASK, "no.", False, "f", 1),
+        Thumb(ASK, "yes.", True, "f", 1, "chosen"),
+        Thumb(ASK, "no.", False, "f", 1, "rejected"),
     )
     assert [thumb.liked for thumb in read(prompt="tea?", replies=["a", "b", "c"], ranks=[2, 1, 3])] == [True, False]
 

@@ -1,9 +1,11 @@
 """Log-probabilities of replies that share their prompt, against transformers' own forward of each one alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES, OTHERS, Family
 from transformers import AutoModelForCausalLM
 
 from lmgym.data.truncation import tokenize_apart
@@ -58,6 +60,20 @@ def test_replies_that_share_their_prompt_score_and_learn_as_each_alone(
     gradients = dict(policy.causal.named_parameters())
     for name, parameter in plain.named_parameters():
         torch.testing.assert_close(gradients[name].grad, parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "granite", "mistral", "bloom", "mamba"])
+def test_so_they_do_in_families_with_scales_caps_and_windows_and_where_rows_are_padded(
+    name: str, family_folder: Callable[[Family], Path], family_tokenizer
+) -> None:
+    [family] = [family for family in (*FAMILIES, *OTHERS) if family.name == name]
+    folder = str(family_folder(family))
+    policy = PolicyModel(load_policy(folder, load_tokenizer(folder))).eval()
+    assert policy.packed is not bool(family.why_padded)
+    rows = rows_of(family_tokenizer)
+    found = policy(**policy.collate_replies(rows, family_tokenizer.eos_token_id))
+    wanted = torch.cat([one for row in rows for one in alone(policy.causal, row, family_tokenizer.eos_token_id)])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_scored_is_the_reply_with_its_eos_behind_the_prompt_as_generation_sees_it(tokenizers: dict) -> None:
