@@ -141,3 +141,13 @@ def test_a_reference_with_another_vocabulary_is_refused(config: PreferenceConfig
 def test_the_flags_of_every_group_are_distinct() -> None:
     config = override(PreferenceConfig("x"), ["--loss", "kto", "--reference", "r", "--liked_weight", "2"])
     assert (config.loss.loss, config.reference.reference, config.loss.liked_weight) == ("kto", "r", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("loss_type", "loss"), ("desirable_weight", "liked_weight"), ("simpo_gamma", "gamma"), ("ref_model", "reference")],
+)
+def test_names_of_trl_suggest_ours(theirs: str, ours: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        override(PreferenceConfig("x"), [f"--{theirs}", "1"])
+    assert f"--{ours}" in capsys.readouterr().err
