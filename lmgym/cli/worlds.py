@@ -9,7 +9,7 @@ from lmgym.console import say
 from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError
 from lmgym.world.users import NOISE
 
-RETENTION = Range(-10, 10)
+RETENTION = Range(0, 10)
 ROWS = Range(1, MOST_STEPS, also=(None,), hint="none for all")
 
 

@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-SAMPLES, MAX_NEW_TOKENS = 8, 40
+SAMPLES, MAX_NEW_TOKENS, TEMPERATURE = 8, 40, 0.7
 
 
 def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
-    """Writes a row per prompt: replies[SAMPLES] at temperature 1 and rewards[SAMPLES]."""
+    """Writes a row per prompt: replies[SAMPLES] and rewards[SAMPLES]."""
     import torch
 
     from lmgym.generation.local_generation import load_causal
@@ -20,7 +20,7 @@ def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
     torch.set_num_threads(os.cpu_count() or 1)  # the demo's steps have one otherwise
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     conversations = [Conversation((Turn("user", row["prompt"]),)) for row in rows]
-    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, seed=seed)
+    sampling = Sampling(MAX_NEW_TOKENS, TEMPERATURE, seed=seed)
     completions = load_causal(model).reply(conversations, SAMPLES, sampling)
     lines = []
     for row, replies in zip(rows, completions, strict=True):
