@@ -25,9 +25,9 @@ UPDATES = 18
 MODEL = Path("outputs/models/smollm2-135m")
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "model": ("get SmolLM2-135M-Instruct", 30.0),
-    "before": ("sample 8 replies to each of 40 questions", 45.0),
-    "training": ("optimise it against the reward (GRPO)", 240.0),
-    "after": ("sample 8 replies again", 45.0),
+    "before": ("sample 8 replies to each of 40 questions", 60.0),
+    "training": ("optimise it against the reward (GRPO)", 200.0),
+    "after": ("sample 8 replies again", 60.0),
 }
 SHOWN = slice(None, None, 13)  # questions whose replies are printed, of several kinds
 
