@@ -37,8 +37,7 @@ class ObjectiveTrainer(Trainer):
     """Trains a model on an objective, in every stage except RL.
 
     The loss of an update is the mean over its count (pairs, present labels, output tokens) on all ranks and
-    micro-batches: each contributes its sum times the number of ranks (data parallel gradients are averaged) over that
-    count.
+    micro-batches: each contributes its sum times the ranks (data parallel gradients are averaged) over that count.
     With a supervisor it saves checkpoints, stops when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
     `before_update` is called with the micro-batches of each update before any of them runs, and may add to them.
