@@ -10,6 +10,7 @@ from lmgym.errors import (
     MOST_SECONDS,
     MOST_SEED,
     MOST_STEPS,
+    MOST_TEMPERATURE,
     MOST_TOGETHER,
     NAME,
     InputError,
@@ -196,6 +197,26 @@ class TrainerConfig:
     in last/; none: model/ is the last"""
     early_stopping: Annotated[int, Range(0, MOST_STEPS, hint="0 stops at the last update")] = 0
     """stop after so many evaluations in a row that are not better than the best; 0: never"""
+
+
+@dataclass(frozen=True)
+class SamplesConfig:
+    """Fixed prompts that are answered during training."""
+
+    prompts: str | None = None
+    """conversations, in any form, whose last reply is generated; None: those of held-out rows"""
+    sample_prompts: Annotated[int, Range(0, 10_000)] = 8
+    """number of prompts; 0: none"""
+    sample_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 64
+    """most tokens of a reply"""
+    temperature: Annotated[float | None, Range(0, MOST_TEMPERATURE, also=(None,), hint="0 is greedy")] = None
+    """of the sampling; 0 takes the likeliest token; None: the model's own (generation_config.json), else 1"""
+    top_p: Annotated[float | None, Range(0, 1, above=True, also=(None,), hint="1 keeps every token")] = None
+    """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
+    scorers: str | None = None
+    """scorers of the replies: name=PATH, separated by commas"""
+    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 
 
 class StageConfig(Protocol):

@@ -5,21 +5,19 @@ from dataclasses import dataclass, replace
 
 from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.data.batching import accumulation_steps
-from lmgym.data.mixing import read_sets
-from lmgym.data.rejections import tally
+from lmgym.data.rejections import Rejection
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.ranks import world_size
-from lmgym.errors import InputError
-from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
-from lmgym.text import flat_template_note, render_all, tokenize_texts
+from lmgym.text import flat_template_note
 from lmgym.training.best import check_best
 from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
+from lmgym.training.samples import SamplePrompt, read_sample_prompts
 from sft.config import SftConfig
-from sft.probes import SamplePrompt
+from sft.conversations import TrainingChat
 from sft.tasks import SftTask
 
 
@@ -66,34 +64,15 @@ def check_settings(config: SftConfig) -> None:
 
 
 def read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) -> tuple[list[SamplePrompt], list[str]]:
-    """(the fixed prompts, notes on rejected rows of `--prompts`).
+    """The fixed prompts and notes: see `read_sample_prompts`."""
 
-    Raises InputError if a prompt of that file leaves no room for a reply; held-out rows that leave none are skipped.
-    """
-    settings, notes = config.samples, []
-    if settings.sample_prompts < 1:
-        return [], []
-    if settings.prompts is None:
-        chats = list({example.chat.prompt: example.chat for example in data.evaluation}.values())
-    else:
-        sets = read_sets(settings.prompts, "test")
-        chats, rejections = task.validate(*sets.values())
-        found = tally(rejections, sum(map(len, sets.values())))
-        if not chats:
-            raise InputError(f"--prompts: no row can be used: {found.line}; the first: {rejections[0]}")
-        if rejections:
-            notes = [f"--prompts: {found.line}", *filter(None, [found.warning])]
-    limit = context_length(load_config(config.policy.model, config.policy.trust_remote_code))
-    room = limit - settings.sample_tokens
-    prompts = []
-    texts = render_all(tokenizer, [chat.prompt for chat in chats])
-    for chat, ids in zip(chats, tokenize_texts(tokenizer, texts), strict=True):
-        if len(ids) <= room:
-            prompts.append(SamplePrompt(chat.prompt, f"{chat.file}:{chat.line}"))
-        elif settings.prompts is not None:
-            raise InputError(
-                f"--prompts: {chat.file} line {chat.line} has {len(ids)} tokens and fills the context; needed: at most "
-                f"{room}, so that --sample_tokens {settings.sample_tokens} fit behind it in the {limit} that the model "
-                "reads; shorten either"
-            )
-    return prompts[: settings.sample_prompts], notes
+    def read(*sets) -> tuple[list[SamplePrompt], list[Rejection]]:
+        chats, rejections = task.validate(*sets)
+        return [_sample_prompt(chat) for chat in chats], rejections
+
+    held_out = [_sample_prompt(example.chat) for example in data.evaluation]
+    return read_sample_prompts(config.samples, config.policy, tokenizer, held_out, read)
+
+
+def _sample_prompt(chat: TrainingChat) -> SamplePrompt:
+    return SamplePrompt(chat.prompt, chat.file, chat.line)

@@ -1,10 +1,11 @@
 """The config of an SFT run: frozen, in groups, every field a flag."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
-from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
+from lmgym.config import SamplesConfig as SamplesConfig
+from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -28,26 +29,6 @@ class SftDataConfig:
     """use only the first rows of each data set"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a row; longer conversations become several rows, each output whole"""
-
-
-@dataclass(frozen=True)
-class SamplesConfig:
-    """Fixed prompts that are answered during training."""
-
-    prompts: str | None = None
-    """conversations, in any form, whose last reply is generated; None: those of held-out rows"""
-    sample_prompts: Annotated[int, Range(0, 10_000)] = 8
-    """number of prompts; 0: none"""
-    sample_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 64
-    """most tokens of a reply"""
-    temperature: Annotated[float | None, Range(0, MOST_TEMPERATURE, also=(None,), hint="0 is greedy")] = None
-    """of the sampling; 0 takes the likeliest token; None: the model's own (generation_config.json), else 1"""
-    top_p: Annotated[float | None, Range(0, 1, above=True, also=(None,), hint="1 keeps every token")] = None
-    """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
-    scorers: str | None = None
-    """scorers of the replies: name=PATH, separated by commas"""
-    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ its text, and the first and the last prompt show how a reply begins.
 import re
 from dataclasses import replace
 
+from lmgym.data.truncation import split_reply
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn, as_reply, render_all
 
@@ -40,12 +41,8 @@ def pieces_of(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -
 
 def _one_output(tokenizer, conversation: Conversation) -> Pieces | str:
     *before, last = conversation.turns
-    prompt = replace(conversation, turns=tuple(before))
-    [context] = render_all(tokenizer, [prompt])
-    [whole] = render_all(tokenizer, [prompt], [as_reply(last)])
-    if not whole.startswith(context):
-        return "the tokenizer's template does not begin prompt and reply with the prompt; needed: one that appends"
-    return [context, whole[len(context) :].partition(tokenizer.eos_token)[0]]
+    pieces = split_reply(tokenizer, replace(conversation, turns=tuple(before)), as_reply(last))
+    return pieces if isinstance(pieces, str) else list(pieces)
 
 
 def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | None:

@@ -1,11 +1,8 @@
 """Output of an SFT run: rows as the model sees them, samples, the table of figures, the policy's folder."""
 
-import json
 from pathlib import Path
-from typing import Literal
 
 from rich.text import Text
-from transformers import TrainerCallback
 
 from lmgym.console import CONSOLE, say
 from lmgym.data.task_data import TaskData
@@ -14,10 +11,10 @@ from lmgym.distributed.ranks import rank
 from lmgym.models.forward.policies import save_policy
 from lmgym.runs.run import Run
 from lmgym.training.best import SavedModel
-from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
-from lmgym.training.reporting import show_notes, show_samples, show_table
+from lmgym.training.model_card import figures_table, policy_card
+from lmgym.training.reporting import show_notes, show_table
+from lmgym.training.samples import show_answers
 from sft.config import SftConfig
-from sft.probes import SampleProbe
 from sft.tasks import SftTask
 from sft.tokenization import Example
 
@@ -59,34 +56,13 @@ def marked(example: Example, tokenizer) -> str:
     return "".join(pieces) + tokenizer.decode(context)
 
 
-class KeepSamples(TrainerCallback):
-    """Writes the answers of each evaluation to a file in samples/."""
-
-    def __init__(self, probe: SampleProbe, run: Run) -> None:
-        self.probe, self.run = probe, run
-
-    def on_evaluate(self, args, state, control, **kwargs) -> None:
-        """After the probes."""
-        if self.probe.rows:
-            rows = [{"step": state.global_step, **row} for row in self.probe.rows]
-            self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
-
-
 def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
     """Prints the table of figures at a run's end, and the saved model's answers to the fixed prompts."""
     update = trainer.best.update
     title = f"{config.name}, after update {update:,}: {len(data.evaluation):,} held-out rows"
     show_table(title, trainer.probes, trainer.best.report, trainer.before)
     show_notes(trainer.best.notes(trainer), trainer.run)
-    samples = trainer.probes.get("samples")
-    if samples is not None and samples.rows:
-        answers = folder / "samples" / f"{update:06d}.jsonl"
-        rows = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
-        cells = [
-            {"tokens": str(row["tokens"]), "end": row["finish"], **{n: f"{x:.3f}" for n, x in row["scores"].items()}}
-            for row in rows
-        ]
-        show_samples(f"answers to the fixed prompts: {samples.settings}", rows, cells)
+    show_answers(trainer.probes.get("samples"), folder, update)
     policy = folder / ("adapter" if _is_adapter(config) else "model")
     say(f"{seconds:.0f} s of training and evaluation; the policy: {policy}, {trainer.best.closing(trainer)}")
 
@@ -102,7 +78,10 @@ def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer,
     samples = trainer.probes.get("samples")
     drawn = f"\n\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}." if samples else ""
     figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}{drawn}"
-    card = policy_card(config, task, figures, _is_adapter(config))
+    how = f"""lmgym on `{config.data.dataset}` with the {task.loss},
+{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
+{config.data.max_length} tokens."""
+    card = policy_card(config.name, config.policy.model, how, figures, _is_adapter(config))
     save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter, card, last=name == "last")
     if name == "model":
         run.write_lines("held_out.jsonl", trainer.probes[""].lines())
@@ -111,20 +90,3 @@ def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer,
 def _is_adapter(config: SftConfig) -> bool:
     """True if the folder to use is an adapter."""
     return config.policy.lora_rank > 0 and not config.merge_adapter
-
-
-def policy_card(config: SftConfig, task: SftTask, figures: str, is_adapter: bool) -> str:
-    """The model card of the policy or of its adapter."""
-    kind = "A LoRA adapter of" if is_adapter else "A causal language model, trained from"
-    description = f"""{kind} `{config.policy.model}`: lmgym on `{config.data.dataset}` with the {task.loss},
-{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
-{config.data.max_length} tokens. {CHAT_USAGE}
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-```"""
-    library: Literal["peft", "transformers"] = "peft" if is_adapter else "transformers"
-    return model_card(config.name, "text-generation", ["lmgym"], description, figures, library=library)

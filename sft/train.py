@@ -10,11 +10,12 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
+from lmgym.training.samples import KeepSamples, SampleProbe, sampling_of
 from lmgym.training.setup import adapt, open_run, training_arguments, update_sampler
 from sft.check import SftPlan, check
 from sft.config import SftConfig
-from sft.probes import HeldOutProbe, SampleProbe, sampling_of
-from sft.report import KeepSamples, save_results, show_results, show_rows
+from sft.probes import HeldOutProbe
+from sft.report import save_results, show_results, show_rows
 from sft.tasks import SftTask
 
 

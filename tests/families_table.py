@@ -16,7 +16,7 @@ PROPERTY = "family"
 STAGES = "Every stage"
 FORWARD = "Checked at the level of the forward"
 COLUMNS = {
-    STAGES: ("family", "rows", "from alone", "reward model", "SFT", "PPO frozen layers", "chat", "two ranks"),
+    STAGES: ("family", "rows", "from alone", "reward model", "SFT", "DPO", "PPO frozen layers", "chat", "two ranks"),
     FORWARD: ("family", "rows", "from alone"),
 }
 FAILED = "failed"

@@ -29,6 +29,7 @@ SECTIONS = {
 PURPOSES = {
     "reward": "Train a reward model from choices, rankings or behaviour.",
     "sft": "Train a policy on conversations.",
+    "preference": "Train a policy on pairs or thumbs, without a reward model: DPO, KTO and others.",
     "ppo": "Optimise a policy against scorers, a function or an environment.",
 }
 OTHER_FLAGS = {"ignore_unknown_options": True}  # an experiment or a session checks its own
@@ -50,7 +51,7 @@ def main() -> None:
 
 @main.group(cls=OneLineErrors, sections={"Stages": tuple(PURPOSES)})
 def train() -> None:
-    """Train a reward model, or a policy by SFT or PPO."""
+    """Train a reward model, or a policy by SFT, preferences or PPO."""
 
 
 def _add_stage(stage: str, purpose: str) -> None:

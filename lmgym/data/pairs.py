@@ -47,6 +47,8 @@ class Pair:
     margin: float = 0.0
     file: str = ""
     line: int = 0
+    preference: float = 1.0
+    """the probability that the chosen reply is the better one"""
 
     @property
     def prompt_key(self) -> str:
@@ -54,13 +56,16 @@ class Pair:
         return prompt_key(self.conversation)
 
     @property
-    def answers(self) -> tuple[str, str, float]:
-        """Both replies and the margin."""
-        return self.chosen, self.rejected, self.margin
+    def answers(self) -> tuple:
+        """Both replies, the margin, and the preference if it is not certain."""
+        return self.chosen, self.rejected, self.margin, *([self.preference] if self.preference != 1 else [])
 
 
-def validate(*sets: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
-    """(pairs, rejections) of all data sets. Raises InputError for a set in which no row has the needed columns."""
+def validate(*sets: Sequence[Record], soft: bool = False) -> tuple[list[Pair], list[Rejection]]:
+    """(pairs, rejections) of all data sets; with `soft`, the `preference` of rows that have one is read.
+
+    Raises InputError for a set in which no row has the needed columns.
+    """
     needed = (
         "chosen and rejected, and optionally prompt and margin; or replies and ranks; or UltraFeedback's instruction "
         "and completions"
@@ -70,6 +75,8 @@ def validate(*sets: Sequence[Record]) -> tuple[list[Pair], list[Rejection]]:
 
     def read(record: Record) -> Pair:
         pair = read_pair(record)
+        if soft:
+            pair = replace(pair, preference=_preference(record.fields.get("preference")))
         _refuse_duplicate(pair, seen)
         return pair
 
@@ -100,8 +107,8 @@ def _read_sides(record: Record) -> tuple[Conversation, tuple[str, str]]:
         return _split_prompt(chosen, rejected)
     conversation = read_conversation(fields["prompt"], "prompt", tools)
     return conversation, (
-        _only_reply(fields["chosen"], chosen, conversation, "chosen"),
-        _only_reply(fields["rejected"], rejected, conversation, "rejected"),
+        only_reply(fields["chosen"], chosen, conversation, "chosen"),
+        only_reply(fields["rejected"], rejected, conversation, "rejected"),
     )
 
 
@@ -143,7 +150,7 @@ def _read_list(record: Record, name: str) -> list:
     return value
 
 
-def _only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
+def only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
     """The reply of a row with a prompt column: plain text, one message, or the prompt's messages and one more."""
     if isinstance(value, str):
         return value.strip()
@@ -186,15 +193,26 @@ def _refuse_calls(reply: Turn, name: str) -> None:
 
 
 def _margin(value: Any) -> float:
-    if value is None:
-        return 0.0
-    try:  # a CSV's numbers are text
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = 0.0 if value is None else _number(value)
     if not abs(number) <= MOST_MARGIN:
         raise RowError("margin", f"{shown(value)}; needed: a number of at most {MOST_MARGIN:,}", OUT_OF_RANGE)
     return number
+
+
+def _preference(value: Any) -> float:
+    number = 1.0 if value is None else _number(value)
+    if not 0 <= number <= 1:
+        needed = "needed: a number from 0 to 1, the probability that the chosen reply is the better one"
+        raise RowError("preference", f"{shown(value)}; {needed}", OUT_OF_RANGE)
+    return number
+
+
+def _number(value: Any) -> float:
+    """A number, also as the text of a CSV; NaN for anything else."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _refuse_duplicate(pair: Pair, seen: dict[tuple, Pair]) -> None:

@@ -61,7 +61,7 @@ class Prompts:
 
 
 @dataclass(frozen=True)
-class _Row:
+class PromptRow:
     """A prompt with its columns."""
 
     task: Task
@@ -104,7 +104,7 @@ def read_prompts(
 
 def _read(
     sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any, row_check: RowCheck | None
-) -> tuple[list[_Row], list[Rejection]]:
+) -> tuple[list[PromptRow], list[Rejection]]:
     """(rows, rejections) of all data sets."""
     for source, records in sets.items():
         name = one_line(source)
@@ -116,18 +116,7 @@ def _read(
                 f"{name} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
                 ".json file, with double quotes (json.dumps writes them)"
             )
-    needed = f"one of {', '.join(FORMS)}; or Alpaca's or UltraFeedback's instruction; or ShareGPT's conversations"
-    found = recognise([*sets.values()], [(form,) for form in FORMS], "prompts", needed)
-    seen: dict[str, _Row] = {}
-
-    def read(record: Record) -> _Row:
-        row = _read_row(record, as_text, tokenizer)
-        if row.prompt_key in seen:
-            raise RowError("prompt", f"the same prompt as in {line_of(seen[row.prompt_key], row)}", DUPLICATE_PROMPT)
-        seen[row.prompt_key] = row
-        return row
-
-    rows, rejections = read_rows(found, read)
+    rows, rejections = read_rows_of_prompts(*sets.values(), as_text=as_text, tokenizer=tokenizer)
     if row_check and rows:
         checked = list(zip(rows, row_check([row.task for row in rows]), strict=True))
         rejections += [fault.at(row.file, row.line) for row, fault in checked if fault]
@@ -135,6 +124,27 @@ def _read(
     if not rows:
         raise InputError(f"{one_line(', '.join(sets))} holds no prompts that can be used{_reasons(rejections)}")
     return rows, rejections
+
+
+def read_rows_of_prompts(
+    *sets: Sequence[Record], as_text: bool = False, tokenizer: Any = None
+) -> tuple[list[PromptRow], list[Rejection]]:
+    """(each prompt once, rejections) of the rows of all data sets; see `read_prompts`.
+
+    Raises InputError for a set in which no row has a prompt.
+    """
+    needed = f"one of {', '.join(FORMS)}; or Alpaca's or UltraFeedback's instruction; or ShareGPT's conversations"
+    found = recognise(sets, [(form,) for form in FORMS], "prompts", needed)
+    seen: dict[str, PromptRow] = {}
+
+    def read(record: Record) -> PromptRow:
+        row = _read_row(record, as_text, tokenizer)
+        if row.prompt_key in seen:
+            raise RowError("prompt", f"the same prompt as in {line_of(seen[row.prompt_key], row)}", DUPLICATE_PROMPT)
+        seen[row.prompt_key] = row
+        return row
+
+    return read_rows(found, read)
 
 
 def _reasons(rejections: Sequence[Rejection]) -> str:
@@ -146,7 +156,7 @@ def _reasons(rejections: Sequence[Rejection]) -> str:
     return f"; rows rejected: {len(rejections):,} ({said})" if rejections else ""
 
 
-def _read_row(record: Record, as_text: bool, tokenizer: Any) -> _Row:
+def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
     name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
     if name is None:
         raise RowError("prompt", "missing or empty", NO_PROMPT)
@@ -167,7 +177,7 @@ def _read_row(record: Record, as_text: bool, tokenizer: Any) -> _Row:
                 raise RowError(name, str(text), UNFIT)
         key = prompt_key(prompt)
     columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
-    return _Row({"prompt": prompt, **columns}, record.file, record.line, key)
+    return PromptRow({"prompt": prompt, **columns}, record.file, record.line, key)
 
 
 def _unanswered(conversation: Conversation) -> Conversation:

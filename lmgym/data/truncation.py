@@ -69,6 +69,54 @@ def tokenize_replies(
     ]
 
 
+def tokenize_apart(
+    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Sequence[str]], max_length: int
+) -> list[Replies | str]:
+    """Token ids of the replies to each conversation, tokenised apart from it as in generation, and truncated together.
+
+    The prefix is the prompt without its last token, which every suffix begins with: the tokens of a suffix predict
+    those of the reply, and its last one the eos, which is not in it. A string is the reason of failure: see `truncate`,
+    and a reply that holds an eos.
+    """
+    eos, found = tokenizer.eos_token, list[Replies | str]()
+    fitted = truncate(tokenizer, conversations, replies, max_length)
+    pieces: list[list[str] | str] = []
+    for one in fitted:
+        texts = [str(reply) for reply in one.replies] if isinstance(one, Truncated) else []
+        if isinstance(one, str):
+            pieces.append(one)
+        elif any(eos in text for text in texts):
+            pieces.append(f"a reply that holds {eos}, which ends a reply; needed: text without it")
+        else:
+            parts = [split_reply(tokenizer, one.conversation, text) for text in texts]
+            refused = next((part for part in parts if isinstance(part, str)), "")
+            pieces.append(refused or [parts[0][0], *(part[1] for part in parts)])
+    ids = iter(tokenize_texts(tokenizer, [text for group in pieces if isinstance(group, list) for text in group]))
+    for place, (one, group) in enumerate(zip(fitted, pieces, strict=True)):
+        if isinstance(group, str) or isinstance(one, str):
+            found.append(str(group))
+            continue
+        prompt, *bodies = [next(ids) for _ in group]
+        excess = len(prompt) + max(map(len, bodies)) - max_length
+        if excess > 0:  # apart, texts may have a token or two more than together
+            found += tokenize_apart(tokenizer, [conversations[place]], [replies[place]], max_length - excess)
+        else:
+            suffixes = [[prompt[-1], *body] for body in bodies]
+            found.append(Replies(prompt[:-1], suffixes, one.dropped_turns, one.shortened))
+    return found
+
+
+def split_reply(tokenizer, prompt: Conversation, reply: Reply) -> tuple[str, str] | str:
+    """(text of the prompt, text of the reply up to an eos), or the reason why the template has none that can be cut."""
+    texts = render_each(tokenizer, [prompt, prompt], [None, reply])
+    if refused := next((str(text) for text in texts if isinstance(text, InputError)), ""):
+        return refused
+    context, whole = map(str, texts)
+    if not whole.startswith(context):
+        return "the tokenizer's template does not begin prompt and reply with the prompt; needed: one that appends"
+    return context, whole[len(context) :].partition(tokenizer.eos_token)[0]
+
+
 def describe_truncation(dropped_turns: int, shortened: int) -> str:
     """A truncation in words; empty if nothing was left out."""
     turns = f"without the {dropped_turns} oldest turn{'s' * (dropped_turns > 1)}" if dropped_turns else ""

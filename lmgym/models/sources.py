@@ -34,6 +34,8 @@ def resolve_source(name: str, role: str = "model") -> str:
     if not (path / "config.json").is_file():
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
+        if (path / "adapter_config.json").is_file():
+            hint = "; it is an adapter without its base: train with --merge_adapter, and name the folder model/"
         raise InputError(
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )

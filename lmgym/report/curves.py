@@ -32,7 +32,11 @@ CURVES = (
     Curve("accuracy", "Accuracy", "Share of examples that the model gets right; the band is a 95% interval.",
           {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"}),
     Curve("margins", "Margins", "Score of the chosen reply minus that of the rejected one.",
-          {"training": "train/margin", "held out": "eval/margin_mean"}, "score difference"),
+          {"training": "train/margin", "held out": "eval/margin_mean|eval/margin"}, "score difference"),
+    Curve("implicit_rewards", "Implicit rewards", "Log-ratios to the reference times beta, on held-out rows: what "
+          "counts is their distance; both may fall.",
+          {"chosen": "eval/reward_chosen|eval/reward_liked", "rejected": "eval/reward_rejected|eval/reward_disliked"},
+          "reward"),
     Curve("perplexity", "Perplexity", "Of an output token of held-out rows; lower is better.",
           {"held out": "eval/perplexity"}),
     Curve("calibration_curve", "Calibration error", "0 where the scorer's confidence equals its accuracy.",
@@ -44,7 +48,7 @@ CURVES = (
           "reward rises and this one falls, the policy exploits the reward.",
           {"evaluation scorer": "eval/eval_scorer"}, "score"),
     Curve("kl", "KL to the reference", "How far the policy has moved, in nats per reply.",
-          {"KL": "kl/reference"}, "nats per reply"),
+          {"KL": "kl/reference|eval/kl"}, "nats per reply"),
     Curve("lengths", "Length of replies", "Lengths that fall to a few tokens or rise to the limit are a sign of a "
           "reward that can be exploited.",
           {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"}, "tokens"),

@@ -19,6 +19,7 @@ MAIN_METRICS = (
     MainMetric("eval/perplexity", "perplexity", False),  # SFT
     MainMetric("eval/accuracy", "accuracy", True),  # reward models on pairs, rankings and classes
     MainMetric("eval/spearman", "Spearman", True),  # reward models on numbers
+    MainMetric("eval/auc", "AUC", True),  # KTO
 )
 """at most one of them is measured by a run of any stage; the first counts"""
 

@@ -47,6 +47,11 @@ SYNONYMS = {
     "output_dir": ("output",),
     "data": ("dataset", "prompts"),
     "dataset": ("prompts",),
+    "loss_type": ("loss",),
+    "desirable_weight": ("liked_weight",),
+    "undesirable_weight": ("disliked_weight",),
+    "simpo_gamma": ("gamma",),
+    "ref_model": ("reference",),
 }
 # a launcher kills the other ranks once one exits: they give rank 0 this long to print the error
 HEAD_START_SECONDS = 5.0

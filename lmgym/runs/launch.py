@@ -12,7 +12,7 @@ from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 from lmgym.runs.files import storage_error
 from lmgym.runs.flags import exit_with_error
 
-STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo"}
+STAGES = {"reward": "reward_models", "sft": "sft", "preference": "preferences", "ppo": "ppo"}
 """packages by their name in `lmgym train`"""
 
 _launched = False

@@ -34,6 +34,21 @@ tags:
 """
 
 
+def policy_card(name: str, model: str, how: str, figures: str, is_adapter: bool) -> str:
+    """The model card of a policy or of its adapter: `how` it was trained from `model`, ending in a full stop."""
+    kind = "A LoRA adapter of" if is_adapter else "A causal language model, trained from"
+    description = f"""{kind} `{model}`: {how} {CHAT_USAGE}
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+```"""
+    library: Literal["peft", "transformers"] = "peft" if is_adapter else "transformers"
+    return model_card(name, "text-generation", ["lmgym"], description, figures, library=library)
+
+
 def figures_table(metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
     """Metrics by name as a Markdown table, beside those before step 1 if there are any."""
     if not before:

@@ -5,12 +5,14 @@ added over ranks and updates before anything is divided. A batch has two counts:
 tallies, and `count`, the denominator of the loss, such as the number of labels that are present.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
 Batch = dict[str, Any]
+BeforeUpdate = Callable[[torch.nn.Module, Sequence[Batch], torch.device], None]
+"""(model with its wrappers, this rank's micro-batches of an update, device); collective"""
 
 
 class Objective(Protocol):

@@ -24,7 +24,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.training.best import BestModel
 from lmgym.training.callbacks import ShowStatus, StopWhenAsked
 from lmgym.training.metrics import TrainingMetrics
-from lmgym.training.objectives import Batch, Objective, out_of_memory
+from lmgym.training.objectives import Batch, BeforeUpdate, Objective, out_of_memory
 from lmgym.training.probes import Probe, Report, full_name, join_reports
 from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
@@ -37,10 +37,10 @@ class ObjectiveTrainer(Trainer):
     """Trains a model on an objective, in every stage except RL.
 
     The loss of an update is the mean over its count (pairs, present labels, output tokens) on all ranks and
-    micro-batches: each contributes its sum times the number of ranks (data parallel gradients are averaged) over that
-    count.
+    micro-batches: each contributes its sum times the ranks (data parallel gradients are averaged) over that count.
     With a supervisor it saves checkpoints, stops when asked to, and stops before a loss or gradient that is not finite
     changes a weight.
+    `before_update` is called with the micro-batches of each update before any of them runs, and may add to them.
     `before` has the probes' metrics before step 1 by full name; `losses` the held-out loss by number of updates; `best`
     keeps the best model.
     """
@@ -60,9 +60,10 @@ class ObjectiveTrainer(Trainer):
         callbacks: Sequence[TrainerCallback] = (),
         supervisor: Supervisor | None = None,
         best: BestModel | None = None,
+        before_update: BeforeUpdate | None = None,
     ) -> None:
         self.objective: Objective = objective
-        self.best = best or BestModel()
+        self.best, self.before_update = best or BestModel(), before_update
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
         self.slots = MicroBatches(examples, objective.collate, args.seed)
         self.metrics = TrainingMetrics()
@@ -108,6 +109,8 @@ class ObjectiveTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """The update's count over all ranks; the same reduction tells whether a rank was asked to stop."""
+        if self.before_update:
+            self.before_update(self.model_wrapped, batch_samples, device)
         asked = self.supervisor is not None and self.supervisor.stop_requested
         sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()

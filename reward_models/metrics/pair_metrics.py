@@ -9,11 +9,9 @@ Design decisions:
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmgym.report.calibration import reliability
+from lmgym.report.calibration import accuracy_interval, reliability
 from lmgym.training.probes import Report
 from reward_models.metrics.rank_statistics import Floats, finite_column, pearson, spearman
-
-BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once
 
 
 def pair_metrics(
@@ -84,26 +82,8 @@ def _interval(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: in
     if samples < 1 or prompts.max() == 0:
         why = "bootstrap_samples=0" if samples < 1 else "one prompt: nothing to resample"
         return {}, {"accuracy_low": why, "accuracy_high": why}
-    low, high = np.quantile(_bootstrap(right, prompts, samples, seed), [0.025, 0.975])
+    low, high = accuracy_interval(right, prompts, samples, seed)
     return {"accuracy_low": low, "accuracy_high": high}, {}
-
-
-def _bootstrap(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: int) -> Floats:
-    """Accuracies[samples] of prompts drawn with replacement.
-
-    Prompts with as many pairs and as many right ones are interchangeable, so how often each such kind is drawn is one
-    multinomial: the distribution of drawing prompts one by one, at the cost of a few kinds instead of all prompts.
-    """
-    sums = np.stack([np.bincount(prompts, right), np.bincount(prompts)])
-    kinds, occurrences = np.unique(sums, axis=1, return_counts=True)
-    rng, block = np.random.default_rng(seed), max(1, BOOTSTRAP_CELLS // len(occurrences))
-    total = occurrences.sum()
-    drawn = [
-        kinds @ rng.multinomial(total, occurrences / total, size=min(block, samples - start)).T
-        for start in range(0, samples, block)
-    ]
-    correct, counts = np.concatenate(drawn, axis=1)
-    return correct / counts
 
 
 def _length_correlations(scores: Floats, lengths: Floats) -> tuple[dict, dict]:

@@ -16,6 +16,7 @@ PAGES = (
     "docs/reward_models.md",
     "docs/behaviour_logs.md",
     "docs/sft.md",
+    "docs/preferences.md",
     "docs/ppo.md",
     "docs/environments.md",
     "docs/reports.md",

@@ -31,7 +31,8 @@ def experiment_of(words: list[str]) -> Path | None:
     if words[:2] == ["lmgym", "launch"]:
         return find_experiment(words[2])
     return next(
-        (ROOT / word for word in words if re.match(r"(ppo|sft|reward_models)/experiments/\w+\.py$", word)), None
+        (ROOT / word for word in words if re.match(r"(ppo|sft|reward_models|preferences)/experiments/\w+\.py$", word)),
+        None,
     )
 
 

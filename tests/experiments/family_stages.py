@@ -17,6 +17,7 @@ from launching import words
 from ppo_in_process import PLAIN, train_small
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
 from reward_models.config import RewardDataConfig, RewardModelConfig
 from sft.config import SamplesConfig, SftConfig, SftDataConfig
 
@@ -65,6 +66,29 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
         TrainerConfig(packed=packed, log_updates=1),
     )
+
+
+def preference_config(
+    model: Path, pairs: Path, held_out: Path, output: Path, packed: bool | None = None
+) -> PreferenceConfig:
+    """Of DPO on a few pairs."""
+    return PreferenceConfig(
+        "dpo",
+        ModelConfig(str(model), precision="fp32"),
+        PreferenceDataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        LossConfig("dpo"),
+        optimizer=OPTIMIZER,
+        samples=SamplesConfig(sample_prompts=0),
+        run=RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
+        trainer=TrainerConfig(packed=packed, log_updates=1),
+    )
+
+
+def train_preferences(config: PreferenceConfig) -> Ran:
+    """A preference run."""
+    from preferences.train import train
+
+    return _run(Path(config.output), lambda: train(config))
 
 
 def train_reward_model(config: RewardModelConfig) -> Ran:

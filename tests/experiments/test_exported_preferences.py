@@ -1,4 +1,4 @@
-"""`%export` prints a command that trains a scorer on the exported preferences, as it stands."""
+"""`%export` prints a command that trains a scorer on the exported preferences, as it stands; a policy learns too."""
 
 import json
 import os
@@ -47,3 +47,10 @@ def test_the_printed_command_trains_a_scorer_as_it_stands(small_models: dict[str
     run = json.loads((tmp_path / "outputs/hh_pairwise/run.json").read_text())
     assert run["outcome"] == "finished"
     assert (tmp_path / "outputs/hh_pairwise/model/config.json").is_file()
+    policy = ["--model", str(small_models["gpt2"]), "--dataset", "my prefs.jsonl", "--eval_size", "2", "--dry_run"]
+    also = subprocess.run(
+        [sys.executable, str(ROOT / "preferences/experiments/dpo.py"), *policy], capture_output=True, text=True,
+        cwd=tmp_path, env=ENVIRONMENT, timeout=PATIENCE,
+    )  # fmt: skip
+    assert also.returncode == 0, also.stdout + also.stderr
+    assert "2 pairs to train on, 2 to evaluate on" in " ".join(also.stdout.split())

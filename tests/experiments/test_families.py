@@ -14,9 +14,11 @@ from family_stages import (
     UNFROZEN,
     Ran,
     chat,
+    preference_config,
     reward_config,
     sft_config,
     train_ppo,
+    train_preferences,
     train_reward_model,
     train_sft,
 )
@@ -32,6 +34,7 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import ActorCritic
+from preferences.tasks import PreferenceTask
 from reward_models.pairwise import PairTask
 from sft.tasks import CHAT
 
@@ -53,6 +56,8 @@ def ran(tmp_path_factory, family_folder, few_pairs: Path, held_out_pairs: Path, 
             model, packed = family_folder(family), False if padded else None
             if stage == "reward":
                 known[key] = train_reward_model(reward_config(model, few_pairs, held_out_pairs, folder, packed))
+            elif stage == "preference":
+                known[key] = train_preferences(preference_config(model, few_pairs, held_out_pairs, folder, packed))
             elif stage == "sft":
                 known[key] = train_sft(sft_config(model, chats_file, folder, packed))
             else:
@@ -153,6 +158,30 @@ def test_sft_learns_packed_as_padded_and_its_folder_predicts_as_each_row_alone(
     for example, line in zip(examples, lines, strict=True):
         nats = F.cross_entropy(alone(model, example.ids)[example.places], torch.tensor(example.targets))
         assert line["loss"] == pytest.approx(nats.item(), abs=BAR)
+
+
+@EACH
+@torch.no_grad()
+def test_dpo_learns_packed_as_padded_and_its_rewards_are_those_of_each_reply_alone(
+    family: Family, ran, family_folder, few_pairs: Path, held_out_pairs: Path, tmp_path: Path, record_family
+) -> None:
+    record_family(STAGES, family.name, DPO="ok")
+    packed, padded = ran("preference", family), ran("preference", family, padded=True)
+    assert_laid(packed, padded, family)
+    model, other = (causal(one.folder / "model") for one in (packed, padded))
+    before = policy(family_folder(family)).eval()
+    assert_same_updates(*map(weights, (model, other, before)))
+    config = preference_config(family_folder(family), few_pairs, held_out_pairs, tmp_path / "run")
+    tokenizer = load_tokenizer(str(packed.folder / "model"))
+    examples = PreferenceTask(config.loss).prepare(config, tokenizer).evaluation
+    lines = read_lines(packed.folder / "scores.jsonl")
+    for example, line in zip(examples, lines, strict=True):
+        for side, suffix in zip(("chosen", "rejected"), example.replies.suffixes, strict=True):
+            ids, targets = [*example.replies.prefix, *suffix], torch.tensor([*suffix[1:], tokenizer.eos_token_id])
+            now, then = (
+                -F.cross_entropy(alone(one, ids)[-len(suffix) :], targets, reduction="sum") for one in (model, before)
+            )
+            assert line[side] == pytest.approx(0.1 * (now - then).item(), abs=1e-4)
 
 
 @EACH

@@ -17,7 +17,7 @@ from patience import PATIENCE
 from lmgym import __version__
 
 NAME = f"lmgym-{__version__}"
-OURS = ("lmgym", "sft", "reward_models", "ppo")
+OURS = ("lmgym", "sft", "reward_models", "preferences", "ppo")
 
 
 def build(source: Path, kind: str, folder: Path) -> Path:

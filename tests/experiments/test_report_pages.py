@@ -22,11 +22,13 @@ SMALL = {
     "precision": "fp32", "tracking": "none", "max_length": 128, "global_batch": 4, "micro_batch": 2, "max_updates": 6,
     "learning_rate": 1e-3, "log_updates": 1, "eval_updates": 2,
 }  # fmt: skip
-KINDS = ("reward", "sft", "ppo", "failed", "resumed")
+KINDS = ("reward", "sft", "preference", "ppo", "failed", "resumed")
 PANELS = {
     "reward": {"loss", "accuracy", "margins", "reliability", "accuracy_by_margin", "accuracy_by_length",
                "score_distribution", "replies", "rows", "run", "config", "metrics"},
     "sft": {"loss", "perplexity", "replies", "config"},
+    "preference": {"loss", "accuracy", "margins", "implicit_rewards", "reliability", "accuracy_by_margin", "replies",
+                   "config"},
     "ppo": {"reward", "over_optimisation", "kl", "lengths", "entropy", "clip_fraction", "explained_variance",
             "policy_loss", "replies", "conversations", "scores_0", "diversity"},
     "failed": {"config", "run"},
@@ -49,6 +51,10 @@ def folders(small_models, talkative_models, few_pairs, held_out_pairs, chats_fil
         "sample_tokens": 6,
     }
     done = run(launch("python", *flags(**data, **SMALL, output=root / "sft"), script=ROOT / "sft/experiments/chat.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    data = {"dataset": few_pairs, "eval_dataset": held_out_pairs, "model": small_models["llama"], "sample_tokens": 6}
+    script = ROOT / "preferences/experiments/dpo.py"
+    done = run(launch("python", *flags(**data, **SMALL, output=root / "preference"), script=script))
     assert done.returncode == 0, done.stderr[-3000:]
     model = talkative_models["gpt2"]
     train_small(model, chats_file, root, name="ppo", eval_updates=4)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 import ppo.check
+import preferences.check
 import reward_models.check
 import sft.check
 from lmgym.config import ModelConfig, Range
@@ -20,6 +21,8 @@ from lmgym.generation.protocol import Sampling
 from lmgym.runs.flags import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
+from preferences.config import PreferenceConfig
+from preferences.train import train as train_preferences
 from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SftConfig
@@ -30,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 NO_MODEL = ModelConfig("./nowhere")
 STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
     "sft": (SftConfig("x", NO_MODEL), sft.check.check_settings, lambda config: train_sft(config, CHAT)),
+    "preferences": (PreferenceConfig("x", NO_MODEL), preferences.check.check_settings, train_preferences),
     "reward_models": (RewardModelConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
     "ppo": (
         PPOConfig("x", NO_MODEL),

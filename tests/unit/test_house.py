@@ -13,7 +13,7 @@ import pytest
 from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("sft", "reward_models", "ppo")
+STAGES = ("sft", "reward_models", "preferences", "ppo")
 INSTALLED = {"lmgym", *STAGES, "eval_rewards_api"}
 PACKAGES = [ROOT / name for name in ("lmgym", *STAGES) if (ROOT / name).is_dir()]
 

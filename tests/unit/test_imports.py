@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("sft", "reward_models", "ppo")
+STAGES = ("sft", "reward_models", "preferences", "ppo")
 LAYERS = (
     "lmgym",  # the base layer: text, tool_calls, errors, config, console
     "lmgym.distributed",

@@ -93,22 +93,27 @@ def pack_last_tokens(rows: Sequence[Sequence[int]]) -> PackedRows:
     return _pack(rows, [-1] * len(rows), ends, (1,) * len(rows))
 
 
-def pack_replies(rows: Sequence[Replies]) -> PackedRows:
-    """Rows of replies, each read at its last token, row after row; a shared prefix runs once."""
+def pack_replies(rows: Sequence[Replies], whole: bool = False) -> PackedRows:
+    """Rows of replies, each read at its last token or, if `whole`, at every token of its suffix, row after row.
+
+    A shared prefix runs once.
+    """
     pieces: list[Sequence[int]] = []
     prefixes: list[int] = []
     reads: list[int] = []
     for row in rows:
+        own = [len(suffix) if whole else 1 for suffix in row.suffixes]
         if len(row.suffixes) > 1 and row.prefix:
             prefixes += [-1, *[len(pieces)] * len(row.suffixes)]
             pieces += [row.prefix, *row.suffixes]
-            reads += [0, *[1] * len(row.suffixes)]
+            reads += [0, *own]
         else:
             prefixes += [-1] * len(row.suffixes)
             pieces += [[*row.prefix, *suffix] for suffix in row.suffixes]
-            reads += [1] * len(row.suffixes)
-    ends = np.cumsum([len(piece) for piece in pieces]) - 1
-    return _pack(pieces, prefixes, ends[np.array(reads) > 0], tuple(reads))
+            reads += own
+    ends = accumulate(map(len, pieces))
+    places = [np.arange(end - count, end) for end, count in zip(ends, reads, strict=True)]
+    return _pack(pieces, prefixes, np.concatenate(places), tuple(reads))
 
 
 def pad_right(rows: Sequence[Replies], pad_id: int) -> dict[str, torch.Tensor]:

@@ -12,7 +12,8 @@ from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.architectures import refuse_encoder
 from lmgym.models.forward.decoder import decoder_of
-from lmgym.models.forward.packed_rows import PackedRows, pack_places
+from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.packed_rows import PackedRows, pack_places, pack_replies
 from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, load_tokenizer, read_weights
 from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import (
@@ -26,6 +27,7 @@ from lmgym.models.saving import (
     write_card,
 )
 from lmgym.models.sources import refuse_pickles
+from lmgym.text import Replies
 
 CANNOT_TALK = (
     "a scorer, which cannot generate text; needed: a causal model, as sft and ppo save theirs, or the one that the "
@@ -109,7 +111,10 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 
 
 class PolicyModel(nn.Module):
-    """A causal model whose one forward gives logits at chosen places of rows; `packed` as in `decoder_of`."""
+    """A causal model whose one forward gives logits at chosen places of rows, or log-probabilities of replies.
+
+    `packed` as in `decoder_of`.
+    """
 
     def __init__(self, model, packed: bool | None = None) -> None:
         super().__init__()
@@ -135,9 +140,21 @@ class PolicyModel(nn.Module):
         """Keyword arguments of `forward` for rows of ids, each with the places whose logits are wanted."""
         return {"rows": pack_places(rows, places)}
 
-    def forward(self, rows: PackedRows) -> torch.Tensor:
-        """Logits [places, vocabulary] in fp32, row after row."""
-        return self.decoder.logits(self.decoder.hidden(rows)).float()
+    def collate_replies(self, rows: Sequence[Replies], end: int) -> dict[str, Any]:
+        """Keyword arguments of `forward` for log-probabilities of each suffix's tokens but the first, and of `end`.
+
+        The rows are those of `tokenize_apart`: a suffix begins with the prompt's last token. A prompt runs once,
+        however many replies it has.
+        """
+        targets = [token for row in rows for suffix in row.suffixes for token in (*suffix[1:], end)]
+        return {"rows": pack_replies(rows, whole=True), "targets": torch.tensor(targets)}
+
+    def forward(self, rows: PackedRows, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """In fp32, row after row: logits [places, vocabulary], or log-probabilities [places] of `targets` there."""
+        states = self.decoder.hidden(rows)
+        if targets is None:
+            return self.decoder.logits(states).float()
+        return token_logprobs(self.decoder, states, targets)
 
 
 def save_policy(

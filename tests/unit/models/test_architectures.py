@@ -15,6 +15,8 @@ from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from ppo.check import check_models
 from ppo.config import PPOConfig
+from preferences.config import PreferenceConfig, PreferenceDataConfig
+from preferences.train import train as train_preferences
 from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SamplesConfig, SftConfig, SftDataConfig
@@ -60,6 +62,9 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
         "sft": lambda: train_sft(
             SftConfig("s", model, SftDataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
         ),
+        "preferences": lambda: train_preferences(
+            PreferenceConfig("d", model, PreferenceDataConfig(str(pairs), max_length=64), optimizer=steps, run=run)
+        ),
         "ppo": lambda: check_models(PPOConfig("p", model), tokenizer),
         "chat": lambda: load_causal(folder),
         "policy": lambda: load_policy(folder, tokenizer),
@@ -88,7 +93,7 @@ def test_an_encoder_is_refused_as_a_policy_and_accepted_as_a_scorer(
 ) -> None:
     folder = folder_of(family)
     ways = entrances(folder, chats_file, few_pairs, tmp_path / "run")
-    for name in ("sft", "ppo", "chat", "policy"):
+    for name in ("sft", "preferences", "ppo", "chat", "policy"):
         with pytest.raises(InputError, match=rf"not a causal model: it is an encoder \({family}\), which can be") as no:
             ways[name]()
         assert "\n" not in str(no.value)

@@ -23,6 +23,7 @@ from lmgym.models.small_models import build_model
 from ppo.actor_critic import adapted
 from ppo.check import check_models
 from ppo.config import PPOConfig
+from preferences.config import PreferenceConfig
 from reward_models.config import RewardModelConfig
 from sft.config import SftConfig
 
@@ -222,7 +223,9 @@ def test_ppo_refuses_wrong_module_names_before_the_policy_is_loaded(small_models
 
 
 @pytest.mark.parametrize(
-    "config", [SftConfig("s"), RewardModelConfig("r"), PPOConfig("p")], ids=["sft", "reward", "ppo"]
+    "config",
+    [SftConfig("s"), RewardModelConfig("r"), PreferenceConfig("d"), PPOConfig("p")],
+    ids=["sft", "reward", "preference", "ppo"],
 )
 @pytest.mark.parametrize("setting", [{"lora_target_modules": "q_proj"}, {"modules_to_save": "lm_head"}])
 def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict[str, str]) -> None:

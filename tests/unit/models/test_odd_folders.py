@@ -24,6 +24,8 @@ from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
+from preferences.config import PreferenceConfig, PreferenceDataConfig
+from preferences.train import train as train_preferences
 from reward_models.config import RewardDataConfig, RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SamplesConfig, SftConfig, SftDataConfig
@@ -45,6 +47,11 @@ def stages(folder: Path, chats: Path, pairs: Path, scorer: Path, output: Path) -
             RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=128), steps, run)
         ),
         "sft": lambda: train_sft(SftConfig("s", model, data, steps, few, run), CHAT),
+        "preferences": lambda: train_preferences(
+            PreferenceConfig(
+                "d", model, PreferenceDataConfig(str(pairs), max_length=128), optimizer=steps, samples=few, run=run
+            )
+        ),
         "ppo": lambda: train_ppo(
             PPOConfig("p", model, rollout, RewardConfig(f"a={scorer}"), optimizer=steps, run=run), chat_with_scorers
         ),

@@ -8,9 +8,9 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
+from lmgym.report import calibration
 from lmgym.report.calibration import reliability
 from lmgym.training.probes import Report
-from reward_models.metrics import pair_metrics as metrics
 from reward_models.metrics.pair_metrics import pair_metrics
 
 # margins 2, -1, 0, 1; longer: chosen, rejected, neither, rejected
@@ -146,7 +146,7 @@ def test_the_bootstrap_has_the_spread_of_drawing_prompts_one_by_one() -> None:
     rng = np.random.default_rng(6)
     prompts = rng.integers(40, size=160)
     wins = rng.random(160) < 0.6
-    ours = metrics._bootstrap(wins, np.unique(prompts, return_inverse=True)[1], 20_000, seed=0)
+    ours = calibration.bootstrap(wins, np.unique(prompts, return_inverse=True)[1], 20_000, seed=0)
     right, counts = np.bincount(prompts, wins), np.bincount(prompts)
     right, counts = right[counts > 0], counts[counts > 0]
     drawn = rng.integers(len(counts), size=(20_000, len(counts)))
@@ -159,7 +159,7 @@ def test_the_interval_depends_on_the_seed_and_not_on_the_blocks(monkeypatch: pyt
     whole = pair_metrics(**pairs)
     assert pair_metrics(**pairs) == whole
     assert pair_metrics(**pairs, seed=1) != whole
-    monkeypatch.setattr(metrics, "BOOTSTRAP_CELLS", 50)
+    monkeypatch.setattr(calibration, "BOOTSTRAP_CELLS", 50)
     assert pair_metrics(**pairs) == whole
 
 

@@ -14,6 +14,8 @@ from lmgym.runs.launch import launch
 from ppo.config import PPOConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
+from preferences.config import PreferenceConfig
+from preferences.train import train as train_preferences
 from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 from sft.config import SftConfig
@@ -32,6 +34,7 @@ FLAGS = [
     ("sft", "model"), ("sft", "dataset"), ("sft", "eval_dataset"), ("sft", "deepspeed"), ("sft", "scorers"),
     ("sft", "prompts"), ("sft", "output"), ("sft", "name"), ("sft", "precision"), ("sft", "seed"),
     ("reward_models", "model"), ("reward_models", "dataset"), ("reward_models", "probe_data"),
+    ("preferences", "dataset"), ("preferences", "loss"), ("preferences", "reference"),
     ("ppo", "model"), ("ppo", "critic"), ("ppo", "scorers"), ("ppo", "prompts"), ("ppo", "gold"), ("ppo", "weights"),
     ("ppo", "deepspeed"), ("ppo", "no_such_flag"),
 ]  # fmt: skip
@@ -48,6 +51,7 @@ def ends(
     stages: dict[str, tuple[Any, Callable[[Any], None]]] = {
         "sft": (SftConfig("x", model), lambda config: train_sft(config, CHAT)),
         "reward_models": (RewardModelConfig("x", model), train_pairwise),
+        "preferences": (PreferenceConfig("x", model), train_preferences),
         "ppo": (PPOConfig("x", model), lambda config: train_ppo(config, chat_with_scorers)),
     }
 
@@ -56,6 +60,7 @@ def ends(
         data = {
             "sft": ["--dataset", str(chats_file), "--max_length", "64", "--eval_size", "2", "--tracking", "none"],
             "reward_models": ["--dataset", str(few_pairs), "--max_length", "64"],
+            "preferences": ["--dataset", str(few_pairs), "--max_length", "64"],
             "ppo": ["--prompts", str(few_pairs), "--scorers", "a=world:0", "--max_prompt", "64", "--eval_size", "2"],
         }
         given = [*data[stage], *([] if flag == "output" else ["--dry_run"])]

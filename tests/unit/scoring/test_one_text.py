@@ -76,7 +76,9 @@ def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScor
 
 
 def test_only_the_app_puts_replies_on_one_line() -> None:
-    files = [path for top in ("lmgym", "ppo", "sft", "reward_models") for path in (ROOT / top).rglob("*.py")]
+    files = [
+        path for top in ("lmgym", "ppo", "preferences", "sft", "reward_models") for path in (ROOT / top).rglob("*.py")
+    ]
     users = {
         path.name for path in files if re.search(r"world\.app import one_line|def one_line\(reply", path.read_text())
     }

@@ -16,10 +16,11 @@ from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
+from lmgym.training.samples import SampleProbe, SamplePrompt, sampling_of
 from sft.check import read_prompts
 from sft.config import SamplesConfig, SftConfig, SftDataConfig
 from sft.objectives import NextToken, SoftTargets
-from sft.probes import HeldOutProbe, SampleProbe, SamplePrompt, sampling_of
+from sft.probes import HeldOutProbe
 from sft.tasks import CHAT, SftTask
 from sft.tokenization import Example, tokenize_chats
 
@@ -85,7 +86,7 @@ def test_with_soft_targets_the_loss_is_theirs_and_perplexity_that_of_the_teacher
 
 
 def prompts(*texts: str) -> list[SamplePrompt]:
-    return [SamplePrompt(Conversation((Turn("user", text),), "Mira."), f"f:{i}") for i, text in enumerate(texts, 1)]
+    return [SamplePrompt(Conversation((Turn("user", text),), "Mira."), "f", i) for i, text in enumerate(texts, 1)]
 
 
 def test_fixed_prompts_are_answered_alike_each_time_with_length_and_every_scorers_score(
@@ -146,7 +147,7 @@ def test_prompts_are_those_of_held_out_rows_or_of_a_file(
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": "User: tea?\nBot:", "completion": "yes"}) + "\n")
     [own], _ = read(config_of(small_models["llama"], chats_file, prompts=str(file)))
-    assert own == SamplePrompt(Conversation((Turn("user", "tea?"),)), f"{file}:1")
+    assert own == SamplePrompt(Conversation((Turn("user", "tea?"),)), str(file), 1)
 
 
 def test_a_prompt_that_fills_the_context_is_refused_and_a_faulty_one_is_counted(

@@ -1,0 +1,24 @@
+"""Pairs without a reward model: DPO, or --loss ipo, simpo, orpo, bon.
+
+deepspeed --num_gpus 2 preferences/experiments/dpo.py --deepspeed configs/zero2.json --model PATH --dataset PATH
+"""
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+
+CONFIG = PreferenceConfig(
+    name="dpo",
+    policy=ModelConfig(model="gpt2", precision="bf16"),
+    data=PreferenceDataConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
+    loss=LossConfig("dpo", beta=0.1),
+    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=64, micro_batch=4, warmup=0.1),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    # after the flags are read: --help needs no torch
+    from preferences.train import train
+
+    launch(lambda: train(config))
