@@ -53,6 +53,8 @@ class RolloutConfig:
     """sample from the smallest set of tokens whose probabilities sum to p"""
     repetition_penalty: float = 1.0
     """penalty on the logits of tokens that are already in the text"""
+    stop: tuple[str, ...] = ()
+    """texts, before the first of which a reply ends"""
     max_prompt: Annotated[int, Range(0, MOST_TOKENS, hint="0 is what the context leaves")] = 0
     """maximum tokens of a prompt; 0: what the context leaves beside the reply"""
     long_prompts: Literal["cut", "refuse"] = "cut"
@@ -261,7 +263,7 @@ class PPOConfig:
 
         r = self.rollout
         return Sampling(
-            r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=self.optimizer.seed
+            r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, r.stop, seed=self.optimizer.seed
         )
 
     def accumulation_steps(self, ranks: int) -> int:
