@@ -17,6 +17,7 @@ from ppo.trlx.data.configs import TRLConfig
 from ppo.trlx.settings import number, sampling_settings, shared_settings, show
 
 ROLES = ("user", "assistant")
+UNUSED_REPLY = "..."  # where the stage generates one
 OF_RUN = ("output", "deepspeed", "tracking", "eval_updates", "save_updates")
 
 
@@ -40,7 +41,7 @@ def train_on_samples(config: TRLConfig, samples: Any, eval_prompts: Any, metric_
     flags |= {"merge_adapter": True} if shared.model.lora_rank else {}
     folder = Path(config.train.checkpoint_dir)
     flags["dataset"] = _write(folder, "samples", rows)
-    if eval_prompts is not None and (prompts := [{"prompt": one} for one in eval_prompts]):
+    if eval_prompts is not None and (prompts := [_conversation([one, UNUSED_REPLY]) for one in eval_prompts]):
         flags |= {"prompts": _write(folder, "eval_prompts", prompts), "sample_prompts": len(prompts)}
     show([*shared.notes, *notes])
     _run(flags)
@@ -58,8 +59,12 @@ def _rows(samples: Any) -> list[dict[str, Any]]:
                 f"samples[{place}] is {shown(sample)}; needed: [prompt, output], or more of both in turn: SFT here "
                 "learns replies, not plain texts; split a text into its beginning and the rest"
             )
-        rows.append({"messages": [{"role": ROLES[i % 2], "content": text} for i, text in enumerate(texts)]})
+        rows.append(_conversation(texts))
     return rows
+
+
+def _conversation(texts: Sequence[str]) -> dict[str, Any]:
+    return {"messages": [{"role": ROLES[i % 2], "content": text} for i, text in enumerate(texts)]}
 
 
 def _write(folder: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -72,7 +77,8 @@ def _write(folder: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _run(flags: Mapping[str, Any]) -> None:
     """Runs the command. Raises InputError if it fails, or under a launcher of several ranks."""
-    words = [word for name, value in flags.items() if value != "" for word in (f"--{name}", _word(value))]
+    given = {name: value for name, value in flags.items() if value != "" and value is not False}
+    words = [word for name, value in given.items() for word in (f"--{name}", _word(value))]
     command = ["lmgym", "train", "sft", "chat", *words]
     if world_size() > 1:
         raise InputError(f"SFT of a trlx program runs in one process; needed, for several: {shlex.join(command)}")

@@ -135,8 +135,8 @@ class TRLConfig:
         for name, value in config.items():
             *sections, last = str(name).split(".")
             if not sections and not isinstance(value, Mapping):
-                needed = _suggestion(str(name), _dotted(base)) or "a dotted name such as train.seed"
-                raise InputError(f"{shown(str(name))} is no section of the config; needed: {needed}")
+                nearest = _suggestion(str(name), _dotted(base))
+                raise InputError(f"{shown(str(name))} is no section of the config; {nearest}")
             inner: Any = {last: value}
             for section in reversed(sections):
                 inner = {section: inner}
