@@ -29,7 +29,7 @@ ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a X
     "model for the scorer": ("pretrain a model for the scorer", 42.0),
     "scorer": ("train the scorer on what users did", 82.0),
     "ppo": ("optimise the policy against the scorer (PPO)", 34.0),
-    "app": ("A/B test both policies in the app", 70.0),
+    "app": ("A/B test both policies in the app", 105.0),
 }
 RESULTS = ("compare the scorer with baselines", 15.0)
 NEXT = """

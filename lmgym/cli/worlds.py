@@ -9,7 +9,7 @@ from lmgym.console import say
 from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError
 from lmgym.world.users import NOISE
 
-RETENTION = Range(-10, 10)
+RETENTION = Range(-5, 10)
 ROWS = Range(1, MOST_STEPS, also=(None,), hint="none for all")
 
 
@@ -17,9 +17,9 @@ def make_world(output: str, rows: int, seed: int, retention: float = NOISE.reten
     """Writes a world's tables and prints their sizes."""
     from lmgym.world.tables import write_world
 
+    RETENTION.check("retention", retention)
     Range(1, MOST_STEPS).check("rows", rows)
     SEED.check("seed", seed)
-    RETENTION.check("retention", retention)
     sizes = write_world(output, rows, seed, retention)
     say(f"{output}: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 

@@ -13,7 +13,7 @@ CONFIG = PPOConfig(
     policy=ModelConfig(model="outputs/models/smollm2-135m"),
     rollout=RolloutConfig(prompts="outputs/demo_real/prompts.jsonl", num_rollouts=64, max_new_tokens=40),
     method=MethodConfig("grpo", ppo_epochs=3, num_layers_unfrozen=2),
-    optimizer=OptimizerConfig(3e-4, global_batch=64, micro_batch=16, max_updates=24),
+    optimizer=OptimizerConfig(3e-4, global_batch=64, micro_batch=16, max_updates=18),
 )
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def test_many_turns_with_the_apps_users_on_two_ranks(world: Path, tmp_path: Path
 
 def test_engagement_watches_a_worlds_hidden_utility_and_another_scorer(world: Path, tmp_path: Path) -> None:
     scorers = ("--scorers", "joint=world:0", "--eval_scorer", "world:0", "--monitor_scorers", "other=world:0")
-    metrics = launched("world_engagement", world, tmp_path / "a", *scorers, "--prompts", world / "logs.parquet")
+    # of an untrained policy's few replies all may be worth the same
+    prompts = ("--prompts", world / "logs.parquet", "--eval_size", 64)
+    metrics = launched("world_engagement", world, tmp_path / "a", *scorers, *prompts)
     assert set(metrics["eval/eval_scorer"]) == {0, 2, 4}
     assert metrics["eval/eval_scorer"] == metrics["eval/monitor/other"] == metrics["eval/scores/joint"]
     gain = (metrics["eval/eval_scorer"][4] - metrics["eval/eval_scorer"][0]) / metrics["eval/eval_scorer_std"][0]

@@ -12,8 +12,8 @@ import ppo.algorithms.learning
 import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
-from ppo import safeguards
 from ppo.experiments.randomwalks import CONFIG
+from ppo.monitoring import safeguards
 from ppo.task_setups import random_walks
 
 UPDATES = 24

@@ -21,7 +21,7 @@ from lmgym.config import SEED
 from lmgym.console import say
 from lmgym.report.status_line import StepTimes
 
-UPDATES = 24
+UPDATES = 18
 MODEL = Path("outputs/models/smollm2-135m")
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "model": ("get SmolLM2-135M-Instruct", 30.0),
