@@ -153,6 +153,8 @@ class MethodConfig:
     """weight of a bonus for the entropy of the policy's distributions"""
     max_refills: Annotated[int | None, Range(0, 1000, also=(None,))] = None
     """dynamic sampling: so many times, groups whose rewards are all equal are dropped and other prompts sampled"""
+    percentile: Annotated[float | None, Range(0, 1, also=(None,), hint="0.7 to 0.95 is usual")] = None
+    """rft: replies at or above this quantile of their group's rewards are learned, as in SFT"""
     sampler_correction: Literal["none", "token_truncate", "sequence_mask"] = "none"
     """weight of p_trainer / p_sampler in the loss: of each token, at most sampler_cap; or of each reply, without those
     above sampler_cap"""

@@ -88,26 +88,20 @@ def ppo_config(config: TRLConfig, stop: Iterable[str] = ()) -> tuple[PPOConfig, 
     rollouts = max(1, -(-asked // max(1, batch))) * batch
     epochs = number("method.ppo_epochs", method.ppo_epochs, int)
     shared = shared_settings(config, updates_per_epoch=epochs * rollouts // max(1, batch))
-    sampling, notes = sampling_settings(method.gen_kwargs, method.gen_experience_kwargs)
+    sampling, notes = rollout_settings(config, stop, method.gen_experience_kwargs)
     if rollouts != asked:
         notes.append(f"method.num_rollouts={asked} becomes {rollouts}: whole batches of train.batch_size={batch}")
-    room = number("train.seq_length", config.train.seq_length, int) - sampling["max_new_tokens"]
-    if room < 1:
-        raise InputError(
-            f"train.seq_length={config.train.seq_length} leaves no room for a prompt beside "
-            f"max_new_tokens={sampling['max_new_tokens']}; needed: a longer seq_length or fewer new tokens"
-        )
     scale, why = _reward_scale(method)
     ours = PPOConfig(
-        re.sub(r"[^A-Za-z0-9_.-]+", "_", config.train.run_name or "trlx")[:200],
+        run_name(config),
         shared.model,
         RolloutConfig(
-            num_rollouts=rollouts * ranks, max_prompt=room, stop=tuple(stop),
-            generation_batch_size=number("method.chunk_size", method.chunk_size, int), **sampling,
+            num_rollouts=rollouts * ranks, **sampling,
+            generation_batch_size=number("method.chunk_size", method.chunk_size, int),
         ),
         RewardConfig(cliprange_reward=_or_infinite("cliprange_reward", method.cliprange_reward), scale=scale),
         MethodConfig(
-            ppo_epochs=epochs, num_layers_unfrozen=_unfrozen_layers(config),
+            ppo_epochs=epochs, num_layers_unfrozen=unfrozen_layers(config),
             init_kl_coef=number("method.init_kl_coef", method.init_kl_coef),
             target=None if method.target is None else number("method.target", method.target),
             horizon=number("method.horizon", method.horizon), cliprange=number("method.cliprange", method.cliprange),
@@ -160,6 +154,25 @@ def shared_settings(config: TRLConfig, updates_per_epoch: int) -> Shared:
         ModelConfig(str(config.model.model_path), **model), settings, RunConfig(**run),
         [*_unused(config), *notes, *more],
     )  # fmt: skip
+
+
+def run_name(config: TRLConfig) -> str:
+    """The name of the run, of characters that a folder may have."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", config.train.run_name or "trlx")[:200]
+
+
+def rollout_settings(
+    config: TRLConfig, stop: Iterable[str], for_rollouts: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Sampling and prompts as fields of RolloutConfig, and notes. Raises InputError if no prompt fits."""
+    sampling, notes = sampling_settings(config.method.gen_kwargs, for_rollouts)
+    room = number("train.seq_length", config.train.seq_length, int) - sampling["max_new_tokens"]
+    if room < 1:
+        raise InputError(
+            f"train.seq_length={config.train.seq_length} leaves no room for a prompt beside "
+            f"max_new_tokens={sampling['max_new_tokens']}; needed: a longer seq_length or fewer new tokens"
+        )
+    return {**sampling, "max_prompt": room, "stop": tuple(stop)}, notes
 
 
 def sampling_settings(given: Mapping[str, Any], for_rollouts: Mapping[str, Any] | None) -> tuple[dict, list[str]]:
@@ -230,7 +243,7 @@ def find_schedule(name: str, kwargs: Mapping[str, Any], rate: float, updates: in
     raise InputError(f"scheduler.name is {shown(name)}; needed: cosine_annealing or linear")
 
 
-def _unfrozen_layers(config: TRLConfig) -> int:
+def unfrozen_layers(config: TRLConfig) -> int:
     """Trained layers at the top; adapters train on all."""
     return -1 if config.model.peft_config else number("num_layers_unfrozen", config.model.num_layers_unfrozen, int)
 

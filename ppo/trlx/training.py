@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lmgym.distributed.ranks import rank
+from lmgym.distributed.ranks import rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, shown
 from lmgym.models.forward.policies import load_policy
@@ -24,13 +24,10 @@ from ppo.trlx.data.default_configs import default_ppo_config, default_sft_config
 from ppo.trlx.data.method_configs import NO_ILQL, RFTConfig, SFTConfig
 from ppo.trlx.data.method_configs import PPOConfig as Method
 from ppo.trlx.functions import Function, adapt_metric, adapt_reward, refuse_unfit
+from ppo.trlx.rejection import rft_config
 from ppo.trlx.settings import ppo_config, show
 from ppo.trlx.supervised import train_on_samples
 
-NO_RFT = (
-    "RFT, fine-tuning on the best of the policy's own replies, is not here; needed: method=PPOConfig(...), or "
-    "--method rloo of lmgym train ppo, which compares several replies to a prompt and needs no critic either"
-)
 Prompts = Iterable[str | Mapping[str, Any]] | None
 
 
@@ -73,9 +70,9 @@ def train(
     rewards: Any = None, prompts: Prompts = None, eval_prompts: Prompts = None, metric_fn: Function | None = None,
     config: TRLConfig | None = None, stop_sequences: Iterable[str] | None = None,
 ) -> Trained:  # fmt: skip
-    """Train as trlx does: PPO on `reward_fn`, or SFT on `samples`.
+    """Train as trlx does: PPO or RFT on `reward_fn`, or SFT on `samples`.
 
-    Raises InputError for what is not here: ILQL, rewards of given samples, RFT, encoder-decoders. Under a launcher
+    Raises InputError for what is not here: ILQL, rewards of given samples, encoder-decoders. Under a launcher
     errors are printed in one line and end the process.
     """
     trained: list[Trained] = []
@@ -99,20 +96,23 @@ def _train(
     config: TRLConfig, reward_fn: Function | None, samples: Any, prompts: Prompts, eval_prompts: Prompts,
     metric_fn: Function | None, stop_sequences: Iterable[str] | None,
 ) -> None:  # fmt: skip
-    """PPO or SFT, as the config's method says."""
+    """PPO, RFT or SFT, as the config's method says."""
     method = config.method
-    if isinstance(method, RFTConfig):
-        raise InputError(NO_RFT)
     if isinstance(method, SFTConfig):
         train_on_samples(config, samples, eval_prompts, metric_fn)
         return
-    if not isinstance(method, Method):
-        raise InputError(f"config.method is {type(method).__name__}; needed: PPOConfig or SFTConfig")
     if reward_fn is None:
         raise InputError("PPO without reward_fn; needed: train(reward_fn=..., prompts=...), or SFTConfig with samples=")
-    ours, notes = ppo_config(config, _stops(stop_sequences))
+    tasks, held_out, stops = _tasks("prompts", prompts), _tasks("eval_prompts", eval_prompts), _stops(stop_sequences)
+    if isinstance(method, RFTConfig):
+        ours, notes = rft_config(config, len(tasks) or config.train.batch_size * world_size(), stops)
+    elif isinstance(method, Method):
+        ours, notes = ppo_config(config, stops)
+    else:
+        raise InputError(f"config.method is {type(method).__name__}; needed: PPOConfig, RFTConfig or SFTConfig")
     show(notes)
-    train_ppo(ours, _prepare(reward_fn, metric_fn, prompts, eval_prompts))
+    first = config.train.batch_size * world_size()
+    train_ppo(ours, _prepare(reward_fn, metric_fn, tasks, held_out, first))
 
 
 def _stops(stops: Iterable[str] | None) -> tuple[str, ...]:
@@ -122,20 +122,21 @@ def _stops(stops: Iterable[str] | None) -> tuple[str, ...]:
     return found
 
 
-def _prepare(reward_fn: Function, metric_fn: Function | None, prompts: Prompts, eval_prompts: Prompts) -> Prepare:
+def _prepare(
+    reward_fn: Function, metric_fn: Function | None, given: Sequence[Task], held_out: Sequence[Task], batch: int
+) -> Prepare:
     """The task setup of a program. Without prompts, replies begin at a BOS; without others to evaluate on, those of
     the first batch are used.
     """
-    given, held_out = _tasks("prompts", prompts), _tasks("eval_prompts", eval_prompts)
 
     def prepare(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-        tasks = given or [{"prompt": _bos(tokenizer)}] * config.optimizer.global_batch
+        tasks = given or [{"prompt": _bos(tokenizer)}] * batch
         columns = {name for task in (*tasks, *held_out) for name in task if name != "prompt"}
         refuse_unfit(reward_fn, "reward_fn", columns)
         if metric_fn is not None:
             refuse_unfit(metric_fn, "metric_fn", columns)
         metric = None if metric_fn is None else adapt_metric(metric_fn)
-        evaluated = held_out or tasks[: config.optimizer.global_batch]
+        evaluated = held_out or tasks[:batch]
         return text_with_function(adapt_reward(reward_fn), metric, tasks, evaluated)(config, tokenizer)
 
     return prepare

@@ -143,16 +143,27 @@ def test_what_is_not_here_is_refused_with_what_to_use_instead(changes: dict[str,
         trlx.train(**given)
 
 
-def test_samples_that_are_no_pairs_and_rft_are_refused(config: TRLConfig) -> None:
+def test_rft_learns_the_best_of_its_replies_to_each_prompt(config: TRLConfig, tmp_path, capsys) -> None:
+    config.method = RFTConfig(gen_kwargs=config.method.gen_kwargs, n_generations_per_prompt=8, n_improve_steps=2)
+    trlx.train(reward_fn=short, prompts=PROMPTS, config=config)
+    settings = json.loads((tmp_path / "run/run.json").read_text())["config"]
+    assert {n: settings[n] for n in ("method", "num_rollouts", "num_generations", "ppo_epochs", "percentile")} == {
+        "method": "rft", "num_rollouts": 32, "num_generations": 8, "ppo_epochs": 2, "percentile": pytest.approx(0.7625),
+    }  # fmt: skip
+    assert settings["global_batch"] == 16, "of which about batch_size=4 are learned"
+    assert "method.start_percentile to end_percentile: every step has their mean, 0.762" in words(
+        capsys.readouterr().out
+    )
+    assert read_metrics(tmp_path / "run")["groups/reward_std"][4] > 0
+
+
+def test_samples_that_are_no_pairs_are_refused(config: TRLConfig) -> None:
     ours = default_sft_config()
     for samples in (["a text"], [["a prompt"]], [["a", 1]]):
         with pytest.raises(InputError, match=r"samples\[0\] is .*; needed: \[prompt, output\]"):
             trlx.train(samples=samples, config=ours)
     with pytest.raises(InputError, match=r"samples is None; needed: a list of \[prompt, output\]"):
         trlx.train(config=ours)
-    config.method = RFTConfig(gen_kwargs={})
-    with pytest.raises(InputError, match=r"RFT.*needed: method=PPOConfig"):
-        trlx.train(reward_fn=short, prompts=PROMPTS, config=config)
 
 
 def test_rank_0_alone_prints_an_error_in_one_line_under_a_launcher(tmp_path) -> None:

@@ -22,11 +22,13 @@ from ppo.trlx.data.default_configs import (
     TrainConfig,
     TRLConfig,
 )
+from ppo.trlx.data.method_configs import MethodConfig
+from ppo.trlx.trainer.accelerate_rft_trainer import RFTConfig
 from ppo.trlx.training import Trained
 
 
-def program(start: Path, folder: Path, updates: int, seed: int) -> Trained:
-    """As trlx's example, with the experiment's second moment of Adam."""
+def program(start: Path, folder: Path, updates: int, seed: int, method: MethodConfig | None = None) -> Trained:
+    """As trlx's example, with the experiment's second moment of Adam; PPO unless another method is given."""
     config = TRLConfig(
         train=TrainConfig(
             seq_length=10, epochs=20, total_steps=updates, batch_size=100, minibatch_size=50, eval_interval=updates,
@@ -37,7 +39,7 @@ def program(start: Path, folder: Path, updates: int, seed: int) -> Trained:
         tokenizer=TokenizerConfig(tokenizer_path=str(start), truncation_side="right"),
         optimizer=OptimizerConfig("adamw", {"lr": 3.0e-4, "betas": (0.9, 0.999), "eps": 1.0e-8, "weight_decay": 0.0}),
         scheduler=SchedulerConfig("cosine_annealing", {"T_max": 10000, "eta_min": 3.0e-4}),
-        method=PPOConfig(
+        method=method or PPOConfig(
             name="PPOConfig", num_rollouts=128, chunk_size=256, ppo_epochs=4, init_kl_coef=0, vf_coef=1.2,
             cliprange_reward=10, gen_kwargs={"max_new_tokens": 9, "top_k": 0, "top_p": 1.0, "do_sample": True},
         ),
@@ -88,3 +90,11 @@ def test_after_160_updates_both_find_the_shortest_walks(seed: int, start: Path, 
     prompts = trained.tokenizer(walks.prompts, return_tensors="pt")
     greedy = trained.tokenizer.batch_decode(trained.generate(**prompts, do_sample=False), skip_special_tokens=True)
     assert walks.optimality(greedy).mean() > 0.93
+
+
+@pytest.mark.slow
+def test_rft_finds_short_walks_too(start: Path, tmp_path) -> None:
+    sampling = {"max_new_tokens": 9, "top_k": 0, "top_p": 1.0, "temperature": 1.0, "do_sample": True}
+    method = RFTConfig("RFTConfig", sampling, 0.9, 0.95, n_improve_steps=1, n_generations_per_prompt=100)
+    program(start, tmp_path / "program", 20, 1, method)
+    assert optimality(tmp_path / "program") > 0.93
