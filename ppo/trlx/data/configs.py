@@ -188,8 +188,8 @@ def _dotted(config: Mapping[str, Any]) -> list[str]:
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """A deep copy of `base` with the changes, whose mappings are merged with those that are there."""
-    merged = copy.deepcopy(dict(base))
+    """A copy of `base` with the changes, whose mappings are merged with those that are there."""
+    merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
         merged[key] = _merged(old if isinstance(old, Mapping) else {}, value) if isinstance(value, Mapping) else value

@@ -165,7 +165,7 @@ def test_flags_of_a_launch_fill_in_what_a_script_reads_from_them(tmp_path, capsy
     config = taken(found.command, found.words, capsys)
     wanted = {"model": "c/d", "prompts": "a/b", "scorers": "reward=e/f", "critic": "e/f", "num_rollouts": 64,
               "global_batch": 16, "micro_batch": 16, "missing_eos_penalty": 1.0, "max_updates": 16 * 4 * 4,
-              "temperature": 0.7, "normalize": False}  # fmt: skip
+              "temperature": 0.7, "normalize": False, "target": None, "num_layers_unfrozen": -1}  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
     bare = translate(settings).lines
     assert any(line.startswith("model=training_args.sft_model_path: only the script knows it") for line in bare)
