@@ -1,26 +1,22 @@
 """`python -m lmgym.cli.demos.samples MODEL PROMPTS OUTPUT SEED`: several replies to each prompt, and their rewards."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
-SAMPLES, MAX_NEW_TOKENS = 8, 40
+SAMPLES, MAX_NEW_TOKENS, TEMPERATURE = 8, 40, 0.7
 
 
 def sample(model: str, prompts: Path, output: Path, seed: int) -> None:
-    """Writes a row per prompt: replies[SAMPLES] at temperature 1 and rewards[SAMPLES]."""
-    import torch
-
+    """Writes a row per prompt: replies[SAMPLES] and rewards[SAMPLES]."""
     from lmgym.generation.local_generation import load_causal
     from lmgym.generation.protocol import Sampling
     from lmgym.scoring.friendly_answers import friendly_answers
     from lmgym.text import Conversation, Turn
 
-    torch.set_num_threads(os.cpu_count() or 1)  # the demo's steps have one otherwise
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     conversations = [Conversation((Turn("user", row["prompt"]),)) for row in rows]
-    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, seed=seed)
+    sampling = Sampling(MAX_NEW_TOKENS, TEMPERATURE, seed=seed)
     completions = load_causal(model).reply(conversations, SAMPLES, sampling)
     lines = []
     for row, replies in zip(rows, completions, strict=True):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from lmgym.cli import demo
 from lmgym.cli.demos import real
 from lmgym.cli.demos.prompts import TASKS, prompts, write_prompts
-from lmgym.cli.demos.samples import MAX_NEW_TOKENS
+from lmgym.cli.demos.samples import MAX_NEW_TOKENS, TEMPERATURE
 from lmgym.cli.main import main
 from lmgym.runs.flags import override
 from lmgym.scoring.friendly_answers import friendly_answers
@@ -53,7 +53,7 @@ def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
     assert config.rollout.prompts == f"{tmp_path}/prompts.jsonl"
     assert config.rollout.eval_prompts == f"{tmp_path}/held_out.jsonl"
     assert (config.optimizer.seed, config.optimizer.max_updates) == (3, 6)
-    assert config.rollout.max_new_tokens == MAX_NEW_TOKENS
+    assert (config.rollout.max_new_tokens, config.rollout.temperature) == (MAX_NEW_TOKENS, TEMPERATURE)
     assert steps["after"].words[3] == f"{tmp_path}/training/model" == str(steps["training"].done.parent)
 
 
