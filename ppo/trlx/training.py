@@ -25,7 +25,7 @@ from ppo.trlx.data.method_configs import NO_ILQL, RFTConfig, SFTConfig
 from ppo.trlx.data.method_configs import PPOConfig as Method
 from ppo.trlx.functions import Function, adapt_metric, adapt_reward, refuse_unfit
 from ppo.trlx.rejection import rft_config
-from ppo.trlx.settings import ppo_config, show
+from ppo.trlx.settings import number, ppo_config, show
 from ppo.trlx.supervised import train_on_samples
 
 Prompts = Iterable[str | Mapping[str, Any]] | None
@@ -104,15 +104,15 @@ def _train(
     if reward_fn is None:
         raise InputError("PPO without reward_fn; needed: train(reward_fn=..., prompts=...), or SFTConfig with samples=")
     tasks, held_out, stops = _tasks("prompts", prompts), _tasks("eval_prompts", eval_prompts), _stops(stop_sequences)
+    batch = number("train.batch_size", config.train.batch_size, int) * world_size()
     if isinstance(method, RFTConfig):
-        ours, notes = rft_config(config, len(tasks) or config.train.batch_size * world_size(), stops)
+        ours, notes = rft_config(config, len(tasks) or batch, stops)
     elif isinstance(method, Method):
         ours, notes = ppo_config(config, stops)
     else:
         raise InputError(f"config.method is {type(method).__name__}; needed: PPOConfig, RFTConfig or SFTConfig")
     show(notes)
-    first = config.train.batch_size * world_size()
-    train_ppo(ours, _prepare(reward_fn, metric_fn, tasks, held_out, first))
+    train_ppo(ours, _prepare(reward_fn, metric_fn, tasks, held_out, batch))
 
 
 def _stops(stops: Iterable[str] | None) -> tuple[str, ...]:
