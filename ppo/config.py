@@ -53,6 +53,8 @@ class RolloutConfig:
     """sample from the smallest set of tokens whose probabilities sum to p"""
     repetition_penalty: float = 1.0
     """penalty on the logits of tokens that are already in the text"""
+    stop: tuple[str, ...] = ()
+    """texts, before the first of which a reply ends"""
     max_prompt: Annotated[int, Range(0, MOST_TOKENS, hint="0 is what the context leaves")] = 0
     """maximum tokens of a prompt; 0: what the context leaves beside the reply"""
     long_prompts: Literal["cut", "refuse"] = "cut"
@@ -151,6 +153,8 @@ class MethodConfig:
     """weight of a bonus for the entropy of the policy's distributions"""
     max_refills: Annotated[int | None, Range(0, 1000, also=(None,))] = None
     """dynamic sampling: so many times, groups whose rewards are all equal are dropped and other prompts sampled"""
+    percentile: Annotated[float | None, Range(0, 1, also=(None,), hint="0.7 to 0.95 is usual")] = None
+    """rft: replies at or above this quantile of their group's rewards are learned, as in SFT"""
     sampler_correction: Literal["none", "token_truncate", "sequence_mask"] = "none"
     """weight of p_trainer / p_sampler in the loss: of each token, at most sampler_cap; or of each reply, without those
     above sampler_cap"""
@@ -261,7 +265,7 @@ class PPOConfig:
 
         r = self.rollout
         return Sampling(
-            r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, seed=self.optimizer.seed
+            r.max_new_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, r.stop, seed=self.optimizer.seed
         )
 
     def accumulation_steps(self, ranks: int) -> int:

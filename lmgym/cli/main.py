@@ -17,6 +17,7 @@ from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
 from lmgym.cli.usage_errors import OneLineErrors
 from lmgym.console import say
+from lmgym.migration.from_trl import from_trl
 from lmgym.runs.launch import launch
 
 SECTIONS = {
@@ -24,7 +25,7 @@ SECTIONS = {
     "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
-    "Set up": ("get", "doctor", "completion"),
+    "Set up": ("get", "doctor", "completion", "from-trl"),
 }
 PURPOSES = {
     "reward": "Train a reward model from choices, rankings or behaviour.",
@@ -82,7 +83,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report):
+for _command in (runs, compare, watch, report, from_trl):
     main.add_command(_command)
 
 

@@ -1,7 +1,7 @@
 """Episodes: the steps of trained agents, and an episode while it is played."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lmgym.environments.protocol import Environment, Observation, StepResult
@@ -43,6 +43,9 @@ class Episode:
     final_prompt: list[int] | None
     """of a truncated episode: ids of the agent's next observation, whose value to bootstrap from"""
     info: Mapping[str, float]
+    seed: int = 0
+    actions: Sequence[Mapping[str, str]] = ()
+    """what each agent said, trained or not, by step of the environment: the first k of them begin a fork at step k"""
 
     @property
     def total_reward(self) -> float | None:
@@ -62,13 +65,23 @@ class RunningEpisode:
     environment: Environment
     member: int = 0
     """its number among the episodes of this seed"""
-    step_number: int = 0
     result: StepResult = field(default_factory=StepResult)
     steps: dict[str, list[Step]] = field(default_factory=dict)
     """by trained agent"""
+    actions: list[Mapping[str, str]] = field(default_factory=list)
+    """of all agents, by step"""
 
     def __str__(self) -> str:
         return f"episode {self.index} (seed {self.seed}) of {type(self.environment).__name__}, step {self.step_number}"
+
+    @property
+    def step_number(self) -> int:
+        """Number of steps that the environment has taken."""
+        return len(self.actions)
+
+    def acted_only_in_beginning(self, agent: str) -> bool:
+        """True of an agent that only replayed actions, so that there is no step to reward."""
+        return agent not in self.steps and any(agent in actions for actions in self.actions)
 
     @property
     def observations(self) -> Mapping[str, Observation]:

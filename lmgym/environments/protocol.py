@@ -24,6 +24,8 @@ class Observation:
     """The prompt of an agent: a conversation, rendered by the policy's template, or a plain text."""
 
     prompt: Conversation | str
+    actions: Sequence[str] = ()
+    """the replies that the game allows; empty: any text. A policy over text may still say something else"""
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,13 @@ def run_episodes(
     max_prompt: int | None = None,
     on_long_prompt: OnLongPrompt = "cut",
     members: Sequence[int] | None = None,
+    beginnings: Sequence[Sequence[Mapping[str, str]]] | None = None,
 ) -> list[Episode]:
     """Plays task i by seed i in environment i to its end; returns an `Episode` for each trained agent that acted.
 
     Episodes of one seed differ only by their replies, which differ by `members`, their numbers in a group (None: 0).
+    `beginnings[i]` are the first actions of episode i, as in `Episode.actions`: they are replayed, leave no steps, and
+    earn nothing. To fork an episode at step k is to give it its first k actions and another member.
 
     `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
@@ -63,15 +66,43 @@ def run_episodes(
         resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
         for episode, observations in zip(episodes, _call_all(threads, episodes, resets), strict=True):
             episode.receive(StepResult(observations))
+        _replay(threads, episodes, beginnings or ())
         while pending := [episode for episode in episodes if not episode.ended]:
-            steps = [partial(e.environment.step, a) for e, a in zip(pending, agents.act(pending), strict=True)]
-            for episode, result in zip(pending, _call_all(threads, pending, steps), strict=True):
-                episode.step_number += 1
-                episode.receive(result)
+            _step(threads, pending, agents.act(pending))
             _add_rewards(pending, reward_function, agents.others)
     finally:
         threads.shutdown(cancel_futures=True)
     return agents.finish(episodes)
+
+
+def _step(
+    threads: ThreadPoolExecutor, episodes: Sequence[RunningEpisode], actions: Sequence[Mapping[str, str]]
+) -> None:
+    """Give each episode its agents' actions."""
+    steps = [partial(e.environment.step, action) for e, action in zip(episodes, actions, strict=True)]
+    results = _call_all(threads, episodes, steps)
+    for episode, action, result in zip(episodes, actions, results, strict=True):
+        episode.actions.append(action)
+        episode.receive(result)
+
+
+def _replay(
+    threads: ThreadPoolExecutor,
+    episodes: Sequence[RunningEpisode],
+    beginnings: Sequence[Sequence[Mapping[str, str]]],
+) -> None:
+    """Give each episode its first actions. Raises InputError for actions that the episode does not ask for."""
+    for number in range(max(map(len, beginnings), default=0)):
+        replayed = [e for e, given in zip(episodes, beginnings, strict=True) if number < len(given)]
+        actions = [beginnings[e.index][number] for e in replayed]
+        for episode, action in zip(replayed, actions, strict=True):
+            if episode.ended or action.keys() != episode.observations.keys():
+                waiting = "has ended" if episode.ended else f"waits for {sorted(episode.observations)}"
+                raise InputError(
+                    f"{episode} {waiting}, and its beginning has actions of {sorted(action)}; needed: the actions of "
+                    "an episode of the same environment, task and seed"
+                )
+        _step(threads, replayed, actions)
 
 
 def _call_all(
@@ -100,10 +131,10 @@ def _add_rewards(
     requested: list[tuple[RunningEpisode, Sample]] = []
     for episode in episodes:
         for agent, reward in episode.result.rewards.items():
-            if agent not in others:
+            if agent not in others and not episode.acted_only_in_beginning(agent):
                 episode.add_environment_reward(agent, reward)
         for request in episode.result.score_requests:
-            if request.agent not in others:
+            if request.agent not in others and not episode.acted_only_in_beginning(request.agent):
                 step = episode.latest_step(request.agent)
                 requested.append((episode, Sample(request, step.prompt_text, step.completion)))
     if not requested:
@@ -162,7 +193,7 @@ class _Agents:
         return [
             Episode(
                 episode.index, agent, steps, episode.result.terminated, episode.result.truncated,
-                final.get((episode.index, agent)), episode.result.info,
+                final.get((episode.index, agent)), episode.result.info, episode.seed, episode.actions,
             )
             for episode in episodes
             for agent, steps in episode.steps.items()

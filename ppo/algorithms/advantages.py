@@ -3,9 +3,9 @@
 GAE and whitening are pure functions of padded [batch, time] tensors with a mask of the sampled tokens; results are 0
 where masked, and have no gradient. They are not collective: add the results of `masked_sums` over ranks.
 
-`rloo`, `grpo`, `dr_grpo`, `reinforce_pp` and `reinforce_pp_baseline` take rewards [n] and the number of each one's
-group [n], of all ranks. A reward of NaN has failed: it counts in no mean, and its advantage is 0, as is that of one
-that is alone in its group.
+`rloo`, `grpo`, `dr_grpo`, `reinforce_pp`, `reinforce_pp_baseline` and `best_of_group` take rewards [n] and the number
+of each one's group [n], of all ranks. A reward of NaN has failed: it counts in no mean, and its advantage is 0, as is
+that of one that is alone in its group.
 """
 
 from typing import Literal
@@ -115,6 +115,21 @@ def reinforce_pp_baseline(rewards: torch.Tensor, groups: torch.Tensor) -> torch.
     """r - mean of the group, then to mean 0 and standard deviation 1 over all (Hu et al. 2025, section 3.2)."""
     _, mean, _ = group_moments(rewards, groups)
     return reinforce_pp(rewards - mean, groups)
+
+
+@torch.no_grad()
+def best_of_group(rewards: torch.Tensor, groups: torch.Tensor, percentile: float = 0.9) -> torch.Tensor:
+    """n / k for the k of n rewards that are above their group's least and at or above that quantile of it, else 0.
+
+    So the mean of a loss over all replies is its mean over the best ones (rejection-sampling fine-tuning; RAFT, Dong et
+    al. 2023). A group of equal rewards has no best.
+    """
+    best = torch.zeros_like(rewards, dtype=torch.bool)
+    for group in groups.unique():
+        members = groups == group
+        own = rewards[members]
+        best[members] = (own >= own.nanquantile(percentile)) & (own > own.nan_to_num(nan=torch.inf).min())
+    return best * (~rewards.isnan()).sum() / best.sum().clamp(min=1)
 
 
 def _kept(advantages: torch.Tensor) -> torch.Tensor:

@@ -60,6 +60,18 @@ def cispo_loss(
     return -masked(advantages, mask) * bounded * masked(logprobs, mask), (bounded != ratios) & mask.bool()
 
 
+def likelihood_loss(
+    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 0.0,
+    high: float = 0.0, delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """-A log p, the loss of SFT where A is 1; the ratio and its bounds are not used.
+
+    Raises ValueError for shapes that differ.
+    """
+    check_shapes(logprobs, log_ratios, advantages, mask)
+    return -masked(advantages, mask) * masked(logprobs, mask), torch.zeros_like(mask, dtype=torch.bool)
+
+
 def ratios_of_replies(log_ratios: torch.Tensor, rows: torch.Tensor, replies: int) -> torch.Tensor:
     """Log ratios [1, M] as the mean over each one's reply (Zheng et al. 2025, eq. 7).
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from ppo.algorithms.losses import TokenLoss
 
-MethodName = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "gspo", "cispo"]
+MethodName = Literal[
+    "ppo", "rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "gspo", "cispo", "rft"
+]
 KLEstimator = Literal["k1", "k2", "k3"]
 Outcome = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """advantages [n] from rewards [n] and the numbers of their groups [n]"""
@@ -46,6 +48,8 @@ class Algorithm:
     loss_aggregation: Literal["token", "sequence", "constant"] = "token"
     overlong_penalty: float = 0.0
     max_refills: int = 0
+    percentile: float | None = None
+    """None: all replies are learned from, by their advantages"""
 
     @property
     def has_critic(self) -> bool:
@@ -64,6 +68,7 @@ class Algorithm:
             names |= {"scale_rewards"}
         if self.token_loss is not None:
             names |= {"delta", "importance_sampling_level"}
+        names |= {"percentile"} if self.percentile is None else {"epsilon_low", "epsilon_high", "cliprange"}
         return names
 
     def __str__(self) -> str:
@@ -71,10 +76,12 @@ class Algorithm:
         scale = f", rewards scaled by {self.scale_rewards}" if self.scale_rewards in ("group", "batch") else ""
         refills = f", up to {self.max_refills} refills" if self.max_refills else ""
         low, high = max(0.0, 1 - self.epsilon_low), 1 + self.epsilon_high
+        ratio = f"ratio per {self.importance_sampling_level} within {low:g} and {high:g}"
+        learned = ratio if self.percentile is None else f"those at or above quantile {self.percentile:g} are learned"
         kl = f"KL {self.init_kl_coef:g} in the {self.kl_in} ({self.kl_estimator})" if self.init_kl_coef else "no KL"
         return (
             f"method {self.name}: {_count(self.num_generations, 'reply', 'replies')} to a prompt{scale}{refills}, "
-            f"ratio per {self.importance_sampling_level} within {low:g} and {high:g}, loss averaged over "
+            f"{learned}, loss averaged over "
             f"{AGGREGATIONS[self.loss_aggregation]}, {kl}, {_count(self.ppo_epochs, 'epoch', 'epochs')}"
         )
 
@@ -86,8 +93,8 @@ def _count(number: int, one: str, more: str) -> str:
 def preset(name: MethodName) -> Algorithm:
     """A method with its own settings."""
     # torch, which --help does not need
-    from ppo.algorithms.advantages import dr_grpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
-    from ppo.algorithms.losses import cispo_loss
+    from ppo.algorithms.advantages import best_of_group, dr_grpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
+    from ppo.algorithms.losses import cispo_loss, likelihood_loss
 
     match name:
         case "ppo":
@@ -123,11 +130,13 @@ def preset(name: MethodName) -> Algorithm:
             )  # fmt: skip
         case "cispo":
             return Algorithm(name, grpo, token_loss=cispo_loss, scale_rewards="group", epsilon_low=1.0, epsilon_high=4)
+        case "rft":
+            return Algorithm(name, best_of_group, token_loss=likelihood_loss, num_generations=32, percentile=0.9)
 
 
 def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) -> Algorithm:
     """A method with the settings in these groups of a config that are not None; `cliprange` sets both bounds."""
-    from ppo.algorithms.advantages import grpo
+    from ppo.algorithms.advantages import best_of_group, grpo
 
     own = preset(name)
     if cliprange is not None:
@@ -135,6 +144,8 @@ def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) ->
     names = {field.name for field in fields(own)} - own.unread
     values = {name: getattr(group, name) for group in groups for name in names if hasattr(group, name)}
     own = replace(own, **{name: value for name, value in values.items() if value is not None})
+    if own.percentile is not None:
+        return replace(own, outcome=partial(best_of_group, percentile=own.percentile))
     return own if own.scale_rewards is None else replace(own, outcome=partial(grpo, scale=own.scale_rewards))
 
 

@@ -11,6 +11,7 @@ LAYERS = (
     "lmgym.distributed",
     "lmgym.report",
     "lmgym.runs",
+    "lmgym.migration",
     "lmgym.data",
     "lmgym.models",
     "lmgym.models.forward",

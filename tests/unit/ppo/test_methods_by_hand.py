@@ -103,7 +103,9 @@ class ByHand:
         for key, reward in worth.items():
             peers = [worth[other] for other in worth if group[other] == group[key]]
             centred = reward - statistics.fmean(peers)
-            if self.method == "rloo":
+            if self.method == "rft":
+                found[key] = float(reward >= statistics.median(peers) and reward > min(peers))
+            elif self.method == "rloo":
                 found[key] = centred * len(peers) / (len(peers) - 1) if len(peers) > 1 else 0.0
             elif self.method == "dr_grpo" or self.method == "reinforce_pp_baseline":
                 found[key] = centred
@@ -114,6 +116,8 @@ class ByHand:
         if self.method == "reinforce_pp_baseline":
             scaled = standardised(list(found.values()), statistics.stdev(found.values()))
             found = dict(zip(found, scaled, strict=True))
+        if self.method == "rft":
+            found = {key: best * len(found) / sum(found.values()) for key, best in found.items()}
         return found
 
     def advantages(self) -> dict[tuple[int, int], list[float]]:
@@ -153,6 +157,8 @@ class ByHand:
                 ratio = log_ratios[i].exp()
                 if self.method == "cispo":
                     loss = -ratio.detach().clamp(1 - low, 1 + high) * advantage * new[i]
+                elif self.method == "rft":
+                    loss = -advantage * new[i]
                 else:
                     free = ratio if method.delta is None else torch.minimum(ratio, torch.tensor(method.delta))
                     loss = -torch.minimum(free * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
@@ -200,6 +206,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dapo": {"method": "dapo"},
     "gspo": {"method": "gspo", "cliprange": 0.01},
     "cispo": {"method": "cispo", "epsilon_high": 0.02},
+    "rft": {"method": "rft", "percentile": 0.5},
     "all beside": {
         "method": "grpo", "delta": 1.3, "entropy_coef": 0.05, "sampler_correction": "token_truncate",
         "sampler_cap": 1.05, "kl_estimator": "k2", "loss_aggregation": "constant",
@@ -227,5 +234,5 @@ def test_an_iteration_equals_one_by_hand(case: str, small_models: dict[str, Path
     assert len({round(loss, 6) for loss in curve}) == EPOCHS, "the loss changes from update to update"
     for name, value in policy.named_parameters():
         assert float((actor.policy.get_parameter(name) - value).detach().abs().max()) < 1e-5, name
-    if case not in ("gspo", "dapo", "rloo by turn"):
+    if case not in ("gspo", "dapo", "rloo by turn", "rft"):
         assert 0 < learned.means["clip_fraction"] < 1, "some tokens are clipped and some are not"

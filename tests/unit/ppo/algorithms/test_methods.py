@@ -47,6 +47,8 @@ def test_flags_that_a_method_does_not_read_are_refused_with_those_that_do(capsys
         ("cispo", "--delta 10", "--delta is not read by --method cispo"),
         ("reinforce_pp", "--max_refills 2", "--max_refills is not read by --method reinforce_pp"),
         ("ppo", "--credit turn", "--credit is not read by --method ppo"),
+        ("grpo", "--percentile 0.8", "--percentile is not read by --method grpo, only by rft"),
+        ("rft", "--cliprange 0.2", "--cliprange is not read by --method rft"),
     ):
         with pytest.raises(SystemExit):
             override(PPOConfig("x"), f"--method {name} {flag}".split())

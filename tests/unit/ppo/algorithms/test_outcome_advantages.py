@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ppo.algorithms.advantages import dr_grpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
+from ppo.algorithms.advantages import best_of_group, dr_grpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
 
 NAN = math.nan
 METHODS = [rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline]
@@ -24,6 +24,16 @@ def test_a_group_of_four_by_hand() -> None:
     assert advantages(rloo, rewards, groups) == pytest.approx([-8 / 3, -4 / 3, 0, 4])  # 1 - (2 + 3 + 6) / 3, ...
     assert advantages(dr_grpo, rewards, groups) == pytest.approx([-2, -1, 0, 3])
     assert advantages(grpo, rewards, groups) == pytest.approx([x / (std + 1e-4) for x in (-2, -1, 0, 3)])
+
+
+def test_the_best_of_each_group_by_hand() -> None:
+    # the median of 1 2 3 6 is 2.5; 5 5 5 has no best; of 0 1 nan the known median is .5
+    rewards, groups = [1.0, 2, 3, 6, 5, 5, 5, 0, 1, NAN], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    found = advantages(best_of_group, rewards, groups, percentile=0.5)
+    assert found == pytest.approx([0, 0, 3, 3, 0, 0, 0, 0, 3, 0]), "9 known rewards, 3 of them best"
+    assert advantages(best_of_group, [1.0, 2, 3, 6], [0] * 4, percentile=1.0) == [0, 0, 0, 4]
+    assert advantages(best_of_group, [1.0, 1, 2], [0] * 3, percentile=0.0) == [0, 0, 3], "the least is never one"
+    assert advantages(best_of_group, [NAN, NAN, 4], [0, 0, 1], percentile=0.5) == [0, 0, 0], "nor one that is alone"
 
 
 def test_two_groups_by_hand() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ppo.algorithms.losses import cispo_loss, clipped_loss, ratios_of_replies
+from ppo.algorithms.losses import cispo_loss, clipped_loss, likelihood_loss, ratios_of_replies
 from ppo.algorithms.sampler_correction import ROUNDING, gap_sums, sampler_weights
 
 NAN = math.nan
@@ -41,7 +41,17 @@ def test_cispo_by_hand_keeps_the_gradient_of_every_token() -> None:
     assert bounded[0, 2].item() == pytest.approx(0.8 * logprobs[0, 2].item()), "a lower bound, if there is one"
 
 
-@pytest.mark.parametrize("loss", [clipped_loss, cispo_loss])
+def test_the_likelihood_has_no_ratio() -> None:
+    logprobs = torch.tensor([[-1.0, -2.0, -3.0]], requires_grad=True)
+    losses, clipped = likelihood_loss(logprobs, logprobs + 9, torch.tensor([[2.0, 0.0, 2.0]]), torch.ones(1, 3))
+    assert losses[0].tolist() == [2.0, 0.0, 6.0]
+    assert not clipped.any()
+    losses.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == [-2.0, 0.0, -2.0]
+
+
+@pytest.mark.parametrize("loss", [clipped_loss, cispo_loss, likelihood_loss])
 def test_masked_places_change_nothing_and_have_no_gradient(loss) -> None:
     mask = torch.tensor([[True, False, True]])
     given = [torch.tensor([[-1.0, rubbish, -2.0]], requires_grad=True) for rubbish in (0.0, NAN)]

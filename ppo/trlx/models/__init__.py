@@ -1,0 +1,1 @@
+"""The places from which trlx programs import configs of methods."""

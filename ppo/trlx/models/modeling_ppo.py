@@ -1,0 +1,3 @@
+"""`PPOConfig`, where trlx programs import it from."""
+
+from ppo.trlx.data.method_configs import PPOConfig as PPOConfig

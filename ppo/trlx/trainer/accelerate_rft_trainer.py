@@ -1,0 +1,3 @@
+"""`RFTConfig`, where trlx programs import it from."""
+
+from ppo.trlx.data.method_configs import RFTConfig as RFTConfig
