@@ -149,10 +149,10 @@ def _tasks(name: str, prompts: Prompts) -> list[Task]:
     tasks: list[Task] = [
         dict(one) if isinstance(one, Mapping) else {"prompt": one} for one in (() if prompts is None else prompts)
     ]
-    for number, task in enumerate(tasks):
+    for place, task in enumerate(tasks):
         if not isinstance(task.get("prompt"), str) or not task["prompt"]:
             found = shown(task.get("prompt"))
-            raise InputError(f"{name}[{number}] has the prompt {found}; needed: a text, or a dict with one as prompt")
+            raise InputError(f"{name}[{place}] has the prompt {found}; needed: a text, or a dict with one as prompt")
     return tasks
 
 
