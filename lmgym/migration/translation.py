@@ -152,6 +152,7 @@ def _loss(found: Translation, left: dict[str, Any], kind: str) -> None:
     loss = left.pop("loss_type", None)
     loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
     if kind in LOSSES:
+        loss = _without_sft_term(found, left, loss)
         if isinstance(loss, str) and loss in (known := LOSSES[kind]):
             found.flags["loss"] = known[loss]
         else:
@@ -187,3 +188,13 @@ def _loss(found: Translation, left: dict[str, Any], kind: str) -> None:
             left.pop("missing_eos_penalty")
         if isinstance(path := found.flags.get("scorers"), str) and "," not in path:
             found.flags["critic"] = path.partition("=")[2]
+
+
+def _without_sft_term(found: Translation, left: dict[str, Any], loss: Any) -> Any:
+    """The loss beside TRL's loss "sft", which is a term here; its weight is relative to the other's."""
+    match loss, left.get("loss_weights") or [1.0, 1.0]:
+        case [other, "sft"], [int() | float() as weight, int() | float() as of_sft] if weight > 0:
+            left.pop("loss_weights", None)
+            found.flags["sft_weight"] = of_sft / weight
+            return other
+    return loss
