@@ -13,6 +13,7 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
+from lmgym.cli.playpen_commands import playpen
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
 from lmgym.cli.usage_errors import OneLineErrors
@@ -24,6 +25,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo"),
     "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
+    "Dialogue games": ("playpen",),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -83,7 +85,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl):
+for _command in (runs, compare, watch, report, from_trl, playpen):
     main.add_command(_command)
 
 

@@ -19,11 +19,16 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.playpen.registries",
+    "lmgym.playpen",
+    "lmgym.playpen.clembench",
+    "lmgym.playpen.trainers",
     "lmgym.training",
     "lmgym.chat",
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.playpen",
     "lmgym.cli",
 )
 """from the bottom to the top"""
