@@ -61,16 +61,21 @@ for _group in (playpen, clem):
 
 @playpen.command("run")
 @click.argument("file")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS]...")
 @click.option("-l", "--learner", required=True, metavar="MODEL", help="the model that learns: see playpen list models")
 @click.option("-t", "--teacher", metavar="MODEL", help="its partner in games of two players")
 @TEMPERATURE
 @MAX_TOKENS
 @GAMES
-def run_trainer(file: str, **settings: Any) -> None:
-    """Run the trainer that FILE defines: a subclass of BasePlayPen (lmgym.playpen.trainers.base)."""
+@click.option("-g", "--game", multiple=True, metavar="GAME", help="only this game; several times for several")
+def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
+    """Run the trainer that FILE defines: a subclass of BasePlayPen (lmgym.playpen.trainers.base).
+
+    FLAGS, after --, are the trainer's own.
+    """
     from lmgym.cli.playpen.running import run_file
 
-    launch(lambda: run_file(file, **settings))
+    launch(lambda: run_file(file, flags=flags, **settings))
 
 
 @playpen.command("eval")

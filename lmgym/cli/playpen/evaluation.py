@@ -32,6 +32,7 @@ from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.static_rows import read_static_games
 from lmgym.playpen.suite_report import suite_table, write_report
 from lmgym.playpen.suites import SuiteScore, suite_score
+from lmgym.playpen.trainers.base import close_games
 from lmgym.runs.files import read_json, write_json, write_text
 
 TOP = "playpen-eval"
@@ -74,7 +75,7 @@ def evaluate(player: Player, registry: GameRegistry, settings: EvalSettings) -> 
             try:
                 expected[suite][game.spec.name] = play_game(game, [player], folder / suite, settings)
             finally:
-                close_game(game)
+                close_games([game])
     scores = {suite: _score(folder, suite, pair_name([player]), expected[suite]) for suite in SUITES}
     if all(score.score is None for score in scores.values()):
         raise InputError(
@@ -122,12 +123,6 @@ def play_game(
     failed = f", {sum(reasons.values())} failed ({reasons.most_common(1)[0][0]})" if reasons else ""
     say(f"{name}: {len(found)} episodes in {time.perf_counter() - began:.0f} s, {aborted} aborted{failed}")
     return len(tasks)
-
-
-def close_game(game: Game) -> None:
-    """End the game's subprocess, if it has one."""
-    if close := getattr(game, "close", None):
-        close()
 
 
 def _score(folder: Path, suite: str, pair: str, expected: Mapping[str, int]) -> SuiteScore:

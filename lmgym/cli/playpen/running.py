@@ -6,28 +6,36 @@ from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from lmgym.cli.playpen.evaluation import EvalSettings, close_game, evaluate, play_game
+from lmgym.cli.playpen.evaluation import EvalSettings, evaluate, play_game
 from lmgym.cli.playpen.listing import say_found
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, one_line, shown_path
+from lmgym.errors import InputError, RunStopped, listed, one_line, shown_path
 from lmgym.playpen.clembench.clembench_game import open_game
 from lmgym.playpen.players import Player
-from lmgym.playpen.registries.games import load_games
+from lmgym.playpen.registries.games import GameRegistry, load_games
 from lmgym.playpen.registries.models import load_models
-from lmgym.playpen.trainers.base import BasePlayPen
+from lmgym.playpen.trainers.base import BasePlayPen, close_games
 
 
 def run_file(
-    file: str, learner: str, teacher: str | None, temperature: float, max_tokens: int, games: str | None
-) -> None:
+    file: str, learner: str, teacher: str | None, temperature: float, max_tokens: int, games: str | None,
+    game: Sequence[str] = (), flags: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Runs the trainer of a file. Raises InputError for a file without one, and for models that do not exist."""
     kind = load_trainer(file)
     registry = load_games(games)
+    if game:
+        registry = GameRegistry([spec for name in game for spec in registry.select(name)])
     names = [learner] if teacher is None else [learner, teacher]
     players = [_player(name, temperature, max_tokens) for name in names]
     if teacher is not None and len(inspect.signature(kind.__init__).parameters) < 3:
         raise InputError(f"{kind.__name__} of {shown_path(file)} takes no teacher; needed: leave -t out")
     trainer = kind(*players)
+    if flags and not trainer.takes_flags:
+        raise InputError(
+            f"{kind.__name__} of {shown_path(file)} takes no further flags; found {listed(flags)}; leave out"
+        )
+    trainer.flags = list(flags)
     trainer.learn(registry)
 
 
@@ -41,6 +49,7 @@ def load_trainer(file: str) -> type[BasePlayPen]:
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{shown_path(file)} is not a Python file; needed: one that ends in .py")
+    sys.path.insert(0, str(path.parent.absolute()))  # as for a script: it may import its neighbours
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # as an import does: dataclasses look their module up
     try:
@@ -84,7 +93,7 @@ def run_clem(
                 raise
             say(f"{spec.name} is left out: {error}", error=True)  # the other games are played
         finally:
-            close_game(opened)
+            close_games([opened])
 
 
 def _player(selector: str, temperature: float, max_tokens: int) -> Player:

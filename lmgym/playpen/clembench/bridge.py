@@ -25,7 +25,7 @@ from lmgym.playpen.registries.specs import Spec
 WORKER = Path(__file__).with_name("worker.py")
 VARIABLE = "LMGYM_CLEMCORE"
 FOLDER = "outputs/clemcore"
-TIMEOUT = 120.0  # seconds in which a game must ask for a reply, or end; loading one takes up to 10
+TIMEOUT = 600.0  # seconds in which a game must load, and ask for a reply or end; loading one takes 5 to 10
 KEPT_ERRORS = 4000  # characters of stderr
 PRIVATE = {*VARIABLES.values(), "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
 

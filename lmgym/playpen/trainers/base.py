@@ -41,8 +41,12 @@ class BasePlayPen(abc.ABC):
     `learner` and `teacher` are players, which load their models when they first reply.
     """
 
+    takes_flags = False
+    """True if `learn` reads `flags`, the words after the options of `playpen run`"""
+
     def __init__(self, learner: Player, teacher: Player | None = None) -> None:
         self.learner, self.teacher = learner, teacher
+        self.flags: list[str] = []
         self.num_timesteps = 0
         self.callbacks: list[BaseCallback] = []
 
@@ -129,6 +133,13 @@ def open_games(registry: GameRegistry, names: Sequence[str] = (), benchmark: str
             "game_registry.json or --games, or names of games in the trainer's file"
         )
     return [open_game(spec) for spec in specs]
+
+
+def close_games(games: Sequence[Game]) -> None:
+    """End the subprocesses of games that have one."""
+    for game in games:
+        if close := getattr(game, "close", None):
+            close()
 
 
 def all_tasks(games: Sequence[Game], most: int | None = None) -> list[tuple[Game, Task]]:
