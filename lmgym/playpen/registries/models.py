@@ -50,7 +50,7 @@ class ModelRegistry:
     specs: Sequence[Spec]
 
     def select(self, selector: str | dict[str, Any]) -> Spec:
-        """The entry that unifies with a name, or with a part of a spec, as text or fields.
+        """The entry that has the fields of a name or a part of a spec, else the one that they unify with.
 
         Raises InputError for none, for several in the same file, and for an unknown backend.
         """
@@ -59,6 +59,9 @@ class ModelRegistry:
             return Spec({"backend": PROGRAMMED, **fields})
         unified = [(unify(fields, spec.fields), spec.source) for spec in self.specs]
         matches = [Spec(found, source) for found, source in unified if found is not None]
+        # entries that have all of the selector's fields come before those to which it would add some
+        having = [spec for spec in self.specs if unify(fields, spec.fields) == dict(spec.fields)]
+        matches = having or matches
         names = [*dict.fromkeys(spec.name for spec in self.specs), MOCKS[0]]
         given = str(fields.get("model_name", selector))
         if not matches and {"model_name", "backend"} <= fields.keys():
