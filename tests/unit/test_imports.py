@@ -19,11 +19,13 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.environments.dialogue_games",
     "lmgym.training",
     "lmgym.chat",
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.dialogue",
     "lmgym.cli",
 )
 """from the bottom to the top"""
