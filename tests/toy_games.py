@@ -88,7 +88,7 @@ class SayEpisode:
         return StepResult(terminated=True) if self.kind else StepResult(self.ask())
 
     def records(self):
-        from lmgym.playpen.episodes import Records
+        from lmgym.environments.dialogue_games.records import Records
 
         meta = {"game_name": self.name, "experiment_name": "easy", "game_id": self.task["instance"]["game_id"]}
         names = self.task.get("players") or {}

@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from lmgym.console import say
-from lmgym.playpen.rows import read_rows
-from lmgym.runs.files import write_lines
+from lmgym.environments.dialogue_games.rows import write_dialogue_rows
 from lmgym.runs.launch import launch
 
 ROWS = Path(__file__).with_name("results.jsonl")
@@ -18,8 +17,7 @@ ROWS = Path(__file__).with_name("results.jsonl")
 
 def create_conversational_dataset_for(top_dir: str) -> None:
     """Writes the rows of all interactions below a folder."""
-    rows = list(read_rows(Path(top_dir).expanduser()))
-    write_lines(ROWS, rows)
+    rows = write_dialogue_rows(top_dir, ROWS)
     outcomes = Counter(str(row["meta"]["outcome"]) for row in rows)
     say(f"{ROWS}: {len(rows)} rows, {', '.join(f'{number} {outcome}' for outcome, number in outcomes.most_common())}")
 

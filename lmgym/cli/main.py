@@ -5,6 +5,7 @@ import sys
 import click
 
 from lmgym import __version__
+from lmgym.cli.dialogue.commands import dialogue
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -25,7 +26,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo"),
     "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
-    "Dialogue games": ("playpen",),
+    "Games": ("dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -85,7 +86,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, playpen):
+for _command in (runs, compare, watch, report, from_trl, dialogue, playpen):
     main.add_command(_command)
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
+from lmgym.environments.dialogue_games.records import Records
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.errors import InputError, TooLong, one_line
 from lmgym.generation.openai_server import ServerError
 from lmgym.generation.protocol import Completion, ScriptedGenerator
-from lmgym.playpen.episodes import Records
 from lmgym.playpen.players import Player
 from lmgym.playpen.registries.specs import Spec
 from lmgym.text import Conversation, Turn
@@ -49,9 +49,15 @@ class Playable(Protocol):
 class Game(Protocol):
     """A game with its instances."""
 
-    spec: Spec
-    seats: Sequence[str]
-    """the agents, in the order of players"""
+    @property
+    def spec(self) -> Spec:
+        """The registry's entry."""
+        ...
+
+    @property
+    def seats(self) -> Sequence[str]:
+        """The agents, in the order of players."""
+        ...
 
     def experiments(self) -> Sequence[Mapping[str, Any]]:
         """clembench's: a name, shared parameters, and `game_instances`. Raises InputError for a game without any."""

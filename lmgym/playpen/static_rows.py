@@ -11,9 +11,9 @@ from string import ascii_uppercase
 from typing import Any, final
 
 from lmgym.data.records import read_records
+from lmgym.environments.dialogue_games.records import Records
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.errors import InputError, shown, shown_path
-from lmgym.playpen.episodes import Records
 from lmgym.playpen.registries.specs import Spec
 from lmgym.text import Conversation, Turn
 

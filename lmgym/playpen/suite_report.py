@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from lmgym.console import CONSOLE
-from lmgym.playpen.suites import GameScore, SuiteScore
+from lmgym.environments.dialogue_games.suites import GameScore, SuiteScore
 from lmgym.runs.files import write_text
 
 ANCHORS = (("gpt-4o", 60.45), ("Llama-3.1-70B", 48.18), ("Llama-3.1-8B", 28.09), ("Qwen2.5-7B", 16.38))

@@ -19,6 +19,7 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.environments.dialogue_games",
     "lmgym.playpen.registries",
     "lmgym.playpen",
     "lmgym.playpen.clembench",
@@ -28,6 +29,7 @@ LAYERS = (
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.dialogue",
     "lmgym.cli.playpen",
     "lmgym.cli",
 )

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.console import say
+from lmgym.environments.dialogue_games.records import Records, read_scores, write_episode
+from lmgym.environments.dialogue_games.suites import SuiteScore, suite_score
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.playpen.clembench.clembench_game import open_game
 from lmgym.playpen.episodes import (
-    Records,
     clear_game,
     pair_name,
     read_failures,
-    read_scores,
-    write_episode,
     write_experiment,
     write_players,
 )
@@ -31,7 +30,6 @@ from lmgym.playpen.playing import Game, Task, play, tasks_of
 from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.static_rows import read_static_games
 from lmgym.playpen.suite_report import suite_table, write_report
-from lmgym.playpen.suites import SuiteScore, suite_score
 from lmgym.playpen.trainers.base import close_games
 from lmgym.runs.files import read_json, write_json, write_text
 
@@ -39,7 +37,6 @@ TOP = "playpen-eval"
 CLEM, STATIC, ALL = "clem", "static", "all"
 SUITES = (CLEM, STATIC)
 SCORE_NAMES = {CLEM: "clemscore", STATIC: "statscore"}
-BENCHMARK = "2.0"
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,7 @@ def _games_of(suite: str, registry: GameRegistry, settings: EvalSettings) -> lis
         rows = read_static_games(settings.static) if settings.static else []
         games = [*map(open_game, tagged), *rows]
     else:
-        versions = [spec for spec in registry.select(ALL) if BENCHMARK in (spec.get("benchmark") or ())]
-        games = [open_game(spec) for spec in versions]
+        games = [open_game(spec) for spec in registry.to_play()]
         if settings.game and settings.game not in [game.spec.name for game in games]:
             games += [open_game(spec) for spec in registry.specs if spec.name == settings.game][:1]
     return [game for game in games if settings.game in (None, game.spec.name)]

@@ -25,7 +25,7 @@ def run_file(
     kind = load_trainer(file)
     registry = load_games(games)
     if game:
-        registry = GameRegistry([spec for name in game for spec in registry.select(name)])
+        registry = GameRegistry([spec for name in game for spec in registry.select(name)], True)
     names = [learner] if teacher is None else [learner, teacher]
     players = [_player(name, temperature, max_tokens) for name in names]
     if teacher is not None and len(inspect.signature(kind.__init__).parameters) < 3:

@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
+from lmgym.environments.dialogue_games.records import Records
+from lmgym.environments.dialogue_games.scoring import MAIN_SCORE
 from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
 from lmgym.playpen.clembench.bridge import Asked, Bridge, Over
-from lmgym.playpen.episodes import MAIN_SCORE, Records
 from lmgym.playpen.playing import EpisodeFailed, Game
 from lmgym.playpen.registries.games import is_own
 from lmgym.playpen.registries.models import MOCKS
-from lmgym.playpen.registries.own_games import OWN_GAMES
+from lmgym.playpen.registries.own_games import OWN_GAMES, OwnGame
 from lmgym.playpen.registries.specs import Spec
 from lmgym.text import from_messages
 
@@ -24,9 +25,9 @@ REWARD, FAILED = "episode_reward", "episode_failure"
 """columns of a score request: the reward of the episode, or why it has none"""
 
 
-def open_game(spec: Spec) -> Game:
-    """The game of a registry's entry."""
-    return OWN_GAMES[spec.name].open(spec) if is_own(spec) else ClembenchGame(spec)
+def open_game(spec: Spec, for_training: bool = False) -> Game:
+    """The game of a registry's entry, with its instances to evaluate on; one of ours has others to train on."""
+    return OwnGame(spec, OWN_GAMES[spec.name], for_training) if is_own(spec) else ClembenchGame(spec)
 
 
 def seat_name(number: int) -> str:

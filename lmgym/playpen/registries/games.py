@@ -22,6 +22,8 @@ KEYS = frozenset({
     "languages", "instances", "roles",
 })  # fmt: skip
 ALL = "all"
+BENCHMARK = "2.0"
+"""version of clembench's suite"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class GameRegistry:
     """The entries, those of files first."""
 
     specs: Sequence[Spec]
+    is_chosen: bool = False
+    """True if the user has named each of the games"""
+
+    def to_play(self) -> list[Spec]:
+        """The games that are played unless one is named: those of benchmark 2.0, or our own if there are none."""
+        if self.is_chosen:
+            return list(self.specs)
+        specs = self.select(ALL) if self.specs else []
+        return [s for s in specs if BENCHMARK in (s.get("benchmark") or ())] or [s for s in specs if is_own(s)]
 
     def select(self, selector: str) -> list[Spec]:
         """All entries that a name, "all" or a part of a spec matches; of one name, those of the first source.

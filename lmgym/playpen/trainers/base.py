@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.console import say
-from lmgym.errors import InputError, listed, shown
+from lmgym.environments.dialogue_games.records import Records, write_episode
 from lmgym.playpen.clembench.clembench_game import open_game
-from lmgym.playpen.episodes import Records, pair_name, write_episode, write_experiment, write_players
+from lmgym.playpen.episodes import pair_name, write_experiment, write_players
 from lmgym.playpen.players import Player
 from lmgym.playpen.playing import Game, Task, play, tasks_of
-from lmgym.playpen.registries.games import ALL, GameRegistry
+from lmgym.playpen.registries.games import GameRegistry
 
 RECORDS = "playpen-records"
 
@@ -122,17 +122,10 @@ def replies_in(records: Records) -> int:
     return sum(event["from"] != "GM" for turn in turns for event in turn)
 
 
-def open_games(registry: GameRegistry, names: Sequence[str] = (), benchmark: str = "2.0") -> list[Game]:
-    """The games of these names; without names those of a benchmark's version. Raises InputError if there are none."""
-    if names:
-        return [open_game(spec) for name in names for spec in registry.select(name)]
-    specs = [spec for spec in registry.select(ALL) if benchmark in (spec.get("benchmark") or ())]
-    if not specs:
-        raise InputError(
-            f"no game is of benchmark {shown(benchmark)}; there are {listed(registry.names)}; needed: a "
-            "game_registry.json or --games, or names of games in the trainer's file"
-        )
-    return [open_game(spec) for spec in specs]
+def open_games(registry: GameRegistry, names: Sequence[str] = ()) -> list[Game]:
+    """The games of these names to train on; without names those that the user chose, or `GameRegistry.to_play`."""
+    specs = [spec for name in names for spec in registry.select(name)] if names else registry.to_play()
+    return [open_game(spec, for_training=True) for spec in specs]
 
 
 def close_games(games: Sequence[Game]) -> None:

@@ -4,15 +4,14 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lmgym.console import say
+from lmgym.environments.dialogue_games.rows import RowFilter, write_dialogue_rows
 from lmgym.errors import InputError, listed, shown_path
 from lmgym.playpen.model_settings import context_size, model_config
 from lmgym.playpen.players import Player
-from lmgym.playpen.rows import SUCCESS, matching
 from lmgym.playpen.trainers.base import say_entry
-from lmgym.runs.files import read_json, write_lines
+from lmgym.runs.files import read_json
 
 CORRECTIONS = {"embed_token": "embed_tokens"}
 """misspelt names of modules in Playpen's trainers, and the layer's own"""
@@ -47,21 +46,14 @@ def learner_source(learner: Player) -> LearnerSource:
     return LearnerSource(local_source(spec), size, bits_of(learner.name, config))
 
 
-def successful_rows(rows: Path, folder: Path, **wanted: Any) -> Path:
-    """A file of the rows whose game succeeded, and whose meta has the wanted values. Raises InputError for none."""
+def successful_rows(rows: Path, folder: Path) -> Path:
+    """A file of the rows whose game succeeded. Raises InputError for none."""
     if not rows.is_file():
         raise InputError(
             f"there is no {shown_path(rows)}; needed: python3 examples/trl/data_utils.py RESULTS, which writes it"
         )
-    with rows.open(encoding="utf-8") as lines:
-        found = list(matching((json.loads(line) for line in lines), outcome=SUCCESS, **wanted))
-    if not found:
-        raise InputError(
-            f"no row of {shown_path(rows)} has the outcome {SUCCESS}; needed: results with games that were won"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "rows.jsonl"
-    write_lines(path, found)
+    found = write_dialogue_rows(str(rows), path, RowFilter(outcome=("success",)))
     say(f"{len(found)} rows of games that were won, in {path}")
     return path
 

@@ -15,11 +15,12 @@ from typing import Any, final
 
 import numpy as np
 
+from lmgym.environments.dialogue_games.records import Records
+from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Progress, Sampling
 from lmgym.playpen.clembench.clembench_game import FAILED, REWARD, main_score_reward
-from lmgym.playpen.episodes import ABORTED, MAIN_SCORE, Records
 from lmgym.playpen.players import Player
 from lmgym.playpen.playing import EpisodeFailed, Game, Playable, conversation_of, tasks_of
 from lmgym.text import Conversation

@@ -1,4 +1,4 @@
-"""A suite's score, as clembench computes it.
+"""A suite's score, as clembench computes it: clemscore of games, statscore of questions.
 
 - %Played of a game is 100 times the share of episodes that were not aborted; Quality is the mean Main Score over the
   episodes that have one; both are rounded to 2 digits.
@@ -12,10 +12,40 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from typing import Any
 
-from lmgym.playpen.episodes import EpisodeScore
+from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
 
 Z = 1.959964  # of an interval of 95%
+
+
+@dataclass(frozen=True)
+class EpisodeScore:
+    """The scores of an episode that suites are made of."""
+
+    game: str
+    experiment: str
+    aborted: bool
+    main_score: float
+    """0 to 100; nan if there is none"""
+
+
+def episode_score(content: Any, game: str, experiment: str) -> EpisodeScore:
+    """The score in the content of a scores.json; the names are for one whose `meta` is empty.
+
+    Raises ValueError for content without the scores.
+    """
+    scores = content.get("episode scores") if isinstance(content, Mapping) else None
+    if not isinstance(scores, Mapping) or scores.get(ABORTED) not in (0, 1):
+        raise ValueError(f"no episode scores with {ABORTED}, which is 0 or 1")
+    main = scores.get(MAIN_SCORE)
+    if main is None:
+        main = math.nan
+    if not isinstance(main, int | float):
+        raise ValueError(f"{MAIN_SCORE} is {main!r}; needed: a number")
+    meta = content.get("meta") or {}
+    names = str(meta.get("game_name") or game), str(meta.get("experiment_name") or experiment)
+    return EpisodeScore(*names, bool(scores[ABORTED]), float(main))
 
 
 @dataclass(frozen=True)
@@ -60,17 +90,13 @@ def suite_score(episodes: Sequence[EpisodeScore], expected: Mapping[str, int] | 
         by_game[episode.game].append(episode)
     counts = expected or {}
     games = {name: _game_score(found, counts.get(name)) for name, found in sorted(by_game.items())}
+    missing = {name: GameScore(math.nan, math.nan, 0, number) for name, number in counts.items() if name not in games}
     if not games:
-        return SuiteScore(None, None, None, _missing(counts))
+        return SuiteScore(None, None, None, missing)
     played = round(fmean(game.played for game in games.values()), 2)
     qualities = [game.quality for game in games.values() if not math.isnan(game.quality)]
     quality = round(fmean(qualities), 2) if qualities else 0.0
-    missing = _missing({name: number for name, number in counts.items() if name not in games})
     return SuiteScore(round(played * quality / 100, 2), played, quality, {**games, **missing})
-
-
-def _missing(counts: Mapping[str, int]) -> dict[str, GameScore]:
-    return {name: GameScore(math.nan, math.nan, 0, number) for name, number in counts.items()}
 
 
 def _game_score(episodes: Sequence[EpisodeScore], expected: int | None) -> GameScore:
