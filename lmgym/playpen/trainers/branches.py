@@ -87,7 +87,8 @@ def branch_pairs(
 
 def _pair(prompt: Conversation, replies: Sequence[tuple[str, float]]) -> dict[str, Any] | None:
     best, worst = max(replies, key=lambda r: r[1]), min(replies, key=lambda r: r[1])
-    if best[1] == worst[1] or not best[0].strip() or not worst[0].strip():
+    # one reply may have led to a win and to a loss, by what was said later: it is no pair
+    if best[1] == worst[1] or best[0] == worst[0] or not best[0].strip() or not worst[0].strip():
         return None
     said = [[{"role": "assistant", "content": reply}] for reply, _ in (best, worst)]
     return {"prompt": messages(prompt), "chosen": said[0], "rejected": said[1]}
