@@ -15,6 +15,7 @@ import torch
 
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import split_reply
+from lmgym.errors import shown
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Candidates, Choice, Completion, Sampling, seeds_of
 from lmgym.generation.token_sampling import row_seeds, sample_tokens, uniforms
@@ -55,7 +56,8 @@ def read_candidates(
 def _bodies(tokenizer, prompt: Conversation | str, actions: Sequence[str]) -> list[str] | str:
     """The text of each action behind the prompt, or why there is none."""
     if isinstance(actions, str) or not actions or not all(isinstance(action, str) for action in actions):
-        return f"lists {actions!r} as its actions; needed: the texts of all legal actions, Observation(prompt, actions)"
+        listed = shown(actions) if actions else "no actions"
+        return f"lists {listed}; needed: the texts of all legal actions, as Observation(prompt, ('hit', 'stick'))"
     if blank := [action for action in actions if not action.strip()]:
         return f"lists {blank[0]!r}, an empty action; needed: text, as 'wait' or 'pass'"
     if isinstance(prompt, str):
@@ -69,16 +71,18 @@ def _refused(tokenizer, texts: Sequence[str], candidates: Sequence[tuple[int, ..
     known: dict[tuple[int, ...], str] = {}
     for text, ids in zip(texts, candidates, strict=True):
         if len(ids) == 1:
-            return f"lists {text!r}, which has no token; needed: text that the tokenizer can write"
+            return f"lists {shown(text)}, which has no token; needed: text that the tokenizer can write"
         if tokenizer.eos_token_id in ids[:-1] or tokenizer.eos_token in text:
-            return f"lists {text!r}, which holds {tokenizer.eos_token}, the end of a reply; needed: text without it"
+            return (
+                f"lists {shown(text)}, which holds {tokenizer.eos_token}, the end of a reply; needed: text without it"
+            )
         if len(ids) > most:
             return (
-                f"lists {text!r} of {len(ids)} tokens with its end; needed: at most max_new_tokens={most}, or a "
-                "larger --max_new_tokens"
+                f"lists {shown(text)}, of {len(ids)} tokens with its end; needed: at most {most}, or a larger "
+                "--max_new_tokens"
             )
         if ids in known:
-            return f"lists {known[ids]!r} and {text!r}, whose tokens are equal; needed: each action once"
+            return f"lists {shown(known[ids])} and {shown(text)}, whose tokens are equal; needed: each action once"
         known[ids] = text
     return ""
 
