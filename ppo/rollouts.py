@@ -89,7 +89,7 @@ class Rollouts:
         ids = [choice.candidates.ids for choice in self.choices]
         return [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
 
-    def prompt(self, row: int) -> list[int]:
+    def prompt(self, row: int | np.integer) -> list[int]:
         """Ids that the row's action was chosen after."""
         assert self.choices is not None
         choice = self.choices[row]

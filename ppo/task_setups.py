@@ -232,8 +232,8 @@ def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
             if agent not in setup.players and isinstance(found := read_candidates(*given)[0], str):
                 name = type(environment).__name__
                 raise InputError(
-                    f"--policy_over actions: {name} with the first task and seed 0, step 0: the observation of {agent!r} "
-                    f"{found}; or leave --policy_over out"
+                    f"--policy_over actions: {name}, first task, seed 0, step 0: the observation of {agent!r} {found}; "
+                    "or leave --policy_over out"
                 )
 
 

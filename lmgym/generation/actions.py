@@ -135,6 +135,7 @@ class ActionPolicy:
             rows, targets = rows.to(decoder.device), targets.to(decoder.device)
             with torch.autocast(decoder.device.type, dtype, enabled=dtype is not None):
                 logprobs = token_logprobs(decoder, decoder.hidden(rows), targets)
+            assert rows.choices is not None
             found = rows.choices.scores(logprobs).cpu()
             table[batch, : found.shape[1]] = found
         return table[[distinct[request] for request in requests]]

@@ -10,7 +10,7 @@ Design decisions:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -48,8 +48,8 @@ class Choices:
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "Choices":
         """The same with `function` of each tensor."""
-        names = ("places", "divisors", "chosen", "prompts")
-        return replace(self, **{name: function(getattr(self, name)) for name in names})
+        places, divisors, chosen, prompts = map(function, (self.places, self.divisors, self.chosen, self.prompts))
+        return Choices(places, divisors, chosen, prompts, self.longest)
 
     def scores(self, logprobs: torch.Tensor) -> torch.Tensor:
         """[R, K] of the candidates from log-probabilities [M] of their tokens; -inf where there is no candidate."""

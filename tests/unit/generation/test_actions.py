@@ -1,4 +1,4 @@
-"""Actions: what can be told apart, and choices that follow the softmax, by chance that the rest of a batch leaves alone."""
+"""Actions: what can be told apart, and choices that follow the softmax, whatever else is in the batch."""
 
 import re
 from pathlib import Path

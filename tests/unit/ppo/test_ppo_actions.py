@@ -1,4 +1,4 @@
-"""A policy over actions in the loop: a turn is one token, with the ratio, the KL, the value and the entropy of a choice."""
+"""A policy over actions in the loop: a turn is one token, with the ratio, the KL and the value of a choice."""
 
 from dataclasses import replace
 from typing import Any
@@ -204,7 +204,7 @@ def test_settings_of_text_are_refused_over_actions_and_scores_of_actions_over_to
         with pytest.raises(SystemExit):
             override(PPOConfig("x"), flags.split())
         assert said in capsys.readouterr().err
-    chosen = override(PPOConfig("x"), "--policy_over actions --action_scores word --temperature 2".split())
+    chosen = override(PPOConfig("x"), ["--policy_over", "actions", "--action_scores", "word"])
     assert chosen.rollout.action_scores == "word"
     experiment = PPOConfig("x", rollout=RolloutConfig(policy_over="actions", top_p=0.9))
     assert unread_notes(experiment) == ["ppo over actions does not read top_p=0.9 of the experiment"]
