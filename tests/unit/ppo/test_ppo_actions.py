@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from acting import TOKENIZER
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
-from lmgym.generation.protocol import Candidates, Choice, Completion
+from lmgym.environments.protocol import Observation
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Candidates, Choice, Completion, ScriptedGenerator
 from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.lora import add_lora
 from lmgym.runs.flags import override
@@ -24,6 +27,9 @@ from ppo.monitoring.metrics import rollout_sums
 from ppo.monitoring.safeguards import check_ratio
 from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine
+from ppo.state import LoopState
+from ppo.task_setups import TaskSetup, check_setup
+from ppo.train import _update_kl
 
 CPU = torch.device("cpu")
 END, EPOCHS, TEMPERATURE = 1, 3, 0.8
@@ -209,3 +215,33 @@ def test_settings_of_text_are_refused_over_actions_and_scores_of_actions_over_to
     experiment = PPOConfig("x", rollout=RolloutConfig(policy_over="actions", top_p=0.9))
     assert unread_notes(experiment) == ["ppo over actions does not read top_p=0.9 of the experiment"]
     assert bias_notes(experiment) == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        ((), "lists no actions; needed: the texts of all legal actions, as Observation(prompt, ('hit', 'stick')); or"),
+        (("fine", "fine"), "lists 'fine' and 'fine', whose tokens are equal; needed: each action once; or"),
+    ],
+)
+def test_a_game_that_cannot_be_chosen_in_is_refused_before_weights_are_loaded(listed, why: str) -> None:
+    class Game:
+        def reset(self, task, seed):
+            return {"script": Observation("hello"), "policy": Observation("hello", listed)}
+
+    setup = TaskSetup([{}], [{}], Game, None, "game", players={"script": ScriptedGenerator(["fine"])})  # type: ignore[arg-type]
+    check_setup(PPOConfig("x"), setup, TOKENIZER)
+    with pytest.raises(InputError) as refused:
+        check_setup(PPOConfig("x", rollout=RolloutConfig(policy_over="actions")), setup, TOKENIZER)
+    said = "--policy_over actions: Game, first task, seed 0, step 0: the observation of 'policy' "
+    assert str(refused.value) == f"{said}{why} leave --policy_over out"
+
+
+def test_short_actions_are_no_collapse() -> None:
+    metrics = {"rollout/failed_rewards": 0.0, "kl/reference": 0.1, "rollout/reply_tokens": 2.0, "reward/mean": 1.0}
+    for policy_over, why in (("tokens", "replies have 2.0 tokens on average, 40.0 at first"), ("actions", "")):
+        config = PPOConfig("x", rollout=RolloutConfig(policy_over=policy_over))  # type: ignore[arg-type]
+        state = LoopState.fresh(config)
+        state.first_length = 40.0
+        assert _update_kl(config, state, metrics).startswith(why)
+        assert bool(why) == bool(_update_kl(config, state, metrics))
