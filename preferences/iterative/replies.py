@@ -157,7 +157,7 @@ def read_answers(file: Path) -> list[Answers]:
         kept = whole[: whole.rfind("\n") + 1]
         if kept != whole:
             file.write_text(kept, encoding="utf-8")
-        lines = kept.splitlines()
+        lines = kept.split("\n")[:-1]  # a text may hold other line breaks
     return [Answers(**json.loads(line)) for line in all_gather_objects(lines)[0]]
 
 

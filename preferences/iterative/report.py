@@ -36,9 +36,7 @@ def show_rounds(plan: IterativePlan, trainer: Any, seconds: float, folder: Path)
     """Prints the table of rounds at a run's end; those before a resume are read from metrics.jsonl."""
     config, scorers = plan.training.config, [*plan.scorers, *plan.monitor]
     judge = next(iter(plan.monitor), "the scorers")
-    title = (
-        f"{config.name}: replies to {len(plan.prompts.evaluation):,} held-out prompts; wins over the start by {judge}"
-    )
+    title = f"{config.name}: replies to {len(plan.prompts.evaluation):,} held-out prompts; wins by {judge}"
     table = Table(title=title, title_justify="left")
     table.add_column("round")
     for name in ("win rate", *scorers, "KL", "tokens", "ended"):
