@@ -63,11 +63,33 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """The actions that an observation lists, as a policy over them reads them; see lmgym/generation/actions.py."""
+
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]
+    """of each, with its end of turn"""
+    divisors: tuple[float, ...]
+    """of the sums of their tokens' log-probabilities"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a policy over actions chose from."""
+
+    candidates: Candidates
+    chosen: int
+    """number of the candidate"""
+    entropy: float
+    """nats, of the distribution over the candidates"""
+
+
+@dataclass(frozen=True)
 class Completion:
     """One reply. `ids` are all sampled tokens, including an eos; `text` excludes eos and stop string.
 
     `logprobs` are those of each id under the model at the sampling temperature (1 if greedy), before top-k, top-p and
-    penalty. A backend without ids leaves both empty.
+    penalty. A backend without ids leaves both empty. With a `choice`, `logprobs` has one number, the action's.
     """
 
     text: str
@@ -76,6 +98,8 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     tokens: int = 0
     """number of tokens generated"""
+    choice: Choice | None = None
+    """of a policy over actions"""
 
 
 class Generator(Protocol):
