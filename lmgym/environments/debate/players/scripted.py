@@ -1,14 +1,14 @@
 """Scripted debaters: baselines, and players that cost nothing. They need no model and no torch."""
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lmgym.environments.debate.data import STOP_WORDS
 from lmgym.environments.debate.debate import Debate
-from lmgym.environments.debate.players.protocol import Call, Spoken
+from lmgym.environments.debate.players.protocol import Call, Player, Spoken
 from lmgym.environments.debate.quotes import CLOSE, OPEN, index_page, simplify
 
 LONGEST_QUOTE = 40  # words
@@ -71,3 +71,12 @@ def invent_quote(round: Debate, agent: str, rng: np.random.Generator) -> str:
 
 def _sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in text.replace("\n", " ").split(". ") if sentence.strip()]
+
+
+SCRIPTED: Mapping[str, Player] = {
+    "quotes": ScriptedPlayer(quote_text),
+    "invents": ScriptedPlayer(invent_quote),
+    "repeats": ScriptedPlayer(repeat_last),
+    "letters": ScriptedPlayer(say_letters),
+}
+"""scripted debaters by name"""
