@@ -94,8 +94,12 @@ class Transcript:
         return DEBATERS[self.question.correct ^ self.flipped]
 
     def heard_by(self, agent: str, slot: int) -> tuple[Speech, ...]:
-        """What an agent has heard, and said itself, when it acts in that slot."""
-        return tuple(s for s in self.speeches if s.slot < slot and self._hears(agent, s))
+        """What an agent has heard, and said itself, when it acts in that slot; in each slot its own speech first.
+
+        So it reads its own speech before those that it had not heard when it spoke.
+        """
+        heard = [s for s in self.speeches if s.slot < slot and self._hears(agent, s)]
+        return tuple(sorted(heard, key=lambda speech: (speech.slot, speech.speaker != agent)))
 
     def _hears(self, agent: str, speech: Speech) -> bool:
         if agent == speech.speaker:
