@@ -101,6 +101,8 @@ def _transcript(task: Mapping[str, Any], said: Sequence[tuple[str, str]], p_firs
             slots.append(Slot((speaker,), kind, 1 + sum(speaker in s.speakers for s in slots)))
         else:
             slots[-1] = Slot((*last.speakers, speaker), last.kind, last.round)
+        # what was found invalid is a quote again, to be checked
+        text = text.replace("invalid_quote>", "quote>")
         checked = RULES.check(text, question.text) if kind == "speech" else None
         speeches.append(
             Speech(len(slots) - 1, speaker, kind, slots[-1].round, checked.text, text, checked.quotes, checked.unclosed)
