@@ -34,9 +34,7 @@ def find_tournament(name: str) -> Path:
     path = Path(os.path.expanduser(name))
     if name.endswith(".py") or "/" in name:
         if not path.is_file():
-            raise InputError(
-                f"there is no experiment file {shown_path(name)}; available: {', '.join(known)}, or a path"
-            )
+            raise InputError(f"there is no file {shown_path(name)}; available: {', '.join(known)}, or a path")
         return path
     near = get_close_matches(name[:80], known, n=1, cutoff=0.5)
     suggestion = f"did you mean {near[0]}? " if near else ""

@@ -7,6 +7,7 @@ Design decisions:
 - A row has everything that figures and another judge need, the text as well.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from lmgym.environments.debate.quotes import Quote
 from lmgym.errors import InputError, shown
 
 SCHEMA = "lmgym.debate/1"
+NAMES = re.compile("|".join(DEBATERS))
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,26 @@ class Transcript:
     def up_to(self, slot: int) -> "Transcript":
         """The round before that slot."""
         return replace(self, speeches=tuple(s for s in self.speeches if s.slot < slot), verdict=None)
+
+    def mirrored(self) -> "Transcript":
+        """The same round with the names exchanged, in the order of speeches and in texts too: B's words are A's.
+
+        A judge without a preference for a name gives 1 - P.
+        """
+        slots = tuple(replace(slot, speakers=tuple(map(_exchange, slot.speakers[::-1]))) for slot in self.format.slots)
+        speeches = [replace(s, speaker=_exchange(s.speaker), text=_exchange(s.text), raw="") for s in self.speeches]
+        return replace(
+            self,
+            format=replace(self.format, slots=slots),
+            flipped=not self.flipped,
+            speeches=tuple(sorted(speeches, key=lambda speech: (speech.slot, speech.speaker))),
+            verdict=None,
+        )
+
+
+def _exchange(text: str) -> str:
+    """A text with Debater_A for Debater_B and the reverse."""
+    return NAMES.sub(lambda match: SECOND if match.group() == FIRST else FIRST, text)
 
 
 def to_row(transcript: Transcript) -> dict[str, Any]:

@@ -53,15 +53,24 @@ class RandomJudge:
 class ScorerJudge:
     """A scorer as judge: its scores of both names as replies to what the judge reads.
 
-    A score is P(name), as of NameJudge, or any number: `logits` takes their softmax, as for a reward model.
+    A score is P(name), as of NameJudge, or any number: `logits` takes their softmax, as for a reward model. With
+    `both_orders` each round is also judged with the names exchanged, and P is the mean, so that a preference for a name
+    cancels.
     """
 
     scorer: Scorer
     prompts: PromptSet
     logits: bool = False
+    both_orders: bool = False
 
     def p_first(self, transcripts: Sequence[Transcript]) -> list[float]:
         """P(Debater_A) / (P(Debater_A) + P(Debater_B)); .5 if both are 0. One call of the scorer."""
+        if not self.both_orders:
+            return self._as_given(transcripts)
+        p = np.array(self._as_given([*transcripts, *(t.mirrored() for t in transcripts)])).reshape(2, -1)
+        return ((p[0] + 1 - p[1]) / 2).tolist()
+
+    def _as_given(self, transcripts: Sequence[Transcript]) -> list[float]:
         read: dict[object, Prompts] = {}
         conversations = []
         for transcript in transcripts:

@@ -23,7 +23,7 @@ def local_player(name: str, temperature: float = 0.7) -> GeneratorPlayer:
 
 
 def model_judge(name: str, prompts: PromptSet) -> ScorerJudge:
-    """A judge by the P of both names, of any causal model's folder or hub id; long texts are cut."""
+    """A judge by the P of both names in both orders, of any causal model's folder or hub id; long texts are cut."""
     generator = _generator(name)
     scorer = NameJudge(generator.model, generator.tokenizer, on_long="cut", decoder=generator.decoder)
-    return ScorerJudge(scorer, prompts)
+    return ScorerJudge(scorer, prompts, both_orders=True)

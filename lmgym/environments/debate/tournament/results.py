@@ -69,7 +69,8 @@ def _calibration(judged: Sequence[Transcript]) -> list[dict[str, float | int]]:
     ]
     bins: dict[int, list[tuple[float, float]]] = {}
     for confidence, right in rows:
-        bins.setdefault(min(int((confidence - 0.5) * 2 * BINS), BINS - 1), []).append((confidence, right))
+        place = int((confidence - 0.5) * 2 * BINS + 1e-9)  # .6 belongs to the bin that begins there
+        bins.setdefault(min(place, BINS - 1), []).append((confidence, right))
     return [
         {
             "from": 0.5 + place / (2 * BINS),

@@ -117,11 +117,8 @@ def test_a_row_that_is_no_question_is_named_by_its_line(tmp_path: Path, content:
 
 @pytest.mark.parametrize("gold", [0, 3, "1", True, None])
 def test_a_gold_label_out_of_range_is_refused(tmp_path: Path, gold: object) -> None:
-    story = {
-        "article_id": "1",
-        "text": "t",
-        "questions": [{"question": "q", "options": ["a", "b"], "gold_label": gold}],
-    }
+    questions = [{"question": "q", "options": ["a", "b"], "gold_label": gold}]
+    story = {"article_id": "1", "text": "t", "questions": questions}
     with pytest.raises(InputError, match=r"line 1: question '1-0' has gold_label=.*needed: 1 to 2"):
         read_questions(write(tmp_path, story), quality_sample)
     with pytest.raises(InputError, match=r"line 1: KeyError: 'text'"):
