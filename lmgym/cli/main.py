@@ -22,6 +22,7 @@ from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
+    "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
@@ -141,6 +142,19 @@ def score(scorer: str, file: str, output: str | None) -> None:
     from lmgym.cli.score import score_file
 
     launch(lambda: score_file(scorer, file, output))
+
+
+@main.command(context_settings=OTHER_FLAGS)
+@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
+@FLAGS
+def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
+    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
+
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard.
+    """
+    from lmgym.cli.debate import run_debate
+
+    launch(lambda: run_debate(experiment, flags))
 
 
 @main.command()

@@ -19,11 +19,16 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.environments.debate.prompts",
+    "lmgym.environments.debate",
+    "lmgym.environments.debate.players",
+    "lmgym.environments.debate.tournament",
     "lmgym.training",
     "lmgym.chat",
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.debates.experiments",
     "lmgym.cli",
 )
 """from the bottom to the top"""
