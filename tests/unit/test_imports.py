@@ -19,6 +19,7 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.environments.games",
     "lmgym.training",
     "lmgym.chat",
     "stages",

@@ -1,0 +1,128 @@
+"""The ladder of each game: the returns of scripted players, which a trained policy is compared with.
+
+MEASURED are the figures of `lmgym games measure`; seeds are 0, 1, 2, ... A player is a function of (environment,
+observation, random generator). "optimal" is the best that is known against the game's opponent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lmgym.environments.games import arena_players, toy_players, toy_text
+from lmgym.environments.games.replies import unknown_id
+from lmgym.environments.games.shop import Shop
+from lmgym.environments.games.shop_players import guess_the_total, use_the_tools, without_prices
+from lmgym.environments.games.text_arena import TextArena
+from lmgym.environments.protocol import POLICY, Environment, Observation
+
+Player = Callable[..., str]
+"""of (environment, observation, np.random.Generator)"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean return with its standard error, over so many episodes."""
+
+    mean: float
+    error: float
+    episodes: int
+
+    @staticmethod
+    def of(returns: Sequence[float]) -> "Measured":
+        values = np.asarray(returns, dtype=np.float64)
+        error = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+        return Measured(float(values.mean()), error, len(values))
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game with its scripted players, the first of which is random."""
+
+    name: str
+    about: str
+    make: Callable[[], Environment]
+    players: Mapping[str, Player]
+    agent: str = POLICY
+    """whom a player plays; the others move at random"""
+    extra: str = ""
+    """of pyproject.toml; empty: none is needed"""
+    measured: Mapping[str, Measured] = field(default_factory=dict)
+    max_new_tokens: int = 8
+    """of a move"""
+
+    def play(self, player: Player, seed: int, watch: Callable[[str, str, float], None] | None = None) -> float:
+        """The return of a player in the game of a seed; `watch(agent, reply, reward)` sees the moves."""
+        game, total = self.make(), 0.0
+        seen = game.reset({}, seed)
+        rngs = {agent: np.random.default_rng([seed, i]) for i, agent in enumerate(("mine", "theirs"))}
+        while seen:
+            actions = {}
+            for agent, observation in seen.items():
+                mine = agent == self.agent
+                move = player if mine else random_move
+                actions[agent] = move(game, observation, rngs["mine" if mine else "theirs"])
+            result = game.step(actions)
+            total += result.rewards.get(self.agent, 0.0)
+            if watch:
+                for agent, reply in actions.items():
+                    watch(agent, reply, result.rewards.get(agent, 0.0))
+            seen = {} if result.terminated or result.truncated else result.observations
+        return total
+
+    def measure(self, player: Player, episodes: int, seed: int = 0) -> Measured:
+        """The mean return over the games of the seeds from `seed` on."""
+        return Measured.of([self.play(player, seed + i) for i in range(episodes)])
+
+    @property
+    def reference_lines(self) -> dict[str, float]:
+        """The measured returns by player, for a report."""
+        return {name: one.mean for name, one in self.measured.items()}
+
+
+def random_move(game: Environment, seen: Observation, rng: np.random.Generator) -> str:
+    """One of the listed actions."""
+    return seen.actions[int(rng.integers(len(seen.actions)))]
+
+
+def find_game(name: str) -> Game:
+    """The game of a name. Raises InputError, with the nearest names, if there is none."""
+    if name not in GAMES:
+        raise unknown_id(name, GAMES, "lmgym games list")
+    return GAMES[name]
+
+
+GAMES: dict[str, Game] = {
+    game.name: game
+    for game in (
+        Game("blackjack", "Gymnasium's Blackjack-v1, sab=False", toy_text.blackjack,
+             {"random": random_move, "heuristic": toy_players.hit_below_17, "optimal": toy_players.basic_strategy},
+             extra="gym"),
+        Game("frozen_lake", "FrozenLake-v1, 4x4, not slippery", toy_text.frozen_lake,
+             {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
+             extra="gym"),
+        Game("frozen_lake_slippery", "FrozenLake-v1, 4x4, slippery", lambda: toy_text.frozen_lake(True),
+             {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
+             extra="gym"),
+        Game("frozen_lake_8x8", "FrozenLake-v1, 8x8, slippery", lambda: toy_text.frozen_lake(True, 8),
+             {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
+             extra="gym"),
+        Game("cliff_walking", "CliffWalking-v1, 200 steps at most", toy_text.cliff_walking,
+             {"random": random_move, "heuristic": toy_players.along_the_top, "optimal": toy_players.optimal},
+             extra="gym"),
+        Game("taxi", "Taxi-v4", toy_text.taxi,
+             {"random": random_move, "heuristic": toy_players.by_the_middle_row, "optimal": toy_players.optimal},
+             extra="gym"),
+        Game("tic_tac_toe", "textarena's TicTacToe-v0, moving first against random", lambda: TextArena("TicTacToe-v0"),
+             {"random": random_move, "heuristic": arena_players.center_first, "optimal": arena_players.minimax},
+             agent="player_0", extra="textarena"),
+        Game("nim", "textarena's Nim-v0 (3-4-5), moving first against random", lambda: TextArena("Nim-v0"),
+             {"random": random_move, "heuristic": arena_players.largest_pile, "optimal": arena_players.nim_sum},
+             agent="player_0", extra="textarena"),
+        Game("mastermind", "textarena's Mastermind-v0", lambda: TextArena("Mastermind-v0"),
+             {"random": random_move, "heuristic": arena_players.consistent_guess,
+              "optimal": arena_players.most_even_guess}, extra="textarena", max_new_tokens=16),
+        Game("shop", "prices to look up and add, by calls of tools", Shop,
+             {"random": guess_the_total, "heuristic": without_prices, "optimal": use_the_tools}, max_new_tokens=64),
+    )
+}  # fmt: skip
