@@ -1,7 +1,9 @@
 """The rollout engine: one request a step, chance that others do not touch, rewards on the acts that earned them."""
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 from patience import PATIENCE
 from transformers import AutoModelForCausalLM
 
+from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, RunStopped
