@@ -6,6 +6,7 @@ observation, random generator). "optimal" is the best that is known against the 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from lmgym.environments.games import arena_players, toy_players, toy_text
 from lmgym.environments.games.replies import unknown_id
 from lmgym.environments.games.shop import Shop
 from lmgym.environments.games.shop_players import guess_the_total, use_the_tools, without_prices
-from lmgym.environments.games.text_arena import TextArena
+from lmgym.environments.games.text_arena import TextArena, random_moves, removals, squares
 from lmgym.environments.protocol import POLICY, Environment, Observation
+from lmgym.text import Conversation, Turn
 
 Player = Callable[..., str]
 """of (environment, observation, np.random.Generator)"""
+Script = Callable[[Conversation, np.random.Generator], str]
+"""a player that sees no more than its prompt: the script of a `ScriptedGenerator`"""
 
 
 @dataclass(frozen=True)
@@ -41,27 +45,36 @@ class Game:
 
     name: str
     about: str
-    make: Callable[[], Environment]
+    make: Callable[..., Environment]
     players: Mapping[str, Player]
     agent: str = POLICY
-    """whom a player plays; the others move at random"""
+    """whom a player plays"""
+    opponents: Mapping[str, Script] = field(default_factory=dict)
+    """scripts of the other agents"""
     extra: str = ""
     """of pyproject.toml; empty: none is needed"""
     measured: Mapping[str, Measured] = field(default_factory=dict)
     max_new_tokens: int = 8
     """of a move"""
+    has_tools: bool = False
+    """`make` takes the policy's tokenizer, whose template writes the tools"""
+
+    def environment(self, tokenizer: Any = None) -> Environment:
+        """A new episode's environment, for a policy of this tokenizer."""
+        return self.make(tokenizer) if self.has_tools else self.make()
 
     def play(self, player: Player, seed: int, watch: Callable[[str, str, float], None] | None = None) -> float:
         """The return of a player in the game of a seed; `watch(agent, reply, reward)` sees the moves."""
-        game, total = self.make(), 0.0
+        game, total = self.environment(), 0.0
         seen = game.reset({}, seed)
-        rngs = {agent: np.random.default_rng([seed, i]) for i, agent in enumerate(("mine", "theirs"))}
+        own, theirs = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
         while seen:
-            actions = {}
-            for agent, observation in seen.items():
-                mine = agent == self.agent
-                move = player if mine else random_move
-                actions[agent] = move(game, observation, rngs["mine" if mine else "theirs"])
+            actions = {
+                agent: self.opponents[agent](conversation(observation), theirs)
+                if agent in self.opponents
+                else player(game, observation, own)
+                for agent, observation in seen.items()
+            }
             result = game.step(actions)
             total += result.rewards.get(self.agent, 0.0)
             if watch:
@@ -83,6 +96,11 @@ class Game:
 def random_move(game: Environment, seen: Observation, rng: np.random.Generator) -> str:
     """One of the listed actions."""
     return seen.actions[int(rng.integers(len(seen.actions)))]
+
+
+def conversation(seen: Observation) -> Conversation:
+    """An observation's prompt; a text is one turn of the user."""
+    return Conversation((Turn("user", seen.prompt),)) if isinstance(seen.prompt, str) else seen.prompt
 
 
 def find_game(name: str) -> Game:
@@ -115,14 +133,15 @@ GAMES: dict[str, Game] = {
              extra="gym"),
         Game("tic_tac_toe", "textarena's TicTacToe-v0, moving first against random", lambda: TextArena("TicTacToe-v0"),
              {"random": random_move, "heuristic": arena_players.center_first, "optimal": arena_players.minimax},
-             agent="player_0", extra="textarena"),
+             agent="player_0", opponents={"player_1": random_moves(squares)}, extra="textarena"),
         Game("nim", "textarena's Nim-v0 (3-4-5), moving first against random", lambda: TextArena("Nim-v0"),
              {"random": random_move, "heuristic": arena_players.largest_pile, "optimal": arena_players.nim_sum},
-             agent="player_0", extra="textarena"),
+             agent="player_0", opponents={"player_1": random_moves(removals)}, extra="textarena"),
         Game("mastermind", "textarena's Mastermind-v0", lambda: TextArena("Mastermind-v0"),
              {"random": random_move, "heuristic": arena_players.consistent_guess,
               "optimal": arena_players.most_even_guess}, extra="textarena", max_new_tokens=16),
-        Game("shop", "prices to look up and add, by calls of tools", Shop,
-             {"random": guess_the_total, "heuristic": without_prices, "optimal": use_the_tools}, max_new_tokens=64),
+        Game("shop", "a tool-use game: prices to look up and add, by tools", Shop,
+             {"random": guess_the_total, "heuristic": without_prices, "optimal": use_the_tools}, max_new_tokens=64,
+             has_tools=True),
     )
 }  # fmt: skip
