@@ -20,6 +20,7 @@ PAGES = (
     "docs/ppo.md",
     "docs/environments.md",
     "docs/debate.md",
+    "docs/games.md",
     "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",

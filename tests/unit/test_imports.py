@@ -23,12 +23,14 @@ LAYERS = (
     "lmgym.environments.debate",
     "lmgym.environments.debate.players",
     "lmgym.environments.debate.tournament",
+    "lmgym.environments.games",
     "lmgym.training",
     "lmgym.chat",
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
     "lmgym.cli.debates.experiments",
+    "lmgym.cli.games",
     "lmgym.cli",
 )
 """from the bottom to the top"""
