@@ -70,7 +70,7 @@ def test_a_run_stops_if_too_many_environments_fail(go: Go) -> None:
 
 
 def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines(go: Go) -> None:
-    folder = go(prepare=game_episodes, prompts="game:shop", num_rollouts=8, eval_size=4, max_prompt=100)
+    folder = go(prepare=game_episodes, prompts="game:shop", num_rollouts=8, eval_size=4)
     lines = reference_lines(RunFiles(folder))
     assert lines.keys() == {"random", "heuristic", "optimal"}
     assert lines["optimal"] == 1.0
@@ -96,7 +96,7 @@ def test_a_setup_of_a_game_refuses_what_it_cannot_use(go: Go, settings: dict, me
 
 def test_a_game_of_two_is_played_against_a_script(go: Go) -> None:
     pytest.importorskip("textarena")
-    folder = go(prepare=game_episodes, prompts="game:nim", num_rollouts=8, eval_size=4, max_prompt=200)
+    folder = go(prepare=game_episodes, prompts="game:nim", num_rollouts=8, eval_size=4)
     assert set(read_metrics(folder)["reward/mean"].values()) <= {-1.0, 0.0}  # a second illegal move loses
 
 
