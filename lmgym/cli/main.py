@@ -16,7 +16,7 @@ from lmgym.cli.launching import (
 )
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.console import say
 from lmgym.migration.from_trl import from_trl
 from lmgym.runs.launch import launch

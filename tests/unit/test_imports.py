@@ -27,6 +27,7 @@ LAYERS = (
     "lmgym.training",
     "lmgym.chat",
     "stages",
+    "lmgym.cli.usage",
     "lmgym.cli.results",
     "lmgym.cli.demos",
     "lmgym.cli.debates.experiments",
