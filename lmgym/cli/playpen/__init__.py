@@ -1,4 +1,4 @@
-"""What Playpen's commands do: list, run and evaluate (lmgym/cli/playpen_commands.py).
+"""Playpen's commands: `playpen`, `clem` and `lmgym playpen`.
 
 May import everything in lmgym but no stage.
 """

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from toy_games import TOY, without_keys
 
+from lmgym.cli.playpen.commands import clem, playpen
 from lmgym.cli.playpen.listing import list_games, list_models
-from lmgym.cli.playpen_commands import clem, playpen
 from lmgym.errors import InputError
 from lmgym.playpen.players import Player, make_generator
 from lmgym.playpen.registries.games import load_games, read_checkout

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER
 from lmgym.runs.launch import launch
 
