@@ -12,19 +12,22 @@ from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
+from lmgym.environments.dialogue_games.games import find_dialogue_game
+from lmgym.environments.dialogue_games.instances import VALIDATION
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
-from lmgym.errors import InputError
-from lmgym.generation.protocol import Generator
+from lmgym.errors import InputError, shown
+from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
 from lmgym.scoring.protocol import Scorer
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
 
+DIALOGUE = "dialogue:"
 USERS, FIRST_USER = 4096, 1_000_000
 SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
 EVAL_SCORER = "eval_scorer"
@@ -160,6 +163,30 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
     known = draw_random_walks(graph_seed)
     reward = FunctionReward(known.reward, tokenizer, None)
     return TaskSetup(known.tasks, 50 * known.tasks, ScoredChat, reward, f"random walks {graph_seed}", known.metric)
+
+
+def dialogue_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
+    """Episodes of a dialogue game, with scripted winners in the other roles. `prompts` is dialogue:GAME/ROLE.
+
+    The role may be left out of a game with one. Training instances follow from the episodes' seeds; at least
+    `eval_size` held-out ones, equally many of each experiment, are evaluated on. Raises InputError for another game or
+    role, scorers, and more instances than are held out.
+    """
+    refuse_unused(config.reward, SCORER_SETTINGS, "a dialogue game has its own rewards")
+    words, held_out = config.rollout.prompts, int(config.rollout.eval_size)
+    if not words.startswith(DIALOGUE):
+        raise InputError(f"prompts={shown(words)}; needed: dialogue:GAME/ROLE, of `lmgym dialogue list`")
+    name, _, role = words.removeprefix(DIALOGUE).partition("/")
+    game = find_dialogue_game(name)
+    if role not in game.roles and (role or len(game.roles) > 1):
+        raise InputError(
+            f"{name} has no role {shown(role)}; needed: {' or '.join(game.roles)}, as in dialogue:GAME/ROLE"
+        )
+    if held_out < 1:
+        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: a number of instances to evaluate on")
+    evaluation = game.tasks(-(-held_out // len(game.experiment_names)), split=VALIDATION)
+    others = {other: ScriptedGenerator(game.script(other)) for other in game.roles if other != (role or game.roles[0])}
+    return TaskSetup([{}], evaluation, game.environment, None, words, players=others)
 
 
 def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
