@@ -2,13 +2,12 @@
 
 import click
 
-from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
 
 KEEP = {"multiple": True, "metavar": "NAME", "help": "keep only rows of this one; may be given several times"}
 
 
-@click.group(cls=OneLineErrors)
+@click.group()
 def dialogue() -> None:
     """Dialogue games: records of scripted players, and records as rows to learn from."""
 

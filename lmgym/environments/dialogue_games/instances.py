@@ -34,6 +34,15 @@ def draw_instances(draw: Draw, experiment: str, number: int, seed: int, split: s
     SEED.check("seed", seed)
     if split not in SPLITS:
         raise InputError(f"split={shown(split)}; needed: {' or '.join(SPLITS)}")
+    found = _different(draw, experiment, number, seed, split)
+    if len(found) < number:
+        found_number = f"{experiment} has {len(found)} different instances of the split {split}"
+        raise InputError(f"{found_number}; needed: {number}, or a smaller number")
+    return found
+
+
+def _different(draw: Draw, experiment: str, number: int, seed: int, split: str) -> list[dict[str, Any]]:
+    """Up to so many instances."""
     rng = np.random.default_rng(seed)
     found: dict[str, dict[str, Any]] = {}
     for _ in range(TRIES * number):
@@ -42,10 +51,6 @@ def draw_instances(draw: Draw, experiment: str, number: int, seed: int, split: s
         key, instance = draw(rng, experiment)
         if split_of(key) == split:
             found.setdefault(key, instance)
-    if len(found) < number:
-        raise InputError(
-            f"{experiment} has {len(found)} different instances to {split} on; needed: {number}, or a smaller number"
-        )
     return [{"game_id": i, **instance} for i, instance in enumerate(found.values())]
 
 
@@ -54,7 +59,7 @@ def instance_of(task: Mapping[str, Any], seed: int, draw: Draw, experiments: Seq
     if instance := task.get("instance"):
         return instance
     chosen = experiments[int(np.random.default_rng([1, seed]).integers(len(experiments)))]
-    return draw_instances(draw, chosen, 1, seed)[0]
+    return _different(draw, chosen, 1, seed, TRAIN)[0]
 
 
 def needed_fields(instance: Mapping[str, Any], game: str, names: Sequence[str]) -> list[Any]:

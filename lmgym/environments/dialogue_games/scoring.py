@@ -57,12 +57,18 @@ def abort(player: str, **more: float) -> Result:
 def episode_scores(result: Result, requests: int) -> dict[str, float]:
     """The scores by clembench's names; at most one of the `requests`, the last, broke the rules of form."""
     violated = int(result.is_aborted)
-    counts = {"Request Count": requests, "Parsed Request Count": requests - violated}
-    counts |= {"Violated Request Count": violated}
-    ratio = round((requests - violated) / requests, 4) if requests else 0.0
-    outcome = {ABORTED: violated, SUCCESS: int(result.is_success)}
-    outcome |= {LOSE: int(not result.is_aborted and not result.is_success), MAIN_SCORE: result.main_score}
-    return {**counts, "Request Success Ratio": ratio, **outcome, **result.more}
+    parsed = requests - violated
+    return {
+        "Request Count": requests,
+        "Parsed Request Count": parsed,
+        "Violated Request Count": violated,
+        "Request Success Ratio": round(parsed / requests, 4) if requests else 0.0,
+        ABORTED: violated,
+        SUCCESS: int(result.is_success),
+        LOSE: int(not result.is_aborted and not result.is_success),
+        MAIN_SCORE: result.main_score,
+        **result.more,
+    }
 
 
 def outcome_of_scores(scores: Mapping[str, float]) -> str:

@@ -32,8 +32,8 @@ forbidden word you both lose. Your partner has {rounds} guesses, and you see eac
 
 Secret word: {target}
 Related words: {related}"""
-FIND = """You play a game with a partner, who describes a secret word to you. You have {rounds} guesses, and a new clue \
-before each.
+FIND = """You play a game with a partner, who describes a secret word to you. You have {rounds} guesses, and a new \
+clue before each.
 
 Reply in one line with GUESS: and one word, as in
 GUESS: bell
@@ -121,9 +121,7 @@ def is_variant(one: str, other: str) -> bool:
     if stem(one) == stem(other):
         return True
     short, long = sorted((one, other), key=len)
-    return (len(short) >= SHORTEST_PART and long.startswith(short)) or (
-        len(short) >= SHORTEST_PART and long.endswith(short)
-    )
+    return len(short) >= SHORTEST_PART and (long.startswith(short) or long.endswith(short))
 
 
 def stem(word: str) -> str:

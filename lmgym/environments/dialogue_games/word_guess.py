@@ -26,17 +26,17 @@ GUESS = re.compile(r"^[ \t]*guess:[ \t]*([a-z]{5})[ \t]*$", re.I | re.M)
 OPINION = re.compile(r"^[ \t]*agree:[ \t]*(yes|no)[ \t]*$", re.I | re.M)
 TAGS = {"guess": re.compile(r"^[ \t]*guess:", re.I | re.M), "agree": re.compile(r"^[ \t]*agree:", re.I | re.M)}
 
-RULES = """Find a secret English word of five letters in at most six guesses. After each guess you see a colour for each \
-letter: green for the right letter in the right place, yellow for a letter that is elsewhere in the word, red for one \
-that is not in it.
+RULES = """Find a secret English word of five letters in at most six guesses. After each guess you see a colour for \
+each letter: green for the right letter in the right place, yellow for a letter that is elsewhere in the word, red for \
+one that is not in it.
 
 Reply with a line of guess: and your word, as in
 guess: stove
 A line with your reasons, explanation: and a sentence, may stand before it."""
 WITH_CRITIC = """A critic sees your guess before it counts and tells you whether it agrees. You then reply in the same \
 form with your final guess, the same word or another."""
-CRITIC_RULES = """A player looks for a secret English word of five letters, with at most six guesses. You are a critic: you \
-know the clue, and see each guess before it counts. Say whether you agree with it.
+CRITIC_RULES = """A player looks for a secret English word of five letters, with at most six guesses. You are a \
+critic: you know the clue, and see each guess before it counts. Say whether you agree with it.
 
 Reply with a line of agree: and yes or no, as in
 agree: no
