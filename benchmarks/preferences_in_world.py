@@ -85,8 +85,8 @@ def measure(policy: Path, start: ReplyModel, prompts: list[Conversation], world:
     of_start = Forwards(rows, start, 4096).sums(start.policy, torch.device("cpu"))
     own_sums = torch.tensor([sum(one.logprobs) for own in replies for one in own], dtype=torch.float64)
     return {
-        "utility": utility.mean(1).tolist(),
-        "best": best.tolist(),
+        "utility": utility.mean(1).round(4).tolist(),
+        "best": best.round(4).tolist(),
         "kl": float((own_sums - of_start).mean()),
         "tokens": float(np.mean([len(one.ids) for own in replies for one in own])),
         "openings": len({tuple(text.split()[:3]) for text in texts}) / len(texts),
@@ -147,7 +147,7 @@ def main() -> None:
         worlds[-1]["minutes"] = (time.perf_counter() - began) / 60
         settings = {"prompts": PROMPTS, "samples": SAMPLES, "flags": SHARED, "runs": RUNS}
         result = {"world_version": VERSION, "settings": settings, "machine": machine, "worlds": worlds}
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.output.write_text(json.dumps(result) + "\n")
         print(table(worlds), flush=True)
 
 
