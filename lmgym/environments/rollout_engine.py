@@ -6,6 +6,8 @@ Design decisions:
   the batch changes nothing.
 - Sampled ids are never tokenised again: only the text of observations is tokenised.
 - An `ActionPolicy` as the generator chooses among the actions that observations list.
+- An exception of an environment ends its episode, whose rewards are masked; the others go on. A result that breaks the
+  protocol is a mistake of the environment's author, and stops all.
 - An agent with a generator of its own acts and leaves no steps. Rewards of a trained agent while others act are added
   to its latest step.
 """
@@ -19,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from lmgym.environments.episodes import Episode, RunningEpisode, Step
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 from lmgym.generation.actions import ActionPolicy, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
 from lmgym.generation.protocol import Candidates, Completion, Generator, Sampling, TokenGenerator, seeds_of
@@ -54,7 +56,9 @@ def run_episodes(
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
     oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that is given
     twice, environments that break the protocol, and, of an ActionPolicy, observations without actions, or with actions
-    that cannot be told apart. Exceptions of an environment get a note that names the episode.
+    that cannot be told apart. An episode whose `step` raises another exception, or gives a reward that is not finite,
+    ends there: its agents' last rewards are None, with the error. Exceptions of `reset`, and of an episode in which no
+    trained agent has acted, are raised with a note that names the episode.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
@@ -68,6 +72,8 @@ def run_episodes(
     try:
         resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
         for episode, observations in zip(episodes, _call_all(threads, episodes, resets), strict=True):
+            if isinstance(observations, Exception):
+                raise observations
             episode.receive(StepResult(observations))
         _replay(threads, episodes, beginnings or ())
         while pending := [episode for episode in episodes if not episode.ended]:
@@ -86,7 +92,10 @@ def _step(
     results = _call_all(threads, episodes, steps)
     for episode, action, result in zip(episodes, actions, results, strict=True):
         episode.actions.append(action)
-        episode.receive(result)
+        if isinstance(result, Exception):
+            episode.fail(result)
+        else:
+            episode.receive(result)
 
 
 def _replay(
@@ -110,20 +119,25 @@ def _replay(
 
 def _call_all(
     threads: ThreadPoolExecutor, episodes: Sequence[RunningEpisode], calls: Sequence[Callable[[], T]]
-) -> list[T]:
-    """The result of each episode's call; those of blocking environments run in threads, all at once."""
+) -> list[T | Exception]:
+    """The result of each episode's call, or its exception; those of blocking environments run in threads, all at once.
+
+    Raises InputError and RunStopped, which are no failures of one episode.
+    """
     futures = {
         i: threads.submit(call)
         for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
         if getattr(episode.environment, "blocking", False)
     }
-    results = []
+    results: list[T | Exception] = []
     for i, (episode, call) in enumerate(zip(episodes, calls, strict=True)):
         try:
             results.append(futures[i].result() if i in futures else call())
         except Exception as error:
             error.add_note(f"in {episode}")
-            raise
+            if isinstance(error, InputError | RunStopped):
+                raise
+            results.append(error)
     return results
 
 

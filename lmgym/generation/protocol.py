@@ -4,7 +4,7 @@ A `Generator` replies to conversations. A `TokenGenerator` takes and returns tok
 log-probabilities, as reinforcement learning needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -85,6 +85,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class LikelyTokens:
+    """The token of one place of a reply, and log-probabilities of the likeliest tokens there, by their texts."""
+
+    token: str
+    logprobs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Completion:
     """One reply. `ids` are all sampled tokens, including an eos; `text` excludes eos and stop string.
 
@@ -100,6 +108,8 @@ class Completion:
     """number of tokens generated"""
     choice: Choice | None = None
     """of a policy over actions"""
+    likely: tuple[LikelyTokens, ...] = ()
+    """by place, of a server that was asked for them"""
 
 
 class Generator(Protocol):

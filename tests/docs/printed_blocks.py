@@ -19,6 +19,8 @@ PAGES = (
     "docs/preferences.md",
     "docs/ppo.md",
     "docs/environments.md",
+    "docs/debate.md",
+    "docs/games.md",
     "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",
