@@ -20,6 +20,7 @@ LAYERS = (
     "lmgym.scoring",
     "lmgym.environments",
     "lmgym.environments.games",
+    "lmgym.environments.self_play",
     "lmgym.training",
     "lmgym.chat",
     "stages",
