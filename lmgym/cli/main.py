@@ -5,6 +5,7 @@ import sys
 import click
 
 from lmgym import __version__
+from lmgym.cli.games.commands import games
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -24,6 +25,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo"),
     "See the results": ("runs", "compare", "watch", "report"),
     "Use what was trained": ("chat", "score"),
+    "Games": ("games",),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -83,7 +85,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl):
+for _command in (runs, compare, watch, report, from_trl, games):
     main.add_command(_command)
 
 

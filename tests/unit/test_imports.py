@@ -26,6 +26,7 @@ LAYERS = (
     "stages",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.games",
     "lmgym.cli",
 )
 """from the bottom to the top"""

@@ -1,7 +1,7 @@
 """The ladder of each game: the returns of scripted players, which a trained policy is compared with.
 
-MEASURED are the figures of `lmgym games measure`; seeds are 0, 1, 2, ... A player is a function of (environment,
-observation, random generator). "optimal" is the best that is known against the game's opponent.
+The figures are recorded in MEASURED, and measured again by `lmgym games measure`. A player is a function of
+(environment, observation, random generator). "optimal" is the best that is known against the game's opponent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,7 @@ import numpy as np
 
 from lmgym.environments.games import arena_players, toy_players, toy_text
 from lmgym.environments.games.replies import unknown_id
-from lmgym.environments.games.shop import Shop
-from lmgym.environments.games.shop_players import guess_the_total, use_the_tools, without_prices
+from lmgym.environments.games.shop import Shop, guess_the_total, use_the_tools, without_prices
 from lmgym.environments.games.text_arena import TextArena, random_moves, removals, squares
 from lmgym.environments.protocol import POLICY, Environment, Observation
 from lmgym.text import Conversation, Turn
@@ -53,7 +52,6 @@ class Game:
     """scripts of the other agents"""
     extra: str = ""
     """of pyproject.toml; empty: none is needed"""
-    measured: Mapping[str, Measured] = field(default_factory=dict)
     max_new_tokens: int = 8
     """of a move"""
     has_tools: bool = False
@@ -67,7 +65,8 @@ class Game:
         """The return of a player in the game of a seed; `watch(agent, reply, reward)` sees the moves."""
         game, total = self.environment(), 0.0
         seen = game.reset({}, seed)
-        own, theirs = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+        # [seed, 0] would be the stream of `seed` itself, by which many games draw
+        own, theirs = np.random.default_rng([1, seed]), np.random.default_rng([2, seed])
         while seen:
             actions = {
                 agent: self.opponents[agent](conversation(observation), theirs)
@@ -86,6 +85,11 @@ class Game:
     def measure(self, player: Player, episodes: int, seed: int = 0) -> Measured:
         """The mean return over the games of the seeds from `seed` on."""
         return Measured.of([self.play(player, seed + i) for i in range(episodes)])
+
+    @property
+    def measured(self) -> dict[str, Measured]:
+        """The recorded figures by player."""
+        return {player: Measured(*figures) for player, figures in MEASURED.get(self.name, {}).items()}
 
     @property
     def reference_lines(self) -> dict[str, float]:
@@ -145,3 +149,6 @@ GAMES: dict[str, Game] = {
              has_tools=True),
     )
 }  # fmt: skip
+
+MEASURED: dict[str, dict[str, tuple[float, float, int]]] = {}
+"""(mean return, standard error, episodes) by game and player: seeds 0, 1, 2, ..."""

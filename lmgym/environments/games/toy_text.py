@@ -97,4 +97,5 @@ def _stand(name: str) -> str:
 
 def _at(state: Any, columns: int, moves: dict[str, int]) -> str:
     row, column = divmod(int(state), columns)
-    return f"You are at row {row + 1}, column {column + 1}. {', '.join(moves)}?"
+    # one token for the place, beside the two that a map is read by
+    return f"You are on square {int(state) + 1}: row {row + 1}, column {column + 1}. {', '.join(moves)}?"
