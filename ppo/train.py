@@ -26,9 +26,10 @@ from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.best import keep_best, save_last
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
-from ppo.evaluation import evaluate, gains, replies_to_show, rollout_rows, show_replies, write_samples
+from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
+from ppo.monitoring.episode_files import replay_file, write_games, write_rollouts
 from ppo.monitoring.metrics import (
     Clock,
     TimedReward,
@@ -55,16 +56,17 @@ from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
 
-SAMPLES = 8  # rollouts of an iteration that are written to samples/
-
 
 def train(config: PPOConfig, prepare: Prepare) -> None:
     """Optimise a policy, evaluate it and save it. Raises InputError before step 1 for what cannot work."""
     adopt_original_token_names()
     plan = check(config, prepare)
-    plan.show()
+    if not config.rollout.replay:
+        plan.show()
     if config.run.dry_run:
         plan.show_tasks()
+    elif config.rollout.replay:
+        replay_file(plan.setup, config.rollout.replay)
     else:
         _run(plan)
     stop_distributed()
@@ -136,7 +138,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = _update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
-        write_samples(run, "rollouts", update, rollout_rows(episodes[:SAMPLES], played.share.tasks, rollouts))
+        write_rollouts(run, update, played, rollouts)
 
         # 7. evaluate
         if _due(state.iteration, config.run.eval_updates, updates, iterations):
@@ -271,6 +273,7 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
     setup = c.setup.for_evaluation
     found = evaluate(config, setup, c.sampler.generator, c.tokenizer, c.sampling)
     write_samples(run, "evaluation", update, found.rows)
+    write_games(run, "evaluation", update, found.games)
     failed, total, error = found.failed_rewards
     if update == 0 and failed == total:  # a function that always fails need not fail for the rollouts too
         stop_if_too_many_failed(failed, total, config.reward.max_failed_rewards, error)

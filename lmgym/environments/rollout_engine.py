@@ -184,7 +184,8 @@ class _Agents:
             completions = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
             for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
-                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened
+                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened,
+                    observed=episode.observations[agent].prompt,
                 )  # fmt: skip
                 episode.steps.setdefault(agent, []).append(step)
                 replies[episode.index, agent] = completion.text
