@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from patience import PATIENCE
 from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
@@ -77,7 +78,9 @@ def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
         for words in commands(block):
             if words[0] != "lmgym" or words[1] in ("train", "launch", "chat") or words[1].startswith("-"):
                 continue
-            known = {name.lstrip("-").replace("-", "_") for p in main.commands[words[1]].params for name in p.opts}
+            command = main.commands[words[1]]
+            command = command.commands[words[2]] if isinstance(command, click.Group) else command
+            known = {name.lstrip("-").replace("-", "_") for p in command.params for name in p.opts}
             assert set(flags_of(words)) <= known, f"{block}: {words}"
 
 

@@ -13,13 +13,14 @@ PLAYERS = ("random", "heuristic", "optimal")
 
 def show_ladder() -> None:
     """Prints the recorded returns of all games."""
-    table = Table(box=box.SIMPLE_HEAD, title="Mean returns of scripted players ± standard error", title_justify="left")
-    for column in ("game", *PLAYERS, "episodes", "extra", ""):
-        table.add_column(column, justify="right" if column in PLAYERS else "left", overflow="fold")
+    title = "Mean returns of scripted players ± standard error"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for column in ("game", *PLAYERS, "episodes"):
+        table.add_column(column, justify="left" if column == "game" else "right", no_wrap=True)
     for game in GAMES.values():
         figures = [shown(game.measured[name]) if name in game.measured else "–" for name in PLAYERS]
         episodes = max((one.episodes for one in game.measured.values()), default=0)
-        table.add_row(game.name, *figures, f"{episodes:,}", game.extra, game.about)
+        table.add_row(game.name, *figures, f"{episodes:,}")
     CONSOLE.print(table)
     say("lmgym games measure GAME measures them again; lmgym games play GAME plays")
 
@@ -42,5 +43,5 @@ def show_measured(name: str, episodes: int, seed: int) -> None:
 
 def shown(measured: Measured) -> str:
     """`-0.396 ± 0.003`."""
-    digits = 3 if abs(measured.mean) < 10 else 1
+    digits = 3 if abs(measured.mean) < 10 else 1 if abs(measured.mean) < 1000 else 0
     return f"{measured.mean:,.{digits}f} ± {measured.error:.{digits}f}"
