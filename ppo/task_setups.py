@@ -19,6 +19,7 @@ from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError, shown
+from lmgym.generation.actions import read_candidates
 from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
 from lmgym.scoring.protocol import Scorer
@@ -252,6 +253,23 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
     given = [f"--{name} {getattr(settings, name)}" for name in names if getattr(settings, name)]
     if given:
         raise InputError(f"{' '.join(given)} would not be used: {why}; leave {'it' if len(given) == 1 else 'them'} out")
+
+
+def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
+    """Raises InputError for settings that the setup does not use, and for a policy over actions if the first
+    observation lists none, or some that cannot be told apart.
+    """
+    check_unused_settings(config.reward, setup)
+    if config.rollout.policy_over == "actions":
+        environment = setup.environment()
+        for agent, seen in environment.reset(setup.tasks[0], 0).items():
+            given = tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens
+            if agent not in setup.players and isinstance(found := read_candidates(*given)[0], str):
+                name = type(environment).__name__
+                raise InputError(
+                    f"--policy_over actions: {name}, first task, seed 0, step 0: the observation of {agent!r} {found}; "
+                    "or leave --policy_over out"
+                )
 
 
 def check_unused_settings(settings: RewardConfig, setup: TaskSetup) -> None:

@@ -258,7 +258,8 @@ def _update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -
     if metrics["rollout/failed_rewards"] == 1:  # there is no mean reward
         return ""
     state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
-    return collapse(metrics, config.limits, state.first_length)
+    # the length of an action is the game's affair
+    return collapse(metrics, config.limits, 0.0 if config.rollout.policy_over == "actions" else state.first_length)
 
 
 def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> bool:

@@ -16,13 +16,14 @@ from lmgym.cli.launching import (
 )
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.console import say
 from lmgym.migration.from_trl import from_trl
 from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
+    "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
     "Games": ("games",),
@@ -143,6 +144,19 @@ def score(scorer: str, file: str, output: str | None) -> None:
     from lmgym.cli.score import score_file
 
     launch(lambda: score_file(scorer, file, output))
+
+
+@main.command(context_settings=OTHER_FLAGS)
+@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
+@FLAGS
+def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
+    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
+
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard.
+    """
+    from lmgym.cli.debate import run_debate
+
+    launch(lambda: run_debate(experiment, flags))
 
 
 @main.command()

@@ -5,6 +5,7 @@ Design decisions:
 - The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent), so that the rest of
   the batch changes nothing.
 - Sampled ids are never tokenised again: only the text of observations is tokenised.
+- An `ActionPolicy` as the generator chooses among the actions that observations list.
 - An exception of an environment ends its episode, whose rewards are masked; the others go on. A result that breaks the
   protocol is a mistake of the environment's author, and stops all.
 - An agent with a generator of its own acts and leaves no steps. Rewards of a trained agent while others act are added
@@ -21,8 +22,9 @@ from typing import Any, Literal, TypeVar
 from lmgym.environments.episodes import Episode, RunningEpisode, Step
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
 from lmgym.errors import InputError, RunStopped
+from lmgym.generation.actions import ActionPolicy, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
-from lmgym.generation.protocol import Generator, Sampling, TokenGenerator, seeds_of
+from lmgym.generation.protocol import Candidates, Completion, Generator, Sampling, TokenGenerator, seeds_of
 from lmgym.text import Conversation, Turn
 
 MAX_THREADS = 64  # for environments that block
@@ -34,7 +36,7 @@ def run_episodes(
     environments: Sequence[Environment],
     tasks: Sequence[Task],
     seeds: Sequence[int],
-    generator: TokenGenerator,
+    generator: TokenGenerator | ActionPolicy,
     tokenizer,
     sampling: Sampling,
     reward_function: RewardFunction | None,
@@ -53,9 +55,10 @@ def run_episodes(
     `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
     oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that is given
-    twice, and environments that break the protocol. An episode whose `step` raises another exception, or gives a reward
-    that is not finite, ends there: its agents' last rewards are None, with the error. Exceptions of `reset`, and of an
-    episode in which no trained agent has acted, are raised with a note that names the episode.
+    twice, environments that break the protocol, and, of an ActionPolicy, observations without actions, or with actions
+    that cannot be told apart. An episode whose `step` raises another exception, or gives a reward that is not finite,
+    ends there: its agents' last rewards are None, with the error. Exceptions of `reset`, and of an episode in which no
+    trained agent has acted, are raised with a note that names the episode.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
@@ -168,7 +171,7 @@ def _add_rewards(
 class _Agents:
     """The agents that act: the policy for those that are trained, a generator each for the others."""
 
-    generator: TokenGenerator
+    generator: TokenGenerator | ActionPolicy
     tokenizer: Any
     sampling: Sampling
     others: Mapping[str, Generator]
@@ -181,7 +184,7 @@ class _Agents:
         trained = [(e, agent) for e in episodes for agent in e.observations if agent not in self.others]
         if trained:
             prompts = self._fit_prompts(trained, self.on_long_prompt)
-            completions = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
+            completions = self._complete(trained, [prompt.ids for prompt in prompts])
             for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
                     prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened,
@@ -197,6 +200,22 @@ class _Agents:
                 for (episode, _), [completion] in zip(acting, completions, strict=True):
                     replies[episode.index, agent] = completion.text
         return [{agent: replies[episode.index, agent] for agent in episode.observations} for episode in episodes]
+
+    def _complete(
+        self, agents: Sequence[tuple[RunningEpisode, str]], prompts: Sequence[list[int]]
+    ) -> list[list[Completion]]:
+        """One reply to each prompt, or one of the actions that its observation lists."""
+        if not isinstance(self.generator, ActionPolicy):
+            return self.generator.generate(prompts, 1, self._seeded(agents))
+        seen = [episode.observations[agent] for episode, agent in agents]
+        given = [one.prompt for one in seen], [one.actions for one in seen]
+        candidates: list[Candidates] = []
+        read = read_candidates(self.tokenizer, *given, self.sampling.max_new_tokens, self.generator.scores)
+        for (episode, agent), found in zip(agents, read, strict=True):
+            if isinstance(found, str):
+                raise InputError(f"{episode}: --policy_over actions: the observation of {agent!r} {found}")
+            candidates.append(found)
+        return self.generator.choose(prompts, candidates, self._seeded(agents))
 
     def finish(self, episodes: Sequence[RunningEpisode]) -> list[Episode]:
         """The episodes of trained agents, with the final prompt of truncated ones."""

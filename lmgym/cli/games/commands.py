@@ -2,7 +2,7 @@
 
 import click
 
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
 
 GAME = click.argument("game")
