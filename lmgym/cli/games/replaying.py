@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lmgym.cli.launching import find_experiment
 from lmgym.cli.results.reports import run_folder
 from lmgym.config import Range
 from lmgym.console import say
@@ -26,8 +25,7 @@ def replay_episode(words: str) -> None:
     command, folder = replay_command(words)
     say(f"$ {shlex.join(command)}")
     sys.stdout.flush()
-    if folder.is_dir():
-        os.chdir(folder)
+    os.chdir(folder)
     os.execv(command[0], command)
 
 
@@ -44,18 +42,19 @@ def replay_command(words: str) -> tuple[list[str], Path]:
     try:
         record = read_json(run / "run.json")
         recorded, folder = shlex.split(record["command"]), Path(record["cwd"])
-        experiment = record["name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{shown_path(run / 'run.json')} does not name the experiment ({error}); needed: the folder of a PPO run, "
             "as it was written"
         ) from error
     script = next((i for i, word in enumerate(recorded) if word.endswith(".py")), None)
-    file = None if script is None else folder / recorded[script]
-    if script is None or file is None or not file.is_file():
-        file = find_experiment(experiment, ["ppo"])
-    flags = _without(recorded[script + 1 :] if script is not None else [], DROPPED)
-    return [sys.executable, str(file), *flags, "--replay", f"{path.resolve()}:{line}"], folder
+    if script is None or not (folder / recorded[script]).is_file():
+        found = "names no experiment's file" if script is None else f"names {shown_path(folder / recorded[script])}"
+        raise InputError(
+            f"{shown_path(run / 'run.json')} {found}, which is needed to replay its episodes: put it there"
+        )
+    flags = _without(recorded[script + 1 :], DROPPED)
+    return [sys.executable, recorded[script], *flags, "--replay", f"{path.resolve()}:{line}"], folder
 
 
 def _without(flags: list[str], names: tuple[str, ...]) -> list[str]:
