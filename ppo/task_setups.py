@@ -1,7 +1,7 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,7 +65,17 @@ class TaskSetup:
     reference_lines: Mapping[str, float] = field(default_factory=dict)
     """returns of other players by name, between which the report draws the reward"""
     uses_settings: frozenset[str] = frozenset()
-    """SCORER_SETTINGS that a custom reward function uses; those that nothing uses are refused"""
+    """SCORER_SETTINGS that a custom reward function uses, and "opponents"; those that nothing uses are refused"""
+    eval_environment: Callable[[], Environment] | None = None
+    """of evaluations, with `eval_players`; None: they are played as training is"""
+    eval_players: Mapping[str, Generator] = field(default_factory=dict)
+
+    @property
+    def for_evaluation(self) -> "TaskSetup":
+        """The setup that evaluations are played by."""
+        if self.eval_environment is None:
+            return self
+        return replace(self, environment=self.eval_environment, players=self.eval_players)
 
     @property
     def tally(self) -> Tally:

@@ -5,7 +5,7 @@ import sys
 import click
 
 from lmgym import __version__
-from lmgym.cli.games.commands import games
+from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -24,7 +24,7 @@ from lmgym.runs.launch import launch
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
     "Debate": ("debate",),
-    "See the results": ("runs", "compare", "watch", "report"),
+    "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
     "Games": ("games",),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
@@ -86,7 +86,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, games):
+for _command in (runs, compare, watch, report, from_trl, games, replay):
     main.add_command(_command)
 
 

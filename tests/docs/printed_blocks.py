@@ -21,6 +21,7 @@ PAGES = (
     "docs/environments.md",
     "docs/debate.md",
     "docs/games.md",
+    "docs/self_play.md",
     "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",

@@ -24,6 +24,7 @@ LAYERS = (
     "lmgym.environments.debate.players",
     "lmgym.environments.debate.tournament",
     "lmgym.environments.games",
+    "lmgym.environments.self_play",
     "lmgym.training",
     "lmgym.chat",
     "stages",
