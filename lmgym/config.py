@@ -232,7 +232,14 @@ class StageConfig(Protocol):
     def run(self) -> RunConfig: ...
 
 
-class RowSettings(Protocol):
+class LengthSettings(Protocol):
+    """The truncation of rows; documented in each stage's config."""
+
+    @property
+    def max_length(self) -> int: ...
+
+
+class RowSettings(LengthSettings, Protocol):
     """Settings of the rows, their split and their truncation; documented in each stage's config."""
 
     @property
@@ -249,8 +256,6 @@ class RowSettings(Protocol):
     def train_size(self) -> int | None: ...
     @property
     def max_rows(self) -> int | None: ...
-    @property
-    def max_length(self) -> int: ...
 
 
 def check_shared_settings(config: StageConfig, model: ModelConfig) -> None:

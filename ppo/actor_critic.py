@@ -24,7 +24,7 @@ from lmgym.models.config_fields import layer_count, width
 from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
-from lmgym.models.forward.logprobs import logprobs_and_entropies, token_logprobs
+from lmgym.models.forward.logprobs import policy_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
@@ -87,6 +87,7 @@ class ActorCritic(nn.Module):
     ) -> Any:
         """(log-probabilities [M] of the targets, values [M], entropies [M]) at what `rows` read; each may be None.
 
+        Of rows that choose among actions they are [R]: of the actions that are chosen, and at the prompts' last tokens.
         `states` are the result of `trunk`, which runs here without them; with `trunk_only` nothing else runs.
         With `detach_values`, the values' gradient does not reach the policy through a head on its trunk.
         """
@@ -98,17 +99,20 @@ class ActorCritic(nn.Module):
                 states = self.trunk(rows)
             normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers, recompute=self.recompute)
             if targets is not None:
-                given = self.decoder, normed, targets, self.temperature
-                if entropies:
-                    logprobs, spread = logprobs_and_entropies(*given)
-                else:
-                    logprobs = token_logprobs(*given)
+                given = self.decoder, normed, rows, targets, self.temperature
+                logprobs, spread = policy_logprobs(*given, entropies)
             if values and self.value_head is not None:
+                normed = _at_prompts(rows, normed)
                 found = self.value_head(normed.detach() if detach_values else normed)
         if values and self.critic_decoder is not None:
-            states = self.critic_decoder.hidden(rows, recompute=self.recompute)
+            states = _at_prompts(rows, self.critic_decoder.hidden(rows, recompute=self.recompute))
             found = self.critic_decoder.scores(states)[:, 0].float()
         return logprobs, found, spread
+
+
+def _at_prompts(rows: PackedRows, read: torch.Tensor) -> torch.Tensor:
+    """The states [M, W] that are read, or [R, W] at the prompts' last tokens of rows that choose among actions."""
+    return read if rows.choices is None else read.index_select(0, rows.choices.prompts)
 
 
 @final
@@ -143,13 +147,13 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
-        """Log-probabilities [M] of the targets; `states` are the result of `ActorCritic.trunk`, which it may share."""
+        """Log-probabilities as the policy's; `states` are the result of `ActorCritic.trunk`, which it may share."""
         if not self.frozen_layers:
             states = None
         elif states is None:
             states = self.decoder.hidden_after(rows, self.frozen_layers)
         normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
-        return token_logprobs(self.decoder, normed, targets, self.temperature)
+        return policy_logprobs(self.decoder, normed, rows, targets, self.temperature)[0]
 
 
 def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:

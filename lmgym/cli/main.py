@@ -6,6 +6,7 @@ import click
 
 from lmgym import __version__
 from lmgym.cli.dialogue.commands import dialogue
+from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -16,16 +17,17 @@ from lmgym.cli.launching import (
 )
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.console import say
 from lmgym.migration.from_trl import from_trl
 from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
-    "See the results": ("runs", "compare", "watch", "report"),
+    "Debate": ("debate",),
+    "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
-    "Games": ("dialogue",),
+    "Games": ("games", "dialogue"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -85,7 +87,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, dialogue):
+for _command in (runs, compare, watch, report, from_trl, games, replay, dialogue):
     main.add_command(_command)
 
 
@@ -143,6 +145,19 @@ def score(scorer: str, file: str, output: str | None) -> None:
     from lmgym.cli.score import score_file
 
     launch(lambda: score_file(scorer, file, output))
+
+
+@main.command(context_settings=OTHER_FLAGS)
+@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
+@FLAGS
+def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
+    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
+
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard.
+    """
+    from lmgym.cli.debate import run_debate
+
+    launch(lambda: run_debate(experiment, flags))
 
 
 @main.command()

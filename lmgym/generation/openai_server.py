@@ -22,11 +22,12 @@ from lmgym.generation.http_connections import (
     parse_address,
     parse_retry_after,
 )
-from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, messages, to_transcript
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step visits every seed before it repeats one; every server takes 31 bits
+MOST_LOGPROBS = 20  # OpenAI's limit
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 EXTRAS = {"top_k", "repetition_penalty", "ignore_eos"}  # parameters that OpenAI's own interface lacks
 # the words of OpenAI, vLLM, SGLang, llama.cpp, LM Studio and TGI
@@ -66,7 +67,8 @@ class ServedGenerator:
 
     `api` is "chat", where the server applies its chat template, or "completions", which receives the flat transcript.
     A server that ignores `n` is detected and gets one request a reply; use `n_in_one_request=False` for one that
-    refuses `n`. A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection,
+    refuses `n`. With `top_logprobs` replies have so many of the likeliest tokens at each place, if the server gives
+    them. A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection,
     a timeout, 429, 5xx or an invalid answer; at most `concurrency` run at once.
 
     The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
@@ -76,14 +78,20 @@ class ServedGenerator:
     def __init__(
         self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,
         timeout: float = 60.0, retries: int = 3, key_variable: str = "OPENAI_API_KEY", concurrency: int = 8,
+        top_logprobs: int = 0,
     ) -> None:  # fmt: skip
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, threading.TIMEOUT_MAX, above=True, hint="seconds").check("timeout", timeout)
         Range(0, MOST_STEPS).check("retries", retries)
         Range(1, MOST_STEPS).check("concurrency", concurrency)
+        Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
         self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
         self.timeout, self.retries, self.key_variable, self.concurrency = timeout, retries, key_variable, concurrency
+        self.top_logprobs = top_logprobs
+        self._asked_logprobs = (
+            {"logprobs": True, "top_logprobs": top_logprobs} if api == "chat" else {"logprobs": top_logprobs}
+        )
         self._url = parse_address(self.base_url, PATHS[api])
         self._refused_extras: set[tuple[str, Any]] = set()
         self._key()
@@ -121,6 +129,7 @@ class ServedGenerator:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             **({"stop": list(sampling.stop)} if sampling.stop else {}),
+            **(self._asked_logprobs if self.top_logprobs else {}),
             **_extras(sampling),
         }
 
@@ -250,19 +259,37 @@ def _read_completions(data: bytes, api: str, sampling: Sampling) -> list[Complet
         reasons = [(choice.get("finish_reason"), choice.get("stop_reason", "unknown")) for choice in choices]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise TypeError("a choice without text (a reasoning model may have run out of tokens)")
+        likely = [_read_likely(choice.get("logprobs")) for choice in choices]
         usage = answer.get("usage") if len(texts) == 1 else None
         tokens = int((usage or {}).get("completion_tokens") or 0)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         text = data.decode(errors="replace")
         raise RequestFailed(f"an answer that makes no sense ({type(error).__name__}: {error}): {text}") from None
-    return [_completion(text, *reason, sampling, tokens) for text, reason in zip(texts, reasons, strict=True)]
+    return [
+        _completion(text, *reason, sampling, tokens, places)
+        for text, reason, places in zip(texts, reasons, likely, strict=True)
+    ]
 
 
-def _completion(text: str, finish_reason: Any, stop_reason: Any, sampling: Sampling, tokens: int) -> Completion:
+def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:
+    """The likeliest tokens by place, of either interface; none of a server that does not give them."""
+    if not isinstance(logprobs, dict):
+        return ()
+    if "content" in logprobs:
+        places = [(place["token"], {top["token"]: float(top["logprob"]) for top in place["top_logprobs"]})
+                  for place in logprobs["content"] or ()]  # fmt: skip
+    else:
+        places = list(zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=False))
+    return tuple(LikelyTokens(token, {text: float(p) for text, p in top.items()}) for token, top in places)
+
+
+def _completion(
+    text: str, finish_reason: Any, stop_reason: Any, sampling: Sampling, tokens: int, likely: tuple[LikelyTokens, ...]
+) -> Completion:
     """The reply up to its first stop string. Servers report "stop" for an eos too; vLLM's `stop_reason` differs."""
     end = sampling.find_stop(text)
     reason: FinishReason = "length" if finish_reason == "length" else "eos"
     if end is not None or (sampling.stop and finish_reason == "stop" and isinstance(stop_reason, str)):
         reason = "stop"
     # JSON can contain half a surrogate pair, which no file or terminal accepts
-    return Completion(text[:end].encode(errors="replace").decode(), reason, tokens=tokens)
+    return Completion(text[:end].encode(errors="replace").decode(), reason, tokens=tokens, likely=likely)

@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from lmgym.config import ModelConfig, RowSettings, StageConfig, TrainerConfig
+from lmgym.config import LengthSettings, ModelConfig, StageConfig, TrainerConfig
 from lmgym.console import say
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.deepspeed_config import match_run, read_config, zero_stage
@@ -24,7 +24,7 @@ class TrainerStageConfig(StageConfig, Protocol):
     """The config of a stage that runs Hugging Face's Trainer."""
 
     @property
-    def data(self) -> RowSettings: ...
+    def data(self) -> LengthSettings: ...
     @property
     def trainer(self) -> TrainerConfig: ...
 

@@ -1,13 +1,20 @@
 """`lmgym dialogue`: dialogue games by scripted players, and rows to learn from out of records."""
 
+from typing import Any
+
 import click
 
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
 
-KEEP = {"multiple": True, "metavar": "NAME", "help": "keep only rows of this one; may be given several times"}
+KEEP: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "NAME",
+    "help": "keep only rows of this one; may be given several times",
+}
 
 
-@click.group()
+@click.group(cls=OneLineErrors)
 def dialogue() -> None:
     """Dialogue games: records of scripted players, and records as rows to learn from."""
 
