@@ -5,6 +5,7 @@ import sys
 import click
 
 from lmgym import __version__
+from lmgym.cli.dialogue.commands import dialogue
 from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
@@ -26,7 +27,7 @@ SECTIONS = {
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
-    "Games": ("games",),
+    "Games": ("games", "dialogue"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -86,7 +87,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, games, replay):
+for _command in (runs, compare, watch, report, from_trl, games, replay, dialogue):
     main.add_command(_command)
 
 
