@@ -50,6 +50,7 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
+from ppo.self_play.pool import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
 
@@ -110,6 +111,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)
     check_setup(config, setup, tokenizer)
+    check_opponents(config, setup)
     check_best_metric(config.reward, setup.monitors)
     tasks = [*setup.tasks, *setup.eval_tasks]
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])

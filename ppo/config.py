@@ -73,6 +73,13 @@ class RolloutConfig:
     """drop the oldest turns of longer prompts (counted), or refuse them"""
     generation_batch_size: Annotated[int, Range(1, MOST_TOGETHER)] = 256
     """replies that are sampled together"""
+    opponents: str | None = None
+    """in games of two players: None, the policy plays both sides; random or another of the game's scripted players; or
+    pool:PATH, earlier policies that are saved there"""
+    pool_every: Annotated[int, Range(1, MOST_STEPS)] = 10
+    """iterations between two policies that are saved to the pool"""
+    replay: str | None = None
+    """EPISODES.jsonl[:LINE] to play again, in place of training: `lmgym replay` sets it"""
     frozen_cache_gb: Annotated[float, Range(0, MOST_GB, hint="0 keeps nothing")] = 2.0
     """memory per rank for the frozen layers' hidden states of an iteration (num_layers_unfrozen), GiB"""
 

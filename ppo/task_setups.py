@@ -1,7 +1,7 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +12,6 @@ from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
-from lmgym.environments.dialogue_games.games import find_dialogue_game
-from lmgym.environments.dialogue_games.instances import VALIDATION
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.games.ladder import find_game
 from lmgym.environments.protocol import Environment, RewardFunction, Task
@@ -30,7 +28,6 @@ from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
 
 GAME = "game:"
-DIALOGUE = "dialogue:"
 USERS, FIRST_USER = 4096, 1_000_000
 SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
 EVAL_SCORER = "eval_scorer"
@@ -68,7 +65,17 @@ class TaskSetup:
     reference_lines: Mapping[str, float] = field(default_factory=dict)
     """returns of other players by name, between which the report draws the reward"""
     uses_settings: frozenset[str] = frozenset()
-    """SCORER_SETTINGS that a custom reward function uses; those that nothing uses are refused"""
+    """SCORER_SETTINGS that a custom reward function uses, and "opponents"; those that nothing uses are refused"""
+    eval_environment: Callable[[], Environment] | None = None
+    """of evaluations, with `eval_players`; None: they are played as training is"""
+    eval_players: Mapping[str, Generator] = field(default_factory=dict)
+
+    @property
+    def for_evaluation(self) -> "TaskSetup":
+        """The setup that evaluations are played by."""
+        if self.eval_environment is None:
+            return self
+        return replace(self, environment=self.eval_environment, players=self.eval_players)
 
     @property
     def tally(self) -> Tally:
@@ -189,30 +196,6 @@ def game_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
         [{}], [{}] * held_out, lambda: game.environment(tokenizer), None, words, players=players,
         reference_lines=game.reference_lines,
     )  # fmt: skip
-
-
-def dialogue_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-    """Episodes of a dialogue game, with scripted winners in the other roles. `prompts` is dialogue:GAME/ROLE.
-
-    The role may be left out of a game with one. Training instances follow from the episodes' seeds; at least
-    `eval_size` held-out ones, equally many of each experiment, are evaluated on. Raises InputError for another game or
-    role, scorers, and more instances than are held out.
-    """
-    refuse_unused(config.reward, SCORER_SETTINGS, "a dialogue game has its own rewards")
-    words, held_out = config.rollout.prompts, int(config.rollout.eval_size)
-    if not words.startswith(DIALOGUE):
-        raise InputError(f"prompts={shown(words)}; needed: dialogue:GAME/ROLE, of `lmgym dialogue list`")
-    name, _, role = words.removeprefix(DIALOGUE).partition("/")
-    game = find_dialogue_game(name)
-    if role not in game.roles and (role or len(game.roles) > 1):
-        raise InputError(
-            f"{name} has no role {shown(role)}; needed: {' or '.join(game.roles)}, as in dialogue:GAME/ROLE"
-        )
-    if held_out < 1:
-        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: a number of instances to evaluate on")
-    evaluation = game.tasks(-(-held_out // len(game.experiment_names)), split=VALIDATION)
-    others = {other: ScriptedGenerator(game.script(other)) for other in game.roles if other != (role or game.roles[0])}
-    return TaskSetup([{}], evaluation, game.environment, None, words, players=others)
 
 
 def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:

@@ -6,7 +6,7 @@ import click
 
 from lmgym import __version__
 from lmgym.cli.dialogue.commands import dialogue
-from lmgym.cli.games.commands import games
+from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -26,7 +26,7 @@ from lmgym.runs.launch import launch
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
     "Debate": ("debate",),
-    "See the results": ("runs", "compare", "watch", "report"),
+    "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
@@ -88,7 +88,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, games, dialogue, playpen):
+for _command in (runs, compare, watch, report, from_trl, games, replay, dialogue, playpen):
     main.add_command(_command)
 
 

@@ -9,6 +9,7 @@ from lmgym.environments.protocol import Environment, Observation, StepResult
 from lmgym.errors import InputError, one_line
 from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import Reward
+from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Step:
     """oldest turns that the prompt leaves out"""
     shortened: int = 0
     """tokens cut from its last turn: see lmgym/data/truncation.py"""
+    observed: Conversation | str = ""
+    """the observation's prompt, before it was rendered and cut"""
 
 
 @dataclass(frozen=True)

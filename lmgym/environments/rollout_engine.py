@@ -187,7 +187,8 @@ class _Agents:
             completions = self._complete(trained, [prompt.ids for prompt in prompts])
             for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
-                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened
+                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened,
+                    observed=episode.observations[agent].prompt,
                 )  # fmt: skip
                 episode.steps.setdefault(agent, []).append(step)
                 replies[episode.index, agent] = completion.text

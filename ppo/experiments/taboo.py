@@ -18,7 +18,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.task_setups import dialogue_episodes
+    from ppo.dialogue_setup import dialogue_episodes
     from ppo.train import train
 
     launch(lambda: train(config, dialogue_episodes))

@@ -22,6 +22,7 @@ PAGES = (
     "docs/dialogue_games.md",
     "docs/debate.md",
     "docs/games.md",
+    "docs/self_play.md",
     "docs/playpen.md",
     "docs/reports.md",
     "docs/chat.md",

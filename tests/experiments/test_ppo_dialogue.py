@@ -9,8 +9,8 @@ from ppo_in_process import train_small
 
 from lmgym.errors import InputError
 from ppo.config import RewardConfig
+from ppo.dialogue_setup import dialogue_episodes
 from ppo.experiments.taboo import CONFIG
-from ppo.task_setups import dialogue_episodes
 
 
 def prepared(prompts: str, eval_size: float = 8, **reward):

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
 
 KEEP: dict[str, Any] = {
@@ -13,7 +14,7 @@ KEEP: dict[str, Any] = {
 }
 
 
-@click.group()
+@click.group(cls=OneLineErrors)
 def dialogue() -> None:
     """Dialogue games: records of scripted players, and records as rows to learn from."""
 

@@ -28,7 +28,11 @@ def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = STEPS)
 
 def train_start(game: Game, seed: int = 0, steps: int = STEPS):
     """(model, tokenizer) in fp32: SFT on random legal moves, `steps` batches of 100. A function of the seed."""
-    moves = random_games(game, MOVES, seed)
+    return imitate(random_games(game, MOVES, seed), seed, steps)
+
+
+def imitate(moves: Moves, seed: int = 0, steps: int = STEPS):
+    """(model, tokenizer) in fp32, trained on (prompt, move), `steps` batches of 100. A function of the seed."""
     texts = [to_transcript(prompt, move) for prompt, move in moves]
     words = train_word_tokenizer(texts, MOST_WORDS, LONGEST)
     with seeded(seed), without_sharded_load():
