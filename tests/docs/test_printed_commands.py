@@ -82,7 +82,9 @@ def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
             if words[0] != "lmgym" or words[1] in ("train", "launch", "chat", "debate") or words[1].startswith("-"):
                 continue
             command = main.commands[words[1]]
-            command = command.commands[words[2]] if isinstance(command, click.Group) else command
+            if isinstance(command, click.Group):
+                # a file, as `lmgym playpen trainer.py`, is run
+                command = command.commands["run" if words[2].endswith(".py") else words[2]]
             known = {name.lstrip("-").replace("-", "_") for p in command.params for name in p.opts}
             assert set(flags_of(words)) <= known, f"{block}: {words}"
 
