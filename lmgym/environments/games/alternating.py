@@ -80,7 +80,7 @@ class Alternating:
         elif not self.forfeited:
             self.state = following
         if self.forfeited:
-            return self._end(self.forfeited, -1.0) if self.moved > 0 else StepResult(self._shown())
+            return self._end(self.forfeited, -1.0) if self.moved > 1 else StepResult(self._shown())
         result = self.rules.result(self.state)
         return StepResult(self._shown()) if result is None else self._end(side, result)
 
