@@ -22,7 +22,9 @@ LAYERS = (
     "lmgym.environments.debate.prompts",
     "lmgym.environments.debate",
     "lmgym.environments.debate.players",
+    "lmgym.environments.debate.report",
     "lmgym.environments.debate.tournament",
+    "lmgym.environments.debate.audit",
     "lmgym.environments.games",
     "lmgym.environments.self_play",
     "lmgym.training",
@@ -32,6 +34,7 @@ LAYERS = (
     "lmgym.cli.results",
     "lmgym.cli.demos",
     "lmgym.cli.debates.experiments",
+    "lmgym.cli.debates",
     "lmgym.cli.games",
     "lmgym.cli",
 )
