@@ -155,6 +155,9 @@ def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
     """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
 
     FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard.
+
+    `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
+    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
     """
     from lmgym.cli.debate import run_debate
 
