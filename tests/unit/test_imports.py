@@ -23,6 +23,7 @@ LAYERS = (
     "lmgym.environments.debate",
     "lmgym.environments.debate.players",
     "lmgym.environments.debate.tournament",
+    "lmgym.environments.debate.training",
     "lmgym.environments.games",
     "lmgym.environments.self_play",
     "lmgym.training",
@@ -32,6 +33,7 @@ LAYERS = (
     "lmgym.cli.results",
     "lmgym.cli.demos",
     "lmgym.cli.debates.experiments",
+    "lmgym.cli.debates",
     "lmgym.cli.games",
     "lmgym.cli",
 )
