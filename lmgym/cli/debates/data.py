@@ -9,13 +9,27 @@ from lmgym.runs.launch import launch
 
 @click.command()
 @click.argument("folder")
-@click.option("--kind", type=click.Choice(["sft", "preferences"]), required=True,
-              help="sft: what debaters read and said; preferences: what best-of-n debaters said, and did not say")  # fmt: skip
+@click.option(
+    "--kind",
+    type=click.Choice(["sft", "preferences"]),
+    required=True,
+    help="sft: what debaters read and said; preferences: what best-of-n debaters said, and did not say",
+)
 @click.option("--output", required=True, help="file for the rows: .jsonl")
-@click.option("--speakers", type=click.Choice(["all", "right", "won"]), default="all", show_default=True,
-              help="sft: of all debaters, of those with the right answer, or of winners")  # fmt: skip
-@click.option("--preference", type=click.Choice(["log_prob", "prob", "logit", "sigmoid", "binary"]),
-              default="log_prob", show_default=True, help="preferences: how P(win) of both becomes a preference")  # fmt: skip
+@click.option(
+    "--speakers",
+    type=click.Choice(["all", "right", "won"]),
+    default="all",
+    show_default=True,
+    help="sft: of all debaters, of those with the right answer, or of winners",
+)
+@click.option(
+    "--preference",
+    type=click.Choice(["log_prob", "prob", "logit", "sigmoid", "binary"]),
+    default="log_prob",
+    show_default=True,
+    help="preferences: how P(win) of both becomes a preference",
+)
 @click.option("--prompts", help="Python file with PROMPTS  [default: our set for the format]")
 def data(folder: str, kind: str, output: str, speakers: str, preference: str, prompts: str | None) -> None:
     """Write rows for training out of FOLDER, of a tournament, or a file or folder of debates in NYU's shapes."""

@@ -64,7 +64,8 @@ def grow(
     if any(debate.verdict != "scorer" for debate in rounds):
         raise InputError("a tree of rounds needs probabilities at its leaves: Debate(..., verdict='scorer')")
     chosen = [_branching_speeches(debate, branching, seed, root) for root, debate in enumerate(rounds)]
-    nodes, branches = [_Node(root, copy(debate)) for root, debate in enumerate(rounds)], []
+    nodes = [_Node(root, copy(debate)) for root, debate in enumerate(rounds)]
+    branches: list[Branch] = []
     while pending := [(i, node) for i, node in enumerate(nodes) if not node.debate.ended]:
         several = {
             (i, agent): (node.debate.slot, agent) in chosen[node.root]
