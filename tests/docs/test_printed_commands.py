@@ -32,7 +32,7 @@ def experiment_of(words: list[str]) -> Path | None:
         return experiments(words[2]).get(words[3], ROOT / words[3])
     if words[:2] == ["lmgym", "launch"]:
         return find_experiment(words[2])
-    if words[:2] == ["lmgym", "debate"] and len(words) > 2:
+    if words[:2] == ["lmgym", "debate"] and len(words) > 2 and words[2] not in ("data", "audit"):
         return tournaments().get(words[2], ROOT / words[2])
     return next(
         (ROOT / word for word in words if re.match(r"(ppo|sft|reward_models|preferences)/experiments/\w+\.py$", word)),

@@ -26,6 +26,7 @@ LAYERS = (
     "lmgym.environments.debate.report",
     "lmgym.environments.debate.tournament",
     "lmgym.environments.debate.audit",
+    "lmgym.environments.debate.training",
     "lmgym.environments.games",
     "lmgym.environments.self_play",
     "lmgym.playpen.registries",

@@ -70,7 +70,7 @@ def _round(transcript: Transcript) -> Row:
         for side in DEBATERS
         if side in transcript.format.debaters
     ]
-    names = " against ".join(side["player"] or side["agent"] for side in sides) or transcript.format.name
+    names = " against ".join(str(side["player"] or side["agent"]) for side in sides) or transcript.format.name
     return {
         "name": f"{transcript.number}: {names}",
         "sides": sides,

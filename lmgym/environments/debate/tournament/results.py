@@ -7,6 +7,7 @@ Design decisions:
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import mean
 from typing import Any
@@ -70,7 +71,7 @@ def _judge(judged: Sequence[Transcript]) -> dict[str, Any]:
 def _after_speeches(judged: Sequence[Transcript]) -> list[dict[str, Any]]:
     """P(right answer) after each slot of speeches that the judge was asked about."""
     slots = sorted({speech.slot for t in judged for speech in t.speeches if speech.p_first is not None})
-    return [{"slot": slot, **figure(judged, lambda t, slot=slot: _p_right_after(t, slot))} for slot in slots]
+    return [{"slot": slot, **figure(judged, partial(_p_right_after, slot=slot))} for slot in slots]
 
 
 def _p_right_after(transcript: Transcript, slot: int) -> float | None:
