@@ -27,10 +27,10 @@ CURVE_UPDATES = 50
 console = Console(width=130)  # a log file has no width of its own, and the table needs this much
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse_arguments(parser: argparse.ArgumentParser, benchmark: str) -> argparse.Namespace:
+    """The arguments of this benchmark and of preference_training.py, which may have added its own."""
     parser.add_argument("--shape", choices=sorted(UPDATES), default="S")
-    parser.add_argument("--model", type=Path, help="a causal model's folder instead of a shape; its head is new")
+    parser.add_argument("--model", type=Path, help="a causal model's folder instead of a shape; a scorer's head is new")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--updates", type=int, help="measured updates a run; by default as many as take 20 to 60 s")
@@ -41,13 +41,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--core", type=int, default=1, help="the core every run is pinned to")
     parser.add_argument("--curves", action="store_true", help="compare losses with TRL's instead of speed")
     parser.add_argument("--only", nargs="+", help="names of contenders, to leave the others out")
-    parser.add_argument("--output", type=Path, help="default: benchmarks/results/reward_training_SHAPE_DTYPE.json")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/BENCHMARK_SHAPE_DTYPE.json")
     parser.add_argument("--cache", type=Path, default=BENCHMARKS / "outputs", help="where models and ids are kept")
     parser.add_argument("--data", type=Path, help="a .jsonl.gz of chosen/rejected; default: the shared real pairs")
     parser.add_argument("--peer_python", default=str(BENCHMARKS.parent / ".venv-bench/bin/python"))
     arguments = parser.parse_args()
     arguments.shape = arguments.model.name if arguments.model else arguments.shape
-    name = f"reward_training_{arguments.shape}_{arguments.dtype}.json"
+    name = f"{benchmark}_{arguments.shape}_{arguments.dtype}.json"
     arguments.output = arguments.output or BENCHMARKS / "results" / name
     return arguments
 
@@ -68,9 +68,14 @@ def available_contenders(arguments: argparse.Namespace, curves: bool) -> list[Co
             Contender("padded", "padded", "default", own, sizes),
             Contender("ours", "ours", "default", own, sizes),
         ]
+    return that_can_run(wanted, arguments.only)
+
+
+def that_can_run(wanted: list[Contender], only: list[str] | None) -> list[Contender]:
+    """Those of them that are named in `only` (None: all) and can run here; says in a line why another cannot."""
     present = []
     for contender in wanted:
-        if arguments.only and contender.name not in arguments.only:
+        if only and contender.name not in only:
             continue
         if reason := contender.missing():
             console.print(f"skipped {contender.name}: {reason}")
@@ -79,9 +84,10 @@ def available_contenders(arguments: argparse.Namespace, curves: bool) -> list[Co
     return present
 
 
-def prepare(arguments: argparse.Namespace) -> dict:
+def prepare(arguments: argparse.Namespace, head: str = "classifier") -> dict:
     """The model folder and the file of token ids, made once and kept; delete the folder to make them anew."""
-    folder = arguments.cache / f"{arguments.shape}_seed{arguments.seed}"
+    name = arguments.shape if head == "classifier" else f"{arguments.shape}_{head}"
+    folder = arguments.cache / f"{name}_seed{arguments.seed}"
     pairs, report = folder / "pairs.jsonl", folder / "pairs_report.json"
     if not report.exists():
         import real_pairs  # brings transformers in, which --help does not need
@@ -93,9 +99,9 @@ def prepare(arguments: argparse.Namespace) -> dict:
         texts = real_pairs.read_pairs(arguments.data or real_pairs.PAIRS_FILE)
         both_sides = [text for pair in texts for text in (pair["chosen"], pair["rejected"])]
         if arguments.model:
-            shapes.save_real(arguments.model, folder / "model", "classifier", arguments.seed)
+            shapes.save_real(arguments.model, folder / "model", head, arguments.seed)
         else:
-            shapes.make_shape(arguments.shape, folder / "model", both_sides, arguments.seed)
+            shapes.make_shape(arguments.shape, folder / "model", both_sides, head, arguments.seed)
         tokenizer = AutoTokenizer.from_pretrained(folder / "model")
         counts = real_pairs.write_token_pairs(texts, tokenizer, pairs, MAX_LENGTH)
         report.write_text(json.dumps(counts, indent=1))
@@ -149,49 +155,61 @@ def print_speeds(summary: dict[str, dict], title: str) -> None:
     console.print(table)
 
 
-def run_speeds(arguments: argparse.Namespace, prepared: dict, pin: list[str]) -> dict:
-    """Sweep, repetitions, table; returns what goes into the JSON."""
-    contenders = available_contenders(arguments, curves=False)
-    sweep_spec = make_spec(arguments, prepared, *SWEEP_UPDATES.get(arguments.shape, OF_A_MODEL))
+def run_speeds(
+    arguments: argparse.Namespace, prepared: dict, pin: list[str], contenders: list[Contender], **more
+) -> dict:
+    """Sweep, repetitions, table; returns what goes into the JSON. `more` goes into the specs."""
+    warmup, measured = SWEEP_UPDATES.get(arguments.shape, OF_A_MODEL)
+    sweep_spec = make_spec(arguments, prepared, warmup, min(measured, arguments.updates or measured)) | more
     chosen, sweep = choose_micro_batches(contenders, sweep_spec, pin, console.print)
     warmup, measured = UPDATES.get(arguments.shape, OF_A_MODEL)
-    spec = make_spec(arguments, prepared, warmup, arguments.updates or measured)
+    spec = make_spec(arguments, prepared, warmup, arguments.updates or measured) | more
     results = measure(contenders, spec, chosen, arguments.repetitions, pin, console.print)
     summary = summarise(results, chosen)
-    print_speeds(summary, f"{arguments.shape}, {arguments.dtype}, {arguments.repetitions} repetitions, medians")
+    title = " ".join([*more.values(), f"{arguments.shape}, {arguments.dtype}, {arguments.repetitions} repetitions"])
+    print_speeds(summary, f"{title}, medians")
     settings = {key: value for key, value in spec.items() if key not in ("model", "pairs", "order")}
     return {"settings": settings, "sweep": sweep, "summary": summary, "repetitions": results}
 
 
-def run_curves(arguments: argparse.Namespace, prepared: dict, pin: list[str]) -> dict:
-    """Losses of the first updates against TRL's, on the same pairs in the same order; returns the JSON's section."""
-    contenders = available_contenders(arguments, curves=True)
-    spec = make_spec(arguments, prepared, 1, CURVE_UPDATES - 1)
+def run_curves(
+    arguments: argparse.Namespace, prepared: dict, pin: list[str], contenders: list[Contender], updates: int, **more
+) -> dict:
+    """Losses of the first updates against TRL's, on the same pairs in the same order; returns the JSON's section.
+
+    `more` goes into the spec.
+    """
+    spec = make_spec(arguments, prepared, 1, updates - 1) | more
     curves = compare_losses(contenders, spec, "TRL ordered", pin, console.print)
-    return {"updates": CURVE_UPDATES, "learning_rate": arguments.learning_rate, **curves}
+    return {"updates": updates, "learning_rate": arguments.learning_rate, **curves}
+
+
+def write_section(arguments: argparse.Namespace, name: str, content: dict, **always) -> None:
+    """Adds a section to the JSON, and what is said `always` beside the sections; one does not overwrite another."""
+    output = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    output |= {"shape": arguments.shape, "dtype": arguments.dtype, **always, name: {"date": date, **content}}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(output, indent=1) + "\n")
+    console.print(f"written: {arguments.output}")
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]), "reward_training")
     machine, pin = describe_machine(), pin_command(arguments.core)
     console.print(
         f"{machine['cpu']}, {machine['cores']} cores; {bf16_remark(machine)}; {' '.join(pin) or 'not pinned'}"
     )
     prepared = prepare(arguments)
     console.print("pairs:", prepared["report"])
-    output = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-    output |= {"shape": arguments.shape, "dtype": arguments.dtype, "pairs": prepared["report"]}
-    section = "curves" if arguments.curves else "speed"
-    measured = (run_curves if arguments.curves else run_speeds)(arguments, prepared, pin)
-    context = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine,
-        "pin": pin,
-    }
-    output[section] = {**context, "bf16": bf16_remark(machine), **measured}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(output, indent=1) + "\n")
-    console.print(f"written: {arguments.output}")
+    contenders = available_contenders(arguments, arguments.curves)
+    found = (
+        run_curves(arguments, prepared, pin, contenders, CURVE_UPDATES)
+        if arguments.curves
+        else run_speeds(arguments, prepared, pin, contenders)
+    )
+    context = {"machine": machine, "pin": pin, "bf16": bf16_remark(machine)}
+    write_section(arguments, "curves" if arguments.curves else "speed", context | found, pairs=prepared["report"])
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ def read_shape(name: str) -> dict:
     return shapes[name]
 
 
-def make_shape(name: str, folder: str | Path, texts: Iterable[str], seed: int = 0) -> None:
-    """Train the tokenizer on the texts, build the model, and save both to an ordinary Hugging Face folder.
+def make_shape(name: str, folder: str | Path, texts: Iterable[str], head: str = "classifier", seed: int = 0) -> None:
+    """Train the tokenizer on the texts, build the model with its head, and save both to a Hugging Face folder.
 
     The vocabulary size is the shape's, also where the texts hold fewer merges.
     """
-    save_shape(name, folder, train_shape_tokenizer(name, texts), "classifier", seed)
+    save_shape(name, folder, train_shape_tokenizer(name, texts), head, seed)
 
 
 def train_shape_tokenizer(name: str, texts: Iterable[str]):

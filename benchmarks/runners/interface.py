@@ -14,6 +14,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import argparse
 import json
+import random
 import resource
 import time
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Spec:
     dtype: str
     order: list[list[int]]
     max_length: int = 256
+    loss: str = ""
+    """dpo or kto, of preferences"""
 
     @property
     def accumulation_steps(self) -> int:
@@ -61,18 +64,41 @@ def read_spec(path: str | Path) -> Spec:
     return spec
 
 
-def full_sequences(spec: Spec) -> list[dict[str, list[int]]]:
-    """Rows in the order of training, prompt and suffix joined, for padded trainers: chosen_ids, rejected_ids."""
+def ordered_pairs(spec: Spec) -> list[dict[str, list[int]]]:
+    """Pairs in the order of training: prompt_ids, chosen_ids and rejected_ids, the last two without the prompt."""
     with open(spec.pairs, encoding="utf-8") as lines:
         pairs = [json.loads(line) for line in lines]
+    return [pairs[index] for update in spec.order for index in update]
+
+
+def full_sequences(spec: Spec) -> list[dict[str, list[int]]]:
+    """Rows in the order of training, prompt and suffix joined, for padded trainers: chosen_ids, rejected_ids."""
     return [
-        {
-            "chosen_ids": pairs[index]["prompt_ids"] + pairs[index]["chosen_ids"],
-            "rejected_ids": pairs[index]["prompt_ids"] + pairs[index]["rejected_ids"],
-        }
-        for update in spec.order
-        for index in update
+        {name: pair["prompt_ids"] + pair[name] for name in ("chosen_ids", "rejected_ids")}
+        for pair in ordered_pairs(spec)
     ]
+
+
+def thumbs(spec: Spec) -> list[dict]:
+    """Both sides of each pair as single replies, shuffled within their update: prompt_ids, completion_ids, label.
+
+    KL_completion_ids is the reply before it in its micro-batch of 2 * micro_batch replies, the first having the last:
+    TRL's rule. One that does not fit behind the prompt loses tokens before its eos.
+    """
+    generator, pairs, rows = random.Random(spec.seed), ordered_pairs(spec), []
+    for start in range(0, len(pairs), spec.pairs_per_update):
+        update = [
+            {"prompt_ids": pair["prompt_ids"], "completion_ids": pair[name], "label": name == "chosen_ids"}
+            for pair in pairs[start : start + spec.pairs_per_update]
+            for name in ("chosen_ids", "rejected_ids")
+        ]
+        generator.shuffle(update)
+        rows += update
+    for number, row in enumerate(rows):
+        first = number - number % (2 * spec.micro_batch)
+        other = rows[number - 1 if number > first else first + 2 * spec.micro_batch - 1]["completion_ids"]
+        row["KL_completion_ids"] = [*other[:-1][: spec.max_length - len(row["prompt_ids"]) - 1], other[-1]]
+    return rows
 
 
 def measured_tokens(spec: Spec) -> int:
@@ -110,21 +136,29 @@ class UpdateClock(TrainerCallback):
             self.losses.append(logs["loss"])
 
 
-def write_result(path: str | Path, runner: str, spec: Spec, clock: UpdateClock, packages: tuple[str, ...]) -> None:
-    """Write what the driver reads. A clock of one's own needs cpu_seconds, wall_seconds and losses."""
+def write_result(
+    path: str | Path, runner: str, spec: Spec, clock: UpdateClock, packages: tuple[str, ...],
+    reference_cpu_seconds: float = 0.0,
+) -> None:  # fmt: skip
+    """Write what the driver reads. `reference_cpu_seconds` were spent on all pairs before the first update: those of
+    the measured pairs count.
+    """
     assert len(clock.losses) == spec.updates, "one loss an update"
     pairs = (spec.updates - spec.warmup_updates) * spec.pairs_per_update
     tokens = measured_tokens(spec)
+    of_reference = reference_cpu_seconds * pairs / (spec.updates * spec.pairs_per_update)
+    cpu_seconds = clock.cpu_seconds + of_reference
     result = {
         "runner": runner,
         "variant": spec.variant,
         "micro_batch": spec.micro_batch,
-        "cpu_seconds": clock.cpu_seconds,
+        "cpu_seconds": cpu_seconds,
+        "reference_cpu_seconds": of_reference,
         "wall_seconds": clock.wall_seconds,
         "pairs": pairs,
         "tokens": tokens,
-        "pairs_per_cpu_second": pairs / clock.cpu_seconds,
-        "tokens_per_cpu_second": tokens / clock.cpu_seconds,
+        "pairs_per_cpu_second": pairs / cpu_seconds,
+        "tokens_per_cpu_second": tokens / cpu_seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "losses": clock.losses,
         "versions": {package: version(package) for package in ("torch", "transformers", "accelerate", *packages)},

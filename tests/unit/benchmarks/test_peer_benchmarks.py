@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from contenders import Contender, run_contender
 from ppo_inputs import make_orders, write_inputs
 from real_pairs import write_token_pairs
@@ -71,13 +72,14 @@ def test_ppo_trains_as_the_plain_way_does(ppo_folder: Path, variant: str) -> Non
         assert found[loss] == pytest.approx(expected[loss], abs=1e-5)
 
 
-def test_reward_training_trains_as_plain_padding_does(tmp_path: Path, small_models: dict[str, Path]) -> None:
-    save_real(small_models["llama"], tmp_path / "model", "classifier", seed=0)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    write_token_pairs(pairs_of(1), tokenizer, tmp_path / "pairs.jsonl", max_length=200)
-    spec = {
-        "model": str(tmp_path / "model"),
-        "pairs": str(tmp_path / "pairs.jsonl"),
+def pairs_spec(folder: Path, model: Path, head: str) -> dict:
+    """Three updates of four pairs from a model's folder."""
+    save_real(model, folder / "model", head, seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    write_token_pairs(pairs_of(1), tokenizer, folder / "pairs.jsonl", max_length=200)
+    return {
+        "model": str(folder / "model"),
+        "pairs": str(folder / "pairs.jsonl"),
         "pairs_per_update": 4,
         "updates": 3,
         "warmup_updates": 1,
@@ -87,6 +89,49 @@ def test_reward_training_trains_as_plain_padding_does(tmp_path: Path, small_mode
         "max_length": 200,
         "order": [[0, 1, 2, 3], [3, 1, 2, 0], [2, 0, 1, 3]],
     }
+
+
+def test_reward_training_trains_as_plain_padding_does(tmp_path: Path, small_models: dict[str, Path]) -> None:
+    spec = pairs_spec(tmp_path, small_models["llama"], "classifier")
     found, expected = run("ours", "default", spec), run("padded", "default", spec)
     assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
     assert found["losses"][-1] < found["losses"][0]
+
+
+def reply_logprob(model, prompt: list[int], reply: list[int]) -> torch.Tensor:
+    """Summed log-probability of a reply with its eos, alone in its forward."""
+    logits = model(torch.tensor([prompt + reply])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(reply)[:, None]).sum()
+
+
+def test_dpo_trains_as_a_loop_over_single_replies_does(tmp_path: Path, small_models: dict[str, Path]) -> None:
+    spec = pairs_spec(tmp_path, small_models["llama"], "causal")
+    found = run("ours_preferences", "default", spec | {"loss": "dpo"})
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    model, reference = (AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32) for _ in range(2))
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=spec["learning_rate"], weight_decay=0.0), []
+    for update in spec["order"]:
+        margins = []
+        for pair in [pairs[index] for index in update]:
+            ratios = [
+                reply_logprob(model, pair["prompt_ids"], pair[side])
+                - reply_logprob(reference, pair["prompt_ids"], pair[side]).detach()
+                for side in ("chosen_ids", "rejected_ids")
+            ]
+            margins.append(0.1 * (ratios[0] - ratios[1]))
+        loss = -torch.nn.functional.logsigmoid(torch.stack(margins)).mean()
+        losses.append(loss.item())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert found["losses"] == pytest.approx(losses, abs=1e-5)
+    assert found["losses"][-1] < found["losses"][0]
+    assert found["reference_cpu_seconds"] > 0
+
+
+def test_kto_trains_both_sides_of_the_pairs(tmp_path: Path, small_models: dict[str, Path]) -> None:
+    found = run("ours_preferences", "default", pairs_spec(tmp_path, small_models["llama"], "causal") | {"loss": "kto"})
+    assert found["losses"][0] == pytest.approx(0.5)
+    assert found["losses"][-1] < 0.4999
+    assert found["pairs"] == 8
