@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import torch
+
 from lmgym.agents.dialogue import Messages, add_message, conversation_of
 from lmgym.agents.episode_learner import EpisodeLearner
 from lmgym.agents.settings import agent_config
@@ -60,9 +62,13 @@ class Agent(ABC):
         self.action_space = self.action_space if action_space is None else action_space
         if self.on_invalid not in get_args(OnInvalid):
             raise InputError(f"on_invalid={shown(self.on_invalid)}; needed: {', '.join(get_args(OnInvalid))}")
+        if self.action_space is not None and not hasattr(self.action_space, "contains"):
+            raise InputError(
+                f"action_space={shown(self.action_space)}; needed: a space of Gymnasium, as env.action_space"
+            )
         self._learner: EpisodeLearner | None = None
         if model is not None:
-            config, notes = agent_config(generate_config_dict, ppo_config_dict)
+            config, notes = agent_config(generate_config_dict, ppo_config_dict, torch.device(device).type)
             show_notes([f"lmgym.agents: {note}" for note in notes])
             self._learner = EpisodeLearner(model, tokenizer, device, config)
             self.model = self._learner.model
