@@ -12,18 +12,20 @@ LONGEST = 4
 class Walk:
     """From 0 to 3 by steps of 0 or 1, each seen as a position; a step earns a random number of the seed's."""
 
-    def __init__(self, limit: int = 100) -> None:
+    def __init__(self, limit: int | None = 100) -> None:
         self.limit = limit
+        """of steps; None: drawn by the seed, some before the end"""
 
     def reset(self, seed: int | None = None) -> tuple[int, dict]:
         self.chance, self.place, self.steps = np.random.default_rng(seed), 0, 0
+        self.most = self.limit or int(self.chance.integers(2, 6))
         return self.place, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
         assert action in (0, 1)
         self.place, self.steps = self.place + 1, self.steps + 1
         over = self.place == LONGEST
-        return self.place, action + self.chance.normal(), over, not over and self.steps >= self.limit, {}
+        return self.place, action + self.chance.normal(), over, not over and self.steps >= self.most, {}
 
 
 class Walker(Agent):

@@ -19,6 +19,7 @@ PAGES = (
     "docs/preferences.md",
     "docs/ppo.md",
     "docs/environments.md",
+    "docs/agents.md",
     "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",
