@@ -170,7 +170,7 @@ def _flags(config: Any, groups: Iterable[str]) -> set[str]:
 
 def _filled(config: "PPOConfig", values: Mapping[str, Any]) -> "PPOConfig":
     """The config with the values in the groups that have fields of their names."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for field in fields(config):
         group = getattr(config, field.name)
         if is_dataclass(group):

@@ -1,5 +1,6 @@
 """A stand-in for TRL's `AutoModelForCausalLMWithValueHead`: a policy whose actor and critic are ppo's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -9,10 +10,11 @@ from torch import nn
 from lmgym.config import ModelConfig
 from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError, listed
+from lmgym.models.critics import load_value_head, save_critic
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.quantized import refuse_unfit_quantization
+from lmgym.models.quantized import is_quantized, refuse_unfit_quantization
 from lmgym.models.saving import has_adapters, unwrap_adapters
 from lmgym.training.reporting import show_notes
 
@@ -33,7 +35,8 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
             raise InputError("a model with a value head was given another one; needed: a causal model")
         self.pretrained_model = pretrained_model
         self.actor: ActorCritic | None = None
-        self._critic, self._reference = critic, None
+        self._critic = critic
+        self._reference: Reference | None = None
 
     @classmethod
     def from_pretrained(
@@ -79,17 +82,13 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
     def make_actor(self, config: "PPOConfig", tokenizer: Any) -> "tuple[ActorCritic, Reference | None]":
         """The policy with its value head, and its reference: None for adapters. Made once, and then shared by agents.
 
-        Weights that train become fp32: in 16 bits an update at a rate of 1e-5 changes nothing.
+        Weights become fp32, unless they are quantised: in 16 bits an update at a rate of 1e-5 changes nothing.
         """
-        from dataclasses import replace
-
-        from lmgym.models.critics import load_value_head
         from ppo.actor_critic import ActorCritic, adapted
 
         if self.actor is None:
-            for parameter in self.pretrained_model.parameters():
-                if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
-                    parameter.data = parameter.data.float()
+            if not is_quantized(self.causal):
+                self.pretrained_model.float()
             fit_to_tokenizer(self.causal, tokenizer)
             if has_adapters(self.pretrained_model):
                 values = config.algorithm.has_critic
@@ -113,8 +112,6 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the policy, or its adapters, as transformers and peft do, and the value head beside it in critic/."""
-        from lmgym.models.critics import save_critic
-
         self.pretrained_model.save_pretrained(folder)
         if self.actor is not None and self.actor.value_head is not None:
             head = {f"value_head.{name}": w.detach().cpu() for name, w in self.actor.value_head.state_dict().items()}

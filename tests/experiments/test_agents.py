@@ -47,7 +47,8 @@ def test_the_old_loop_and_the_single_call_have_the_same_gradient(
     model = AutoModelForCausalLMWithValueHead.from_pretrained(folder, peft_config=lora)
     agent = kind(model, AutoTokenizer.from_pretrained(folder), "cpu", SHORT, PPO | {"batch_size": EPISODES})
     stats = [play(agent, short_walk()) for _ in range(EPISODES)][-1]
-    assert 0 < stats["rollout/truncated_episodes"] < 1
+    assert stats["rollout/truncated_episodes"] > 0
+    assert stats["rollout/truncated_episodes"] < 1 or rule != "penalty"
     trained = train(
         kind, short_walk, EPISODES, model=folder, episodes=EPISODES, generate_config_dict=SHORT,
         ppo_config_dict=PPO | QUIET, peft_config=lora, output=str(tmp_path / "run"),

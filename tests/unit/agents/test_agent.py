@@ -197,7 +197,7 @@ def test_a_program_repeats_itself(made) -> None:
 @pytest.mark.parametrize("kind", ["model", "lora", "peft"])
 def test_a_plain_model_and_adapters_learn(small_models, kind: str) -> None:
     folder, lora = small_models["llama"], {"r": 2, "lora_alpha": 4, "peft_type": "LORA", "target_modules": ["q_proj"]}
-    given = folder if kind == "lora" else AutoModelForCausalLM.from_pretrained(folder)
+    given = folder if kind == "lora" else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     if kind == "peft":
         from peft import LoraConfig, get_peft_model
 
@@ -208,6 +208,7 @@ def test_a_plain_model_and_adapters_learn(small_models, kind: str) -> None:
     agent = reads(1, 0)(given, tokenizer, "cpu", SHORT, BATCH)
     trained = [name for name, p in agent.model.pretrained_model.named_parameters() if p.requires_grad]
     assert all("lora_" in name for name in trained) == (kind != "model")
+    assert {p.dtype for p in agent.model.parameters()} == {torch.float32}
     for reward in (1.0, -1.0, 1.0, -1.0):
         agent.act(0)
         agent.assign_reward(reward)
