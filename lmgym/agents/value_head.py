@@ -65,7 +65,7 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
             critic = str(Path(name) / CRITIC) if (Path(name) / CRITIC).is_dir() else critic
         if settings.lora_rank:
             targets = settings.lora_target_modules, settings.modules_to_save
-            with seeded(0):  # as a run with the same settings draws them
+            with seeded(0):  # as a run of seed 0 draws them
                 model = add_lora(model, settings.lora_rank, settings.lora_alpha, 0.0, *targets)
         return cls(model, critic)
 

@@ -14,7 +14,7 @@ from lmgym.distributed.plain_engine import PlainEngine
 
 EPISODES = 6
 SHORT = {"max_new_tokens": 5, "temperature": 0.9}
-PPO = {"mini_batch_size": EPISODES, "ppo_epochs": 1, "learning_rate": 1e-3, "lam": 0.9, "seed": 4}
+PPO = {"mini_batch_size": EPISODES, "ppo_epochs": 1, "learning_rate": 1e-3, "lam": 0.9}
 QUIET = {"tracking": "none", "save_updates": -1, "eval_size": 1}
 Gradients = dict[str, torch.Tensor]
 
