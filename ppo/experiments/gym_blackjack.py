@@ -22,4 +22,4 @@ if __name__ == "__main__":
     from lmgym.agents.training import agent_episodes
     from ppo.train import train
 
-    launch(lambda: train(config, agent_episodes(BlackjackAgent, "Blackjack-v1", {"sab": False})))
+    launch(lambda: train(config, agent_episodes(BlackjackAgent, "Blackjack-v1", {"sab": False}, max_turns=12)))
