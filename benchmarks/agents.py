@@ -1,10 +1,11 @@
-"""Environment steps a second of an agent: ours beside LlamaGym's way, on shape S with FrozenLake of Gymnasium.
+"""Environment steps a second of an agent: ours beside LlamaGym's way, on shape S with two games of Gymnasium.
 
     .venv/bin/python benchmarks/agents.py        # writes benchmarks/results/agents.json
 
 LlamaGym's way is one environment and one `generate` of transformers a turn. The same agent, model, tokenizer and
-sampling everywhere; replies of a random model nearly all have max_new_tokens, and its length chooses the move. CPU
-seconds of one thread, pinned to a core, the ways in turn.
+sampling everywhere; replies of a random model nearly all have max_new_tokens, and a reply's length chooses the move.
+Hands of Blackjack are over after one to four turns, so that most environments soon wait for the last ones; on the
+cliff all go on to the last turn. CPU seconds of one thread, pinned to a core (seconds on a GPU), the ways in turn.
 """
 
 import argparse
@@ -27,41 +28,42 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLING = {"max_new_tokens": 32, "temperature": 0.9, "top_p": 0.6, "top_k": 0}  # LlamaGym's
-ENVIRONMENTS, MOST_TURNS = (1, 8, 64), 12
+SAMPLING = {"max_new_tokens": 32, "temperature": 0.9, "top_p": 1.0, "top_k": 0}
+GAMES = {"Blackjack-v1": {"sab": False}, "CliffWalking-v1": {}}
+ENVIRONMENTS, MOST_TURNS = (1, 8, 64), 4
 
 
-class Skater(Agent):
-    """Crosses FrozenLake; any reply is a move."""
+class Player(Agent):
+    """Any reply is a move."""
 
     def get_system_prompt(self) -> str:
         """The rules."""
-        return "Cross the frozen lake from the top left to the bottom right. Answer left, down, right or up."
+        return "You play a game. Every turn you see its state, and answer with the number of your move, as Action: 0."
 
     def format_observation(self, observation: Any) -> str:
-        """The place."""
-        return f"You are at row {observation // 4 + 1}, column {observation % 4 + 1}. Your move?"
+        """The state as it is."""
+        return f"State: {observation}. Your move?"
 
     def extract_action(self, response: str) -> int:
-        """A move for any text."""
-        return len(response) % 4
+        """0 or 1, for any text."""
+        return len(response) % 2
 
 
-class TimedLake:
-    """FrozenLake, with the CPU seconds and the steps inside all of its kind."""
+class TimedGame:
+    """A game, with the seconds and the steps inside all of its kind."""
 
-    seconds, steps = 0.0, 0
+    name, seconds, steps = "", 0.0, 0
+    clock = staticmethod(time.process_time)
 
     def __init__(self) -> None:
-        self.env = make_gymnasium("FrozenLake-v1", {"is_slippery": False})
-        self.action_space = self.env.action_space
+        self.env = make_gymnasium(self.name, GAMES[self.name])
 
     def _timed(self, call: Any, *given: Any, **named: Any) -> Any:
-        began = time.process_time()
+        began = self.clock()
         try:
             return call(*given, **named)
         finally:
-            TimedLake.seconds += time.process_time() - began
+            TimedGame.seconds += self.clock() - began
 
     def reset(self, seed: int) -> Any:
         """Begin an episode."""
@@ -69,13 +71,13 @@ class TimedLake:
 
     def step(self, action: int) -> Any:
         """Move."""
-        TimedLake.steps += 1
+        TimedGame.steps += 1
         return self._timed(self.env.step, action)
 
 
 def llamagyms_way(model: Any, tokenizer: Any, episodes: int) -> None:
     """One environment, one generate a turn, the whole dialogue read anew each time."""
-    agent, env = Skater(None, None, "cpu"), TimedLake()
+    agent, env = Player(None, None, "cpu"), TimedGame()
     for number in range(episodes):
         agent.start_episode()
         observation, _ = env.reset(seed=number)
@@ -84,7 +86,7 @@ def llamagyms_way(model: Any, tokenizer: Any, episodes: int) -> None:
             text = tokenizer.apply_chat_template(
                 agent.current_episode_messages, tokenize=False, add_generation_prompt=True
             )
-            given = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+            given = tokenizer(text, return_tensors="pt", add_special_tokens=False).to(model.device)
             with torch.inference_mode():
                 ids = model.generate(**given, do_sample=True, pad_token_id=tokenizer.pad_token_id, **SAMPLING)
             reply = tokenizer.decode(ids[0, given.input_ids.shape[1] :], skip_special_tokens=True)
@@ -97,19 +99,22 @@ def llamagyms_way(model: Any, tokenizer: Any, episodes: int) -> None:
 def our_way(model: Any, tokenizer: Any, episodes: int) -> None:
     """All episodes at once."""
     generator, sampling = LocalGenerator(model, tokenizer, episodes), Sampling(**SAMPLING)
-    environments = [AgentEnvironment(Skater, TimedLake, MOST_TURNS) for _ in range(episodes)]
+    environments = [AgentEnvironment(Player, TimedGame, MOST_TURNS) for _ in range(episodes)]
     run_episodes(environments, [{}] * episodes, range(episodes), generator, tokenizer, sampling, None)
 
 
+WAYS = (("LlamaGym's way, 1", llamagyms_way, 0), *((f"ours, {count}", our_way, count) for count in ENVIRONMENTS))
+
+
 def measure(way: Any, model: Any, tokenizer: Any, episodes: int) -> dict[str, float]:
-    """Steps a CPU second, and the share of it inside environments."""
-    TimedLake.seconds, TimedLake.steps = 0.0, 0
-    began = time.process_time()
+    """Steps a second, and the share of it inside environments."""
+    TimedGame.seconds, TimedGame.steps = 0.0, 0
+    began = TimedGame.clock()
     way(model, tokenizer, episodes)
-    seconds = time.process_time() - began
+    seconds = TimedGame.clock() - began
     return {
-        "steps": TimedLake.steps, "seconds": seconds, "steps_per_second": TimedLake.steps / seconds,
-        "share_in_environments": TimedLake.seconds / seconds,
+        "steps": TimedGame.steps, "seconds": seconds, "steps_per_second": TimedGame.steps / seconds,
+        "share_in_environments": TimedGame.seconds / seconds,
     }  # fmt: skip
 
 
@@ -127,31 +132,35 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=4, help="of LlamaGym's way; ours plays as many as it has")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/agents.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if pin_command(arguments.core):
         os.sched_setaffinity(0, {arguments.core})
+    if arguments.device != "cpu":
+        TimedGame.clock = staticmethod(time.perf_counter)
     model, tokenizer = make_model(arguments.seed)
-    ways = {"LlamaGym's way, 1": (llamagyms_way, arguments.episodes)}
-    ways |= {f"ours, {count}": (our_way, count) for count in ENVIRONMENTS}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    model.to(arguments.device)
+    found: dict[str, list[dict[str, float]]] = {}
     for repetition in range(arguments.repetitions + 1):
-        for name, (way, episodes) in ways.items():
-            measured = measure(way, model, tokenizer, episodes)
-            found[name] += [measured] if repetition else []  # the first one warms up
+        for TimedGame.name in GAMES:
+            for name, way, episodes in WAYS:
+                measured = measure(way, model, tokenizer, episodes or arguments.episodes)
+                # the first repetition warms up
+                found.setdefault(f"{TimedGame.name}, {name}", []).extend([measured] if repetition else [])
     medians = {
         name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in found.items()
     }
-    base = medians["LlamaGym's way, 1"]["steps_per_second"]
     for name, run in medians.items():
+        base = medians[f"{name.partition(',')[0]}, {WAYS[0][0]}"]["steps_per_second"]
         print(
-            f"{name:20} {run['steps_per_second']:8.2f} steps/CPU s  {run['steps_per_second'] / base:6.1f}x  "
+            f"{name:34} {run['steps_per_second']:8.2f} steps/s  {run['steps_per_second'] / base:5.1f}x  "
             f"{run['share_in_environments']:.2%} inside environments ({run['steps']:.0f} steps)"
         )
     record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(), "sampling": SAMPLING, "medians": medians, "runs": found,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
+        "device": arguments.device, "sampling": SAMPLING, "medians": medians, "runs": found,
     }  # fmt: skip
     arguments.output.write_text(json.dumps(record, indent=1) + "\n")
 
