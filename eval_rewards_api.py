@@ -12,7 +12,7 @@ from typing import final
 
 import click
 
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
 
 OTHER_FLAGS = {

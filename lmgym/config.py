@@ -113,6 +113,11 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """recompute each layer in the backward: less memory, a third more work"""
 
+    @property
+    def bits(self) -> int:
+        """Bits of the frozen weights: 4, 8, or 0 if they are not quantised."""
+        return 4 if self.load_in_4bit else 8 if self.load_in_8bit else 0
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -232,7 +237,14 @@ class StageConfig(Protocol):
     def run(self) -> RunConfig: ...
 
 
-class RowSettings(Protocol):
+class LengthSettings(Protocol):
+    """The truncation of rows; documented in each stage's config."""
+
+    @property
+    def max_length(self) -> int: ...
+
+
+class RowSettings(LengthSettings, Protocol):
     """Settings of the rows, their split and their truncation; documented in each stage's config."""
 
     @property
@@ -249,8 +261,6 @@ class RowSettings(Protocol):
     def train_size(self) -> int | None: ...
     @property
     def max_rows(self) -> int | None: ...
-    @property
-    def max_length(self) -> int: ...
 
 
 def check_shared_settings(config: StageConfig, model: ModelConfig) -> None:

@@ -73,6 +73,8 @@ class Replies:
     """oldest turns that were left out: see lmgym/data/truncation.py"""
     shortened: int = 0
     """tokens cut from the last turn, which alone was too long"""
+    ends: tuple[int, ...] = ()
+    """the last token of each reply, behind its suffix; empty: the eos of each"""
 
     @property
     def truncated(self) -> bool:

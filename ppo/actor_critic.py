@@ -24,13 +24,12 @@ from lmgym.models.config_fields import layer_count, width
 from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
-from lmgym.models.forward.logprobs import logprobs_and_entropies, token_logprobs
+from lmgym.models.forward.logprobs import policy_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR
-from lmgym.models.quantized import bits_of
 from lmgym.models.saving import has_adapters, unwrap_adapters
 from ppo.config import PPOConfig
 
@@ -87,6 +86,7 @@ class ActorCritic(nn.Module):
     ) -> Any:
         """(log-probabilities [M] of the targets, values [M], entropies [M]) at what `rows` read; each may be None.
 
+        Of rows that choose among actions they are [R]: of the actions that are chosen, and at the prompts' last tokens.
         `states` are the result of `trunk`, which runs here without them; with `trunk_only` nothing else runs.
         With `detach_values`, the values' gradient does not reach the policy through a head on its trunk.
         """
@@ -98,17 +98,20 @@ class ActorCritic(nn.Module):
                 states = self.trunk(rows)
             normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers, recompute=self.recompute)
             if targets is not None:
-                given = self.decoder, normed, targets, self.temperature
-                if entropies:
-                    logprobs, spread = logprobs_and_entropies(*given)
-                else:
-                    logprobs = token_logprobs(*given)
+                given = self.decoder, normed, rows, targets, self.temperature
+                logprobs, spread = policy_logprobs(*given, entropies)
             if values and self.value_head is not None:
+                normed = _at_prompts(rows, normed)
                 found = self.value_head(normed.detach() if detach_values else normed)
         if values and self.critic_decoder is not None:
-            states = self.critic_decoder.hidden(rows, recompute=self.recompute)
+            states = _at_prompts(rows, self.critic_decoder.hidden(rows, recompute=self.recompute))
             found = self.critic_decoder.scores(states)[:, 0].float()
         return logprobs, found, spread
+
+
+def _at_prompts(rows: PackedRows, read: torch.Tensor) -> torch.Tensor:
+    """The states [M, W] that are read, or [R, W] at the prompts' last tokens of rows that choose among actions."""
+    return read if rows.choices is None else read.index_select(0, rows.choices.prompts)
 
 
 @final
@@ -143,13 +146,13 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:
-        """Log-probabilities [M] of the targets; `states` are the result of `ActorCritic.trunk`, which it may share."""
+        """Log-probabilities as the policy's; `states` are the result of `ActorCritic.trunk`, which it may share."""
         if not self.frozen_layers:
             states = None
         elif states is None:
             states = self.decoder.hidden_after(rows, self.frozen_layers)
         normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers)
-        return token_logprobs(self.decoder, normed, targets, self.temperature)
+        return policy_logprobs(self.decoder, normed, rows, targets, self.temperature)[0]
 
 
 def own_linear_layers(decoder: Decoder, frozen_layers: int) -> Iterator[nn.Module]:
@@ -186,7 +189,7 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     """
     settings, of_critic = config.policy, config.critic.critic
     with without_sharded_load():
-        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
         own = config.algorithm.has_critic and not is_on_trunk(of_critic)
         critic = load_critic(of_critic, tokenizer) if own else None
         reference = None

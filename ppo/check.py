@@ -41,7 +41,6 @@ from lmgym.models.memory import (
     quantized_bytes,
     weight_memory,
 )
-from lmgym.models.quantized import bits_of
 from lmgym.runs.flags import flatten
 from lmgym.text import flat_template_note
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
@@ -50,7 +49,8 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
-from ppo.task_setups import Prepare, TaskSetup, check_unused_settings
+from ppo.self_play.pool import check_opponents
+from ppo.task_setups import Prepare, TaskSetup, check_setup
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     config = replace(config, rollout=replace(config.rollout, max_prompt=max_prompt))
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)
-    check_unused_settings(config.reward, setup)
+    check_setup(config, setup, tokenizer)
+    check_opponents(config, setup)
     check_best_metric(config.reward, setup.monitors)
     tasks = [*setup.tasks, *setup.eval_tasks]
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
@@ -210,15 +211,15 @@ def bias_notes(config: PPOConfig) -> list[str]:
         f"warning: {', '.join(found)} in rollouts: replies are drawn from another distribution than the policy's, so "
         "the gradient is biased; PPO's own is temperature alone"
     )
-    return [warning] if found else []
+    return [warning] if found and r.policy_over == "tokens" else []
 
 
 def unread_notes(config: PPOConfig) -> list[str]:
-    """A line on settings of the experiment that its method does not read: those of the command line are refused."""
-    defaults = flatten(PPOConfig(config.name))
-    values = {name: value for name, value in flatten(config).items() if name in config.unread}
-    found = [f"{name}={value}" for name, value in values.items() if value != defaults[name]]
-    return [f"{config.algorithm.name} does not read {', '.join(found)} of the experiment"] if found else []
+    """A line on settings of the experiment that are not read: those of the command line are refused."""
+    defaults, values = flatten(PPOConfig(config.name)), flatten(config)
+    found = [f"{name}={values[name]}" for name in values if name in config.unread and values[name] != defaults[name]]
+    who = config.algorithm.name + " over actions" * (config.rollout.policy_over == "actions")
+    return [f"{who} does not read {', '.join(found)} of the experiment"] if found else []
 
 
 def warmup_notes(config: PPOConfig, iterations: int) -> list[str]:
@@ -267,7 +268,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
 
     states = activation_bytes(model, rows * row, precision, checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
-    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), bits_of(settings)
+    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), settings.bits
     if bits:
         estimate = replace(estimate, weights=quantized_bytes((whole, trained), model, bits))
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from lmgym.generation.protocol import Sampling  # imports torch, which --help does not need
 
 
+OF_TEXT = {"top_k", "top_p", "repetition_penalty", "stop", "min_length"} | {
+    "missing_eos_penalty", "mask_truncated", "overlong_penalty", "overlong_buffer",
+}  # fmt: skip
+UNREAD = {"actions": OF_TEXT, "tokens": {"action_scores"}}
+"""settings that are not read, by policy_over"""
+
+
 @dataclass(frozen=True)
 class RolloutConfig:
     """Prompts and sampling."""
@@ -45,6 +52,11 @@ class RolloutConfig:
     """replies to each prompt: num_rollouts are num_rollouts / num_generations prompts"""
     max_new_tokens: int = 48
     """maximum tokens of a reply"""
+    policy_over: Literal["tokens", "actions"] = "tokens"
+    """what the policy is a distribution over: all texts, token by token, or the actions that observations list"""
+    action_scores: Literal["sum", "token", "word"] = "sum"
+    """of an action: the sum of its tokens' log-probabilities, or that divided by its tokens or words; the policy is the
+    softmax of the scores over the temperature"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True, hint="a policy must explore")] = 1.0
     """sampling temperature; log-probabilities are computed at it everywhere"""
     top_k: int = 0
@@ -61,6 +73,13 @@ class RolloutConfig:
     """drop the oldest turns of longer prompts (counted), or refuse them"""
     generation_batch_size: Annotated[int, Range(1, MOST_TOGETHER)] = 256
     """replies that are sampled together"""
+    opponents: str | None = None
+    """in games of two players: None, the policy plays both sides; random or another of the game's scripted players; or
+    pool:PATH, earlier policies that are saved there"""
+    pool_every: Annotated[int, Range(1, MOST_STEPS)] = 10
+    """iterations between two policies that are saved to the pool"""
+    replay: str | None = None
+    """EPISODES.jsonl[:LINE] to play again, in place of training: `lmgym replay` sets it"""
     frozen_cache_gb: Annotated[float, Range(0, MOST_GB, hint="0 keeps nothing")] = 2.0
     """memory per rank for the frozen layers' hidden states of an iteration (num_layers_unfrozen), GiB"""
 
@@ -240,13 +259,18 @@ class PPOConfig:
 
     @property
     def unread(self) -> set[str]:
-        """Settings that the method does not read."""
+        """Settings that the method, or a policy over actions or tokens, does not read."""
         of_critic = {field.name for field in fields(CriticConfig)}
-        return self.algorithm.unread | (set() if self.algorithm.has_critic else of_critic)
+        by_method = self.algorithm.unread | (set() if self.algorithm.has_critic else of_critic)
+        return by_method | UNREAD[self.rollout.policy_over]
 
     def refuse_unread(self, given: Iterable[str]) -> None:
         """Raises InputError if one of the settings `given` on the command line is not read by the method."""
         for name in sorted(self.unread.intersection(given)):
+            if name in UNREAD[over := self.rollout.policy_over]:
+                raise InputError(
+                    f"--{name} is not read by --policy_over {over}; needed: the other one, or leave --{name} out"
+                )
             others = readers(name) if name in self.algorithm.unread else ["ppo"]
             raise InputError(
                 f"--{name} is not read by --method {self.method.method}, only by {', '.join(others)}; needed: another "

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
 from lmgym.environments.protocol import Task
+from lmgym.environments.recorded import record_games
 from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config
@@ -26,7 +26,7 @@ from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
 from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
-from ppo.rollouts import Rollouts, play
+from ppo.rollouts import play
 from ppo.task_setups import EVAL_SCORER, TaskSetup
 
 EVALUATION_SEED = 7_654_321
@@ -46,6 +46,8 @@ class Evaluated:
     """a line on everything that failed, on any rank"""
     failed_rewards: tuple[int, int, str] = (0, 0, "")
     """how many, of how many, and one error"""
+    games: list[dict[str, Any]] = field(default_factory=list)
+    """of all ranks, as they are recorded"""
 
 
 def evaluate(
@@ -83,7 +85,9 @@ def evaluate(
         for what, (failed, total, error) in failures.items()
         if failed
     ]
-    return Evaluated(metrics, table_rows(episodes, tasks, scores), notes, failures["rewards"])
+    own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
+    games = [game for of_rank in all_gather_objects(own) for game in of_rank]
+    return Evaluated(metrics, table_rows(episodes, tasks, scores), notes, failures["rewards"], games)
 
 
 def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:
@@ -230,11 +234,12 @@ def table_rows(
     return rows
 
 
-def rollout_rows(episodes: Sequence[Episode], tasks: Sequence[Task], rollouts: Rollouts) -> list[dict[str, Any]]:
-    """Rows of the rollouts' first episodes, with the mean advantage of each reply's tokens."""
-    means = rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)
+def rollout_rows(
+    episodes: Sequence[Episode], tasks: Sequence[Task], advantages: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Rows of the rollouts' first episodes, with each reply's advantage."""
     rows = table_rows(episodes, tasks)
-    return [row | {"advantage": mean} for row, mean in zip(rows, means.tolist(), strict=False)]
+    return [row | {"advantage": mean} for row, mean in zip(rows, advantages, strict=False)]
 
 
 def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -49,7 +49,7 @@ class Experience:
         kept: list[torch.Tensor] | None = (
             [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
         )
-        for rows in similar_batches([len(row) for row in rollouts.rows], self.batch_size):
+        for rows in similar_batches(rollouts.row_tokens, self.batch_size):
             batch = RowBatch.of(rollouts, rows, self.device)
             states = self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
             batch_logprobs, batch_values, _ = self.engine(batch.rows, batch.targets, states)
@@ -61,7 +61,7 @@ class Experience:
                 values[batch.tokens] = batch_values.cpu()
             reference[batch.tokens] = batch_reference.cpu()
             if kept is not None and states is not None:
-                for i, of_row in zip(rows, states.split(batch.rows.lengths), strict=True):
+                for i, of_row in zip(rows, states.split([rollouts.row_tokens[i] for i in rows]), strict=True):
                     kept[i] = of_row.clone()
         rollouts.old_logprobs, rollouts.reference_logprobs, rollouts.values = logprobs, reference, values
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
@@ -96,7 +96,7 @@ class Experience:
 
     def _states_gib(self, rollouts: Rollouts) -> float:
         """Size in fp32 of the frozen layers' states of all rows, on the rank that has most. Collective."""
-        size = sum(map(len, rollouts.rows)) * width(self.actor.config) * 4 / GIB
+        size = sum(rollouts.row_tokens) * width(self.actor.config) * 4 / GIB
         return max_over_ranks(torch.tensor(size, dtype=torch.float64)).item()
 
     def cache_notes(self, rollouts: Rollouts) -> list[str]:

@@ -121,7 +121,7 @@ class Learner:
     ) -> tuple[dict[str, torch.Tensor], bool]:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
-        batches = similar_batches([len(rollouts.rows[i]) for i in rows], self.config.optimizer.micro_batch)
+        batches = similar_batches([rollouts.row_tokens[i] for i in rows], self.config.optimizer.micro_batch)
         replies = rollouts.row_has_loss[rows].sum()
         learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()
         tokens, replies = sum_over_ranks(torch.stack([learned, torch.as_tensor(replies)]).double())
@@ -188,7 +188,7 @@ class Learner:
             case "sequence":
                 weights = per_reply / lengths
             case "constant":
-                weights *= per_reply / self.config.rollout.max_new_tokens
+                weights *= per_reply / (1 if rollouts.choices else self.config.rollout.max_new_tokens)
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
         return Recorded(
             logprobs=of_batch(rollouts.old_logprobs),

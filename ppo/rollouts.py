@@ -5,6 +5,8 @@ Design decisions:
   turn of an episode is a row of its own: its prompt is rendered as in deployment.
 - Numbers per token (`[M]`) are in the order of rows, and rows in the order of episodes: an episode's tokens are
   contiguous, and advantages are carried from a turn to the one before.
+- Of a policy over actions a row is a prompt and the ids of an action, which counts as one sampled token. A forward runs
+  the prompt and all that the action was chosen from (`choices`).
 - An episode with a failed reward has no loss on any of its tokens.
 """
 
@@ -20,9 +22,10 @@ from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.rollout_engine import run_episodes
+from lmgym.generation.actions import ActionPolicy
 from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.packed_rows import PackedRows, pack_rows
+from lmgym.generation.protocol import Choice, Sampling
+from lmgym.models.forward.packed_rows import PackedRows, pack_choices, pack_rows
 from ppo.config import PPOConfig
 from ppo.task_setups import TaskSetup
 
@@ -38,7 +41,7 @@ class Rollouts:
     rows: list[list[int]]
     """token ids of prompt and reply"""
     reply_lengths: np.ndarray
-    """[R] int64: sampled tokens"""
+    """[R] int64: sampled tokens, or 1 for an action"""
     episode_of_row: np.ndarray
     """[R] int64"""
     sampler_logprobs: torch.Tensor
@@ -70,11 +73,27 @@ class Rollouts:
     """of the KL in the loss"""
     frozen_states: list[torch.Tensor] | None = None
     """[tokens, W] per row: output of the frozen layers"""
+    choices: list[Choice] | None = None
+    """[R] of a policy over actions"""
 
     @cached_property
     def row_starts(self) -> np.ndarray:
         """[R + 1] int64: index of each row's first token among the M."""
         return np.concatenate([[0], np.cumsum(self.reply_lengths)])
+
+    @cached_property
+    def row_tokens(self) -> list[int]:
+        """[R]: tokens of each row in a forward."""
+        if self.choices is None:
+            return [len(row) - 1 for row in self.rows]
+        ids = [choice.candidates.ids for choice in self.choices]
+        return [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
+
+    def prompt(self, row: int | np.integer) -> list[int]:
+        """Ids that the row's action was chosen after."""
+        assert self.choices is not None
+        choice = self.choices[row]
+        return self.rows[row][: -len(choice.candidates.ids[choice.chosen])]
 
     @cached_property
     def episodes(self) -> int:
@@ -122,18 +141,24 @@ class RowBatch:
     """rows among the rollouts' rows"""
     rows: PackedRows
     targets: torch.Tensor
-    """ids of the sampled tokens, end to end"""
+    """ids of the sampled tokens, or of all candidates, end to end"""
     tokens: torch.Tensor
     """their indices among the M, on the CPU"""
 
     @staticmethod
     def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "RowBatch":
         indices = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        ids = [rollouts.rows[i] for i in indices]
-        lengths = [int(rollouts.reply_lengths[i]) for i in indices]
-        targets = torch.tensor([id_ for row, n in zip(ids, lengths, strict=True) for id_ in row[len(row) - n :]])
-        packed = pack_rows(ids, lengths).to(device)
-        return RowBatch(indices, packed, targets.to(device, non_blocking=True), rollouts.token_indices(indices))
+        if rollouts.choices is None:
+            ids = [rollouts.rows[i] for i in indices]
+            lengths = [int(rollouts.reply_lengths[i]) for i in indices]
+            targets = torch.tensor([id_ for row, n in zip(ids, lengths, strict=True) for id_ in row[len(row) - n :]])
+            packed = pack_rows(ids, lengths)
+        else:
+            choices = [rollouts.choices[i] for i in indices]
+            given = [(c.candidates.ids, c.candidates.divisors, c.chosen) for c in choices]
+            packed, targets = pack_choices([rollouts.prompt(i) for i in indices], *zip(*given, strict=True))
+        targets = targets.to(device, non_blocking=True)
+        return RowBatch(indices, packed.to(device), targets, rollouts.token_indices(indices))
 
 
 def play(
@@ -142,11 +167,12 @@ def play(
     members: Sequence[int] | None = None,
 ) -> list[Episode]:  # fmt: skip
     """Play one episode per task. Collective: an InputError of one rank is raised on all."""
-    environments, longest = [setup.environment() for _ in tasks], config.rollout.max_prompt or None
+    environments, r = [setup.environment() for _ in tasks], config.rollout
+    policy = ActionPolicy(generator, r.action_scores) if r.policy_over == "actions" else generator
     return raise_on_all_ranks(
         lambda: run_episodes(
-            environments, tasks, seeds, generator, tokenizer, sampling, reward_function or setup.reward_function,
-            setup.players, longest, config.rollout.long_prompts, members,
+            environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function,
+            setup.players, r.max_prompt or None, r.long_prompts, members,
         )
     )  # fmt: skip
 
@@ -204,12 +230,13 @@ def gather(
     """
     settings, penalty = config.reward, config.algorithm.overlong_penalty
     steps = [(e, step) for e, episode in enumerate(episodes) for step in episode.steps]
-    lengths = np.array([len(step.completion.ids) for _, step in steps], dtype=np.int64)
+    choices = [step.completion.choice for _, step in steps if step.completion.choice is not None]
+    lengths = np.array([1 if choices else len(step.completion.ids) for _, step in steps], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     scores = np.zeros(int(starts[-1]), dtype=np.float64)
     for i, (_, step) in enumerate(steps):
         if isinstance(step.reward, tuple):
-            scores[starts[i] : starts[i + 1]] = step.reward
+            scores[starts[i] : starts[i + 1]] = sum(step.reward) if choices else step.reward
         elif step.reward is not None:
             scores[starts[i + 1] - 1] = step.reward
     np.clip(scores, -settings.cliprange_reward, settings.cliprange_reward, out=scores)
@@ -238,6 +265,7 @@ def gather(
         weights_version=weights_version,
         final_rows=[list(ids) for _, ids in finals],
         final_episodes=np.array([e for e, _ in finals], dtype=np.int64),
+        choices=choices or None,
     )
 
 

@@ -1,7 +1,7 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,18 +13,21 @@ from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
+from lmgym.environments.games.ladder import find_game
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
-from lmgym.errors import InputError
-from lmgym.generation.protocol import Generator
+from lmgym.errors import InputError, shown
+from lmgym.generation.actions import read_candidates
+from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
 from lmgym.scoring.protocol import Scorer
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
 
+GAME = "game:"
 USERS, FIRST_USER = 4096, 1_000_000
 SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
 EVAL_SCORER = "eval_scorer"
@@ -59,8 +62,20 @@ class TaskSetup:
     """number of rows that the tasks were read from"""
     parts: Sequence[Part] = ()
     """of several data sets, what is drawn of each"""
+    reference_lines: Mapping[str, float] = field(default_factory=dict)
+    """returns of other players by name, between which the report draws the reward"""
     uses_settings: frozenset[str] = frozenset()
-    """SCORER_SETTINGS that a custom reward function uses; those that nothing uses are refused"""
+    """SCORER_SETTINGS that a custom reward function uses, and "opponents"; those that nothing uses are refused"""
+    eval_environment: Callable[[], Environment] | None = None
+    """of evaluations, with `eval_players`; None: they are played as training is"""
+    eval_players: Mapping[str, Generator] = field(default_factory=dict)
+
+    @property
+    def for_evaluation(self) -> "TaskSetup":
+        """The setup that evaluations are played by."""
+        if self.eval_environment is None:
+            return self
+        return replace(self, environment=self.eval_environment, players=self.eval_players)
 
     @property
     def tally(self) -> Tally:
@@ -69,9 +84,10 @@ class TaskSetup:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Counts for run.json."""
+        """Counts for run.json, and the reference lines."""
         counts = {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
-        return counts | drawn_by_set(self.parts)
+        lines = {"reference_lines": dict(self.reference_lines)} if self.reference_lines else {}
+        return counts | drawn_by_set(self.parts) | lines
 
 
 class Prepare(Protocol):
@@ -162,6 +178,26 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
     return TaskSetup(known.tasks, 50 * known.tasks, ScoredChat, reward, f"random walks {graph_seed}", known.metric)
 
 
+def game_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
+    """Episodes of a game of `lmgym games list`, which are its seeds. `prompts` is game:NAME.
+
+    Its other players are scripts. Raises InputError for other prompts, scorers, and games that are not installed.
+    """
+    refuse_unused(config.reward, SCORER_SETTINGS, "a game has its own rewards")
+    words, held_out = config.rollout.prompts, int(config.rollout.eval_size)
+    if not words.startswith(GAME):
+        raise InputError(f"prompts={shown(words)}; needed: game:NAME, of `lmgym games list`")
+    if held_out < 1:
+        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: a number of episodes to evaluate on")
+    game = find_game(words.removeprefix(GAME))
+    game.environment(tokenizer)  # without its extra it is refused before anything is loaded
+    players = {agent: ScriptedGenerator(script) for agent, script in game.opponents.items()}
+    return TaskSetup(
+        [{}], [{}] * held_out, lambda: game.environment(tokenizer), None, words, players=players,
+        reference_lines=game.reference_lines,
+    )  # fmt: skip
+
+
 def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
     """The scorers with their weights, not normalised yet, and the monitors. Collective.
 
@@ -217,6 +253,23 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
     given = [f"--{name} {getattr(settings, name)}" for name in names if getattr(settings, name)]
     if given:
         raise InputError(f"{' '.join(given)} would not be used: {why}; leave {'it' if len(given) == 1 else 'them'} out")
+
+
+def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
+    """Raises InputError for settings that the setup does not use, and for a policy over actions if the first
+    observation lists none, or some that cannot be told apart.
+    """
+    check_unused_settings(config.reward, setup)
+    if config.rollout.policy_over == "actions":
+        environment = setup.environment()
+        for agent, seen in environment.reset(setup.tasks[0], 0).items():
+            given = tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens
+            if agent not in setup.players and isinstance(found := read_candidates(*given)[0], str):
+                name = type(environment).__name__
+                raise InputError(
+                    f"--policy_over actions: {name}, first task, seed 0, step 0: the observation of {agent!r} {found}; "
+                    "or leave --policy_over out"
+                )
 
 
 def check_unused_settings(settings: RewardConfig, setup: TaskSetup) -> None:

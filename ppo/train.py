@@ -26,9 +26,10 @@ from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.best import keep_best, save_last
 from ppo.check import Plan, check
 from ppo.config import PPOConfig
-from ppo.evaluation import evaluate, gains, replies_to_show, rollout_rows, show_replies, write_samples
+from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
+from ppo.monitoring.episode_files import replay_file, write_games, write_rollouts
 from ppo.monitoring.metrics import (
     Clock,
     TimedReward,
@@ -50,20 +51,22 @@ from ppo.monitoring.safeguards import (
     stop_if_too_many_failed,
 )
 from ppo.rollouts import Played, Rollouts, gather, play, roll_out
+from ppo.self_play.pool import claim_pool, set_opponent
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
-
-SAMPLES = 8  # rollouts of an iteration that are written to samples/
 
 
 def train(config: PPOConfig, prepare: Prepare) -> None:
     """Optimise a policy, evaluate it and save it. Raises InputError before step 1 for what cannot work."""
     adopt_original_token_names()
     plan = check(config, prepare)
-    plan.show()
+    if not config.rollout.replay:
+        plan.show()
     if config.run.dry_run:
         plan.show_tasks()
+    elif config.rollout.replay:
+        replay_file(plan.setup, config.rollout.replay)
     else:
         _run(plan)
     stop_distributed()
@@ -71,6 +74,7 @@ def train(config: PPOConfig, prepare: Prepare) -> None:
 
 def _run(plan: Plan) -> None:
     with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
+        claim_pool(plan.config, run, resumed=checkpoint is not None)
         components = set_up(plan, run, supervisor)
         state = _start(plan, components, run, supervisor, checkpoint)
         metrics = _loop(plan, components, state, run, supervisor)
@@ -102,9 +106,9 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         iteration, clock = state.iteration, Clock(supervisor, c.status)
         sampled_after, update = iteration * updates, (iteration + 1) * updates
 
-        # 1. sync the sampling weights with the trained ones
+        # 1. sync the sampling weights with the trained ones, and draw an opponent
         clock.phase("generate")
-        c.sampler.sync(c.engine.version)
+        opponent = _sync(config, c, run, supervisor, iteration)
 
         # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
         texts = text_counts(c.setup.reward_function)
@@ -130,11 +134,11 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
-        metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch) | spread
+        metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch) | spread | opponent
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
-        write_samples(run, "rollouts", update, rollout_rows(episodes[:SAMPLES], played.share.tasks, rollouts))
+        write_rollouts(run, update, played, rollouts)
 
         # 7. evaluate
         if _due(state.iteration, config.run.eval_updates, updates, iterations):
@@ -166,6 +170,14 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
     if "eval/rollout/reply_tokens" in metrics:  # it was evaluated
         run.write_report()
+
+
+def _sync(
+    config: PPOConfig, c: TrainingComponents, run: Run, supervisor: Supervisor, iteration: int
+) -> dict[str, float]:
+    """Sync the sampling weights, and set the opponent of games against a pool; the metric that names it. Collective."""
+    c.sampler.sync(c.engine.version)
+    return set_opponent(config, c, run, supervisor, iteration)
 
 
 def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: Clock, run: Run) -> Played:
@@ -246,7 +258,8 @@ def update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) ->
     if metrics["rollout/failed_rewards"] == 1:  # there is no mean reward
         return ""
     state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
-    return collapse(metrics, config.limits, state.first_length)
+    # the length of an action is the game's affair
+    return collapse(metrics, config.limits, 0.0 if config.rollout.policy_over == "actions" else state.first_length)
 
 
 def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> bool:
@@ -258,8 +271,10 @@ def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> b
 def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, update: int) -> dict[str, float]:
     """Evaluate, print and write samples, and raise the alarm. Collective."""
     c.sampler.sync(c.engine.version)
-    found = evaluate(config, c.setup, c.sampler.generator, c.tokenizer, c.sampling)
+    setup = c.setup.for_evaluation
+    found = evaluate(config, setup, c.sampler.generator, c.tokenizer, c.sampling)
     write_samples(run, "evaluation", update, found.rows)
+    write_games(run, "evaluation", update, found.games)
     failed, total, error = found.failed_rewards
     if update == 0 and failed == total:  # a function that always fails need not fail for the rollouts too
         stop_if_too_many_failed(failed, total, config.reward.max_failed_rewards, error)
@@ -272,7 +287,7 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
         metrics["alarm/eval_scorer_falls"] = float(on)
         if on and raised_before < 0:
             show_notes([state.alarm.message(update, reward, score)], run)
-    rows, settings = replies_to_show(config, c.setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
+    rows, settings = replies_to_show(config, setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
     if run.is_main:
         show_replies(rows, update, settings)
     return metrics

@@ -6,6 +6,7 @@ the choices, and the conversation's last line.
 """
 
 import json
+import math
 import os
 import sys
 import threading
@@ -35,12 +36,25 @@ def choices(mode: str, body: dict) -> list[dict]:
             row["stop_reason"] = body["stop"][0] if index else None
         if mode == "too_long":
             row["finish_reason"] = "length"
+        if mode == "names_a_debater":
+            text = "Debater_A"
+            row["logprobs"] = likely(body)
         if mode == "half_a_surrogate":
             text = "\ud83d and \u001b[2J"
         rows.append(
             row | ({"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text})
         )
     return rows
+
+
+def likely(body: dict) -> dict:
+    """Log-probabilities of a reply Debater_A in two tokens, of which the second is as likely as B to 3 to 1."""
+    tops = [{"Debater_": 0.0}, {"A": math.log(0.6), "B": math.log(0.2)}]
+    if "prompt" in body:
+        return {"tokens": ["Debater_", "A"], "top_logprobs": tops}
+    tokens = [{"token": text, "top_logprobs": [{"token": t, "logprob": p} for t, p in top.items()]}
+              for text, top in zip(("Debater_", "A"), tops, strict=True)]  # fmt: skip
+    return {"content": tokens}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,5 @@
 """`AgentEnvironment`: an agent and an environment of Gymnasium's kind as one environment of the rollout engine."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -8,7 +7,7 @@ from lmgym.agents.agent import Agent
 from lmgym.agents.dialogue import conversation_of
 from lmgym.config import Range
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
-from lmgym.errors import MOST_STEPS, InputError, shown
+from lmgym.errors import MOST_STEPS, InputError
 
 TURNS = Range(1, MOST_STEPS)
 MOST_TURNS = 200
@@ -66,20 +65,3 @@ class AgentEnvironment:
     def _shown(self) -> dict[str, Observation]:
         self.agent.observe(self.observation)
         return {POLICY: Observation(conversation_of(self.agent.current_episode_messages, self.has_system))}
-
-
-def make_gymnasium(env_id: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """`gymnasium.make(env_id, **settings)`. Raises InputError without Gymnasium, and for unknown ids and settings."""
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise InputError(f"{env_id} needs gymnasium ({error}); needed: pip install 'lmgym[gym]'") from error
-    if ":" not in env_id and env_id not in gymnasium.registry:
-        near = difflib.get_close_matches(env_id, gymnasium.registry, n=3, cutoff=0.5)
-        needed = f"one of {', '.join(near)}" if near else f"one of its {len(gymnasium.registry)} ids"
-        raise InputError(f"gymnasium {gymnasium.__version__} has no {shown(env_id)}; needed: {needed}")
-    try:
-        return gymnasium.make(env_id, disable_env_checker=True, **(settings or {}))
-    except (TypeError, gymnasium.error.Error) as error:
-        found = ", ".join(f"{name}={shown(value)}" for name, value in (settings or {}).items())
-        raise InputError(f"{env_id} cannot be made with {found or 'no settings'}: {error}") from error

@@ -1,6 +1,7 @@
 """Episodes, one at a time, by the rollout engine's own agents, and an update of ppo on a batch of them."""
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -74,6 +75,8 @@ class EpisodeLearner:
         """Reward the latest turn. Raises InputError if there is none, and for what is no finite number."""
         if POLICY not in self.episode.steps:
             raise InputError(f"{self.episode}: a reward of {reward} before an action; needed: act(observation) first")
+        if not (hasattr(reward, "__float__") and math.isfinite(reward)):
+            raise InputError(f"{self.episode}: a reward of {reward}; needed: a finite number")
         self.episode.add_environment_reward(POLICY, reward)
 
     def finish(self, final: Conversation | None) -> None:

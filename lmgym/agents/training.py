@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from lmgym.agents.agent import Agent
 from lmgym.agents.dialogue import takes_system
-from lmgym.agents.environment import MOST_TURNS, AgentEnvironment, make_gymnasium
+from lmgym.agents.environment import MOST_TURNS, AgentEnvironment
 from lmgym.agents.settings import run_config
 from lmgym.config import Range
+from lmgym.environments.games.gym_text import make_gymnasium
 from lmgym.errors import MOST_STEPS, MOST_TOGETHER, InputError
 from lmgym.runs.launch import launch
 from lmgym.training.reporting import show_notes
@@ -38,7 +39,7 @@ def agent_episodes(
         held_out = int(config.rollout.eval_size)
         if held_out < 1:
             raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: a number of episodes to evaluate on")
-        make_env = partial(make_gymnasium, env, env_settings) if isinstance(env, str) else env
+        make_env = partial(make_gymnasium, env, env_settings or {}) if isinstance(env, str) else env
         environment = partial(AgentEnvironment, agent_class, make_env, max_turns, takes_system(tokenizer))
         environment()  # what cannot be made is refused before weights are loaded
         name = env if isinstance(env, str) else getattr(env, "__name__", "an environment")

@@ -14,8 +14,9 @@ from lmgym.models.critics import load_value_head, save_critic
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.quantized import is_quantized, refuse_unfit_quantization
+from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import has_adapters, unwrap_adapters
+from lmgym.training.plan import refuse_unfit_quantization
 from lmgym.training.reporting import show_notes
 
 if TYPE_CHECKING:

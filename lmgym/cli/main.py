@@ -5,6 +5,8 @@ import sys
 import click
 
 from lmgym import __version__
+from lmgym.cli.dialogue.commands import dialogue
+from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -13,17 +15,20 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
+from lmgym.cli.playpen.commands import playpen
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
-from lmgym.cli.usage_errors import OneLineErrors
+from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.console import say
 from lmgym.migration.from_trl import from_trl
 from lmgym.runs.launch import launch
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
-    "See the results": ("runs", "compare", "watch", "report"),
+    "Debate": ("debate",),
+    "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
+    "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -83,7 +88,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl):
+for _command in (runs, compare, watch, report, from_trl, games, replay, dialogue, playpen):
     main.add_command(_command)
 
 
@@ -141,6 +146,28 @@ def score(scorer: str, file: str, output: str | None) -> None:
     from lmgym.cli.score import score_file
 
     launch(lambda: score_file(scorer, file, output))
+
+
+@main.command(context_settings={**OTHER_FLAGS, "allow_interspersed_args": False})
+@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
+@FLAGS
+def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
+    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
+
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard. `lmgym debate data FOLDER`
+    writes rows to train debaters on.
+
+    `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
+    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
+    """
+    if experiment == "data":
+        from lmgym.cli.debates.data import data
+
+        data.main(list(flags), "lmgym debate data", standalone_mode=False)
+        return
+    from lmgym.cli.debate import run_debate
+
+    launch(lambda: run_debate(experiment, flags))
 
 
 @main.command()

@@ -66,7 +66,8 @@ def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
 class UpdateSampler(Sampler):
     """Micro-batches of slots for one rank, update after update of an epoch.
 
-    `lengths` is the cost of each row (tokens); `accumulation` the number of micro-batches per rank and update.
+    `lengths` is the cost of each row (tokens); `accumulation` the number of micro-batches per rank and update. Rows are
+    shuffled, or with `in_order` taken as they come.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class UpdateSampler(Sampler):
         ranks: int = 1,
         rank: int = 0,
         seed: int = 0,
+        in_order: bool = False,
     ) -> None:
+        self.in_order = in_order
         self.lengths = np.asarray(lengths)
         self.global_batch, self.accumulation = global_batch, accumulation
         self.ranks, self.rank, self.seed, self.epoch = ranks, rank, seed, 0
@@ -100,6 +103,8 @@ class UpdateSampler(Sampler):
         The first update of the first epoch holds the longest row, so that a lack of memory shows at once.
         """
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.lengths))
+        if self.in_order:
+            order.sort()
         if not len(order):
             return []
         updates = np.split(order, range(self.global_batch, len(order), self.global_batch))

@@ -59,7 +59,7 @@ class Blackjack:
         total, dealer, ace = self.hand
         held = f"{total} with an ace that counts 11" if ace else f"{total}"
         text = f"You hold {held}. The dealer shows {'an ace' if dealer == 1 else dealer}. Hit or stick?"
-        return {POLICY: Observation(Conversation((Turn("user", text),)))}
+        return {POLICY: Observation(Conversation((Turn("user", text),)), tuple(MOVES))}
 
 
 def _move(reply: str) -> int | None:

@@ -1,13 +1,15 @@
 """Episodes: the steps of trained agents, and an episode while it is played."""
 
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lmgym.environments.protocol import Environment, Observation, StepResult
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import Reward
+from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,15 @@ class Step:
     completion: Completion
     reward: Reward | None = 0.0
     """of environment and reward function; one a sampled id if the latter is dense, with the environment's on the last;
-    None if the reward function failed: to be masked"""
+    None if either failed: to be masked"""
     scores: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     dropped_turns: int = 0
     """oldest turns that the prompt leaves out"""
     shortened: int = 0
     """tokens cut from its last turn: see lmgym/data/truncation.py"""
+    observed: Conversation | str = ""
+    """the observation's prompt, before it was rendered and cut"""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,22 @@ class RunningEpisode:
                 "agent that acts next, or terminated or truncated"
             )
 
+    def fail(self, error: Exception) -> None:
+        """End the episode after an exception of its environment: its agents' rewards are None, to be masked.
+
+        Raises the exception if no trained agent has acted, because there is nothing to mask.
+        """
+        if not self.steps:
+            raise error
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        self._end(f"{self}: {type(error).__name__}: {one_line(str(error))}{place}")
+
+    def _end(self, error: str) -> None:
+        for agent in self.steps:
+            self.add_reward(agent, None, error=error)
+        self.result = StepResult(terminated=True)
+
     def latest_step(self, agent: str) -> Step:
         """The agent's latest step. Raises InputError if it has none."""
         if agent not in self.steps:
@@ -122,10 +142,18 @@ class RunningEpisode:
         return self.steps[agent][-1]
 
     def add_environment_reward(self, agent: str, reward: float) -> None:
-        """Add a reward of the environment to the agent's latest step. Raises InputError if it is not finite."""
-        if not (hasattr(reward, "__float__") and math.isfinite(reward)):
-            raise InputError(f"{self}: a reward of {reward} for {agent!r}; needed: a finite number")
-        self.add_reward(agent, float(reward))
+        """Add an environment's reward to the agent's latest step; one that is not finite ends the episode as failed.
+
+        Raises InputError for what is no number.
+        """
+        needed = f"{self}: a reward of {reward} for {agent!r}; needed: a finite number"
+        if not hasattr(reward, "__float__"):
+            raise InputError(needed)
+        if math.isfinite(reward):
+            self.add_reward(agent, float(reward))
+        else:
+            self.latest_step(agent)  # refuses an agent that has not acted
+            self._end(needed)
 
     def add_reward(
         self, agent: str, reward: Reward | None, scores: Mapping[str, float] | None = None, error: str = ""

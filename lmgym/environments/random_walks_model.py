@@ -1,7 +1,9 @@
 """The initial policy of PPO on random walks: a small GPT-2 trained on them, with a tokenizer of letters."""
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +27,20 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_start(folder: str | Path, graph_seed: int = 1000, seed: int = 0, steps: int = STEPS) -> Path:
-    """A Hugging Face folder under `folder` with such a model, made on first use and reused later.
+    """A Hugging Face folder under `folder` with such a model, made on first use and reused later."""
+    target = Path(folder) / f"graph{graph_seed}_seed{seed}_steps{steps}"
+    return made_once(target, lambda: train_start(graph_seed, seed, steps))
+
+
+def made_once(target: Path, make: Callable[[], tuple[Any, Any]]) -> Path:
+    """The folder `target` with the model and tokenizer that `make` gives, unless it exists.
 
     If several processes make it at once, the first to finish provides it.
     """
-    target = Path(folder) / f"graph{graph_seed}_seed{seed}_steps{steps}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    model, tokenizer = train_start(graph_seed, seed, steps)
+    model, tokenizer = make()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
         saved = Path(partial) / "model"
         save_plain(model, model.state_dict(), saved, tokenizer)
@@ -55,7 +62,7 @@ def train_start(graph_seed: int = 1000, seed: int = 0, steps: int = STEPS):
         sizes = size_settings("gpt2", LAYERS, WIDTH, HEADS, CONTEXT)
         model = build_model("gpt2", tokenizer, "causal", seed, **sizes)
     rows = [_ids(walk, tokenizer.eos_token_id) for walk in draw_random_walks(graph_seed).walks]
-    _fit(PolicyModel(model), rows, tokenizer.pad_token_id, steps, np.random.default_rng([graph_seed, seed]))
+    fit(PolicyModel(model), rows, [1] * len(rows), steps, np.random.default_rng([graph_seed, seed]))
     return model.eval(), tokenizer
 
 
@@ -76,8 +83,10 @@ def _ids(walk: str, eos: int) -> list[int]:
     return [*ids, eos] if ids[-1] == GOAL else ids
 
 
-def _fit(policy: PolicyModel, rows: list[list[int]], pad_id: int, steps: int, rng: np.random.Generator) -> None:
-    """Update on `steps` batches; each epoch has its own order."""
+def fit(
+    policy: PolicyModel, rows: Sequence[list[int]], starts: Sequence[int], steps: int, rng: np.random.Generator
+) -> None:
+    """Update on `steps` batches of the cross entropy of each row's ids from its start on; epochs have own orders."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 1 - 0.9 * step / steps)
@@ -86,9 +95,11 @@ def _fit(policy: PolicyModel, rows: list[list[int]], pad_id: int, steps: int, rn
     order = np.concatenate([rng.permutation(len(rows)) for _ in range(epochs)])[: steps * BATCH]
     policy.train()
     for batch in order.reshape(steps, BATCH).tolist():
-        chosen = [rows[i] for i in batch]
-        logits = policy(**policy.collate(chosen, [range(len(row) - 1) for row in chosen]))
-        targets = torch.tensor([token for row in chosen for token in row[1:]])
+        chosen = [(rows[i], starts[i]) for i in batch]
+        logits = policy(
+            **policy.collate([row for row, _ in chosen], [range(at - 1, len(row) - 1) for row, at in chosen])
+        )
+        targets = torch.tensor([token for row, at in chosen for token in row[at:]])
         F.cross_entropy(logits, targets).backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()

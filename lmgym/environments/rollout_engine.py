@@ -5,6 +5,9 @@ Design decisions:
 - The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent), so that the rest of
   the batch changes nothing.
 - Sampled ids are never tokenised again: only the text of observations is tokenised.
+- An `ActionPolicy` as the generator chooses among the actions that observations list.
+- An exception of an environment ends its episode, whose rewards are masked; the others go on. A result that breaks the
+  protocol is a mistake of the environment's author, and stops all.
 - An agent with a generator of its own acts and leaves no steps. Rewards of a trained agent while others act are added
   to its latest step.
 """
@@ -18,9 +21,10 @@ from typing import Any, Literal, TypeVar
 
 from lmgym.environments.episodes import Episode, RunningEpisode, Step
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
+from lmgym.generation.actions import ActionPolicy, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
-from lmgym.generation.protocol import Generator, Sampling, TokenGenerator, seeds_of
+from lmgym.generation.protocol import Candidates, Completion, Generator, Sampling, TokenGenerator, seeds_of
 from lmgym.text import Conversation, Turn
 
 MAX_THREADS = 64  # for environments that block
@@ -32,7 +36,7 @@ def run_episodes(
     environments: Sequence[Environment],
     tasks: Sequence[Task],
     seeds: Sequence[int],
-    generator: TokenGenerator,
+    generator: TokenGenerator | ActionPolicy,
     tokenizer,
     sampling: Sampling,
     reward_function: RewardFunction | None,
@@ -51,7 +55,10 @@ def run_episodes(
     `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
     oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that is given
-    twice, and environments that break the protocol. Exceptions of an environment get a note that names the episode.
+    twice, environments that break the protocol, and, of an ActionPolicy, observations without actions, or with actions
+    that cannot be told apart. An episode whose `step` raises another exception, or gives a reward that is not finite,
+    ends there: its agents' last rewards are None, with the error. Exceptions of `reset`, and of an episode in which no
+    trained agent has acted, are raised with a note that names the episode.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
@@ -65,6 +72,8 @@ def run_episodes(
     try:
         resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
         for episode, observations in zip(episodes, _call_all(threads, episodes, resets), strict=True):
+            if isinstance(observations, Exception):
+                raise observations
             episode.receive(StepResult(observations))
         _replay(threads, episodes, beginnings or ())
         while pending := [episode for episode in episodes if not episode.ended]:
@@ -83,7 +92,10 @@ def _step(
     results = _call_all(threads, episodes, steps)
     for episode, action, result in zip(episodes, actions, results, strict=True):
         episode.actions.append(action)
-        episode.receive(result)
+        if isinstance(result, Exception):
+            episode.fail(result)
+        else:
+            episode.receive(result)
 
 
 def _replay(
@@ -107,20 +119,25 @@ def _replay(
 
 def _call_all(
     threads: ThreadPoolExecutor, episodes: Sequence[RunningEpisode], calls: Sequence[Callable[[], T]]
-) -> list[T]:
-    """The result of each episode's call; those of blocking environments run in threads, all at once."""
+) -> list[T | Exception]:
+    """The result of each episode's call, or its exception; those of blocking environments run in threads, all at once.
+
+    Raises InputError and RunStopped, which are no failures of one episode.
+    """
     futures = {
         i: threads.submit(call)
         for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
         if getattr(episode.environment, "blocking", False)
     }
-    results = []
+    results: list[T | Exception] = []
     for i, (episode, call) in enumerate(zip(episodes, calls, strict=True)):
         try:
             results.append(futures[i].result() if i in futures else call())
         except Exception as error:
             error.add_note(f"in {episode}")
-            raise
+            if isinstance(error, InputError | RunStopped):
+                raise
+            results.append(error)
     return results
 
 
@@ -154,7 +171,7 @@ def _add_rewards(
 class ActingAgents:
     """The agents that act: the policy for those that are trained, a generator each for the others."""
 
-    generator: TokenGenerator
+    generator: TokenGenerator | ActionPolicy
     tokenizer: Any
     sampling: Sampling
     others: Mapping[str, Generator]
@@ -167,10 +184,11 @@ class ActingAgents:
         trained = [(e, agent) for e in episodes for agent in e.observations if agent not in self.others]
         if trained:
             prompts = self._fit_prompts(trained, self.on_long_prompt)
-            completions = self.generator.generate([prompt.ids for prompt in prompts], 1, self._seeded(trained))
+            completions = self._complete(trained, [prompt.ids for prompt in prompts])
             for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
-                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened
+                    prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened,
+                    observed=episode.observations[agent].prompt,
                 )  # fmt: skip
                 episode.steps.setdefault(agent, []).append(step)
                 replies[episode.index, agent] = completion.text
@@ -182,6 +200,22 @@ class ActingAgents:
                 for (episode, _), [completion] in zip(acting, completions, strict=True):
                     replies[episode.index, agent] = completion.text
         return [{agent: replies[episode.index, agent] for agent in episode.observations} for episode in episodes]
+
+    def _complete(
+        self, agents: Sequence[tuple[RunningEpisode, str]], prompts: Sequence[list[int]]
+    ) -> list[list[Completion]]:
+        """One reply to each prompt, or one of the actions that its observation lists."""
+        if not isinstance(self.generator, ActionPolicy):
+            return self.generator.generate(prompts, 1, self._seeded(agents))
+        seen = [episode.observations[agent] for episode, agent in agents]
+        given = [one.prompt for one in seen], [one.actions for one in seen]
+        candidates: list[Candidates] = []
+        read = read_candidates(self.tokenizer, *given, self.sampling.max_new_tokens, self.generator.scores)
+        for (episode, agent), found in zip(agents, read, strict=True):
+            if isinstance(found, str):
+                raise InputError(f"{episode}: --policy_over actions: the observation of {agent!r} {found}")
+            candidates.append(found)
+        return self.generator.choose(prompts, candidates, self._seeded(agents))
 
     def finish(self, episodes: Sequence[RunningEpisode]) -> list[Episode]:
         """The episodes of trained agents, with the final prompt of truncated ones."""

@@ -21,12 +21,15 @@ from lmgym.generation.http_connections import (
     is_loopback,
     parse_address,
     parse_retry_after,
+    repeat,
 )
-from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
+from lmgym.generation.usage import Usage
 from lmgym.text import Conversation, messages, to_transcript
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step visits every seed before it repeats one; every server takes 31 bits
+MOST_LOGPROBS = 20  # OpenAI's limit
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 EXTRAS = {"top_k", "repetition_penalty", "ignore_eos"}  # parameters that OpenAI's own interface lacks
 # the words of OpenAI, vLLM, SGLang, llama.cpp, LM Studio and TGI
@@ -66,7 +69,8 @@ class ServedGenerator:
 
     `api` is "chat", where the server applies its chat template, or "completions", which receives the flat transcript.
     A server that ignores `n` is detected and gets one request a reply; use `n_in_one_request=False` for one that
-    refuses `n`. A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection,
+    refuses `n`. With `top_logprobs` replies have so many of the likeliest tokens at each place, if the server gives
+    them. A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection,
     a timeout, 429, 5xx or an invalid answer; at most `concurrency` run at once.
 
     The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
@@ -76,15 +80,22 @@ class ServedGenerator:
     def __init__(
         self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,
         timeout: float = 60.0, retries: int = 3, key_variable: str = "OPENAI_API_KEY", concurrency: int = 8,
+        top_logprobs: int = 0,
     ) -> None:  # fmt: skip
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, threading.TIMEOUT_MAX, above=True, hint="seconds").check("timeout", timeout)
         Range(0, MOST_STEPS).check("retries", retries)
         Range(1, MOST_STEPS).check("concurrency", concurrency)
+        Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
         self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
         self.timeout, self.retries, self.key_variable, self.concurrency = timeout, retries, key_variable, concurrency
+        self.top_logprobs = top_logprobs
+        self._asked_logprobs = (
+            {"logprobs": True, "top_logprobs": top_logprobs} if api == "chat" else {"logprobs": top_logprobs}
+        )
         self._url = parse_address(self.base_url, PATHS[api])
+        self.usage = Usage()
         self._refused_extras: set[tuple[str, Any]] = set()
         self._key()
 
@@ -121,6 +132,7 @@ class ServedGenerator:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             **({"stop": list(sampling.stop)} if sampling.stop else {}),
+            **(self._asked_logprobs if self.top_logprobs else {}),
             **_extras(sampling),
         }
 
@@ -176,19 +188,21 @@ class ServedGenerator:
         """1 to `size` replies from request `number` of a conversation, repeated if it fails."""
         seed = (conversation.seed + number * SEED_STEP) % SEEDS
         body = json.dumps({**conversation.content, "n": size, "seed": seed, "stream": False}).encode()
-        last = RequestFailed("not sent")
-        for tries in range(self.retries + 1):
-            if tries:
-                connections.closed.wait(max(min(FIRST_WAIT * 2 ** (tries - 1), LONGEST_WAIT), last.wait))
+
+        def attempt() -> list[Completion]:
+            completions, prompt_tokens, tokens = _read_completions(self._post(connections, body), self.api, sampling)
+            self.usage.add(prompt_tokens, tokens)
+            return completions[:size]
+
+        try:
+            return repeat(connections, attempt, self.retries, FIRST_WAIT, LONGEST_WAIT)
+        except RequestFailed as last:
             if connections.closed.is_set():
-                raise last
-            try:
-                return _read_completions(self._post(connections, body), self.api, sampling)[:size]
-            except RequestFailed as failure:
-                last = failure
+                raise
+            failure = str(last)
         raise ServerError(
             f"{self.base_url} gave no usable answer in {self.retries + 1} tries, the last: "
-            f"{self._printable(str(last))}; needed: a server of {self.model!r} that answers {PATHS[self.api]}; see its "
+            f"{self._printable(failure)}; needed: a server of {self.model!r} that answers {PATHS[self.api]}; see its "
             f"log and {self.base_url}/models; try a longer timeout than {self.timeout:g} s, or n_in_one_request=False"
         )
 
@@ -241,8 +255,11 @@ def _extras(sampling: Sampling) -> dict[str, Any]:
     return extras if sampling.ends_at_eos else {**extras, "ignore_eos": True}
 
 
-def _read_completions(data: bytes, api: str, sampling: Sampling) -> list[Completion]:
-    """The replies in an answer, at least one. Raises RequestFailed if it does not follow the interface."""
+def _read_completions(data: bytes, api: str, sampling: Sampling) -> tuple[list[Completion], int, int]:
+    """(the replies in an answer, at least one; tokens of the prompt and of the replies, 0 if they are not counted).
+
+    Raises RequestFailed if the answer does not follow the interface.
+    """
     try:
         answer = json.loads(data)
         choices = answer["choices"]
@@ -250,19 +267,39 @@ def _read_completions(data: bytes, api: str, sampling: Sampling) -> list[Complet
         reasons = [(choice.get("finish_reason"), choice.get("stop_reason", "unknown")) for choice in choices]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise TypeError("a choice without text (a reasoning model may have run out of tokens)")
-        usage = answer.get("usage") if len(texts) == 1 else None
-        tokens = int((usage or {}).get("completion_tokens") or 0)
+        likely = [_read_likely(choice.get("logprobs")) for choice in choices]
+        usage = answer.get("usage") or {}
+        read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+        tokens = written if len(texts) == 1 else 0
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         text = data.decode(errors="replace")
         raise RequestFailed(f"an answer that makes no sense ({type(error).__name__}: {error}): {text}") from None
-    return [_completion(text, *reason, sampling, tokens) for text, reason in zip(texts, reasons, strict=True)]
+    replies = [
+        _completion(text, *reason, sampling, tokens, places)
+        for text, reason, places in zip(texts, reasons, likely, strict=True)
+    ]
+    return replies, read, written
 
 
-def _completion(text: str, finish_reason: Any, stop_reason: Any, sampling: Sampling, tokens: int) -> Completion:
+def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:
+    """The likeliest tokens by place, of either interface; none of a server that does not give them."""
+    if not isinstance(logprobs, dict):
+        return ()
+    if "content" in logprobs:
+        places = [(place["token"], {top["token"]: float(top["logprob"]) for top in place["top_logprobs"]})
+                  for place in logprobs["content"] or ()]  # fmt: skip
+    else:
+        places = list(zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=False))
+    return tuple(LikelyTokens(token, {text: float(p) for text, p in top.items()}) for token, top in places)
+
+
+def _completion(
+    text: str, finish_reason: Any, stop_reason: Any, sampling: Sampling, tokens: int, likely: tuple[LikelyTokens, ...]
+) -> Completion:
     """The reply up to its first stop string. Servers report "stop" for an eos too; vLLM's `stop_reason` differs."""
     end = sampling.find_stop(text)
     reason: FinishReason = "length" if finish_reason == "length" else "eos"
     if end is not None or (sampling.stop and finish_reason == "stop" and isinstance(stop_reason, str)):
         reason = "stop"
     # JSON can contain half a surrogate pair, which no file or terminal accepts
-    return Completion(text[:end].encode(errors="replace").decode(), reason, tokens=tokens)
+    return Completion(text[:end].encode(errors="replace").decode(), reason, tokens=tokens, likely=likely)

@@ -4,7 +4,7 @@ A `Generator` replies to conversations. A `TokenGenerator` takes and returns tok
 log-probabilities, as reinforcement learning needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -63,11 +63,41 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """The actions that an observation lists, as a policy over them reads them; see lmgym/generation/actions.py."""
+
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]
+    """of each, with its end of turn"""
+    divisors: tuple[float, ...]
+    """of the sums of their tokens' log-probabilities"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a policy over actions chose from."""
+
+    candidates: Candidates
+    chosen: int
+    """number of the candidate"""
+    entropy: float
+    """nats, of the distribution over the candidates"""
+
+
+@dataclass(frozen=True)
+class LikelyTokens:
+    """The token of one place of a reply, and log-probabilities of the likeliest tokens there, by their texts."""
+
+    token: str
+    logprobs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Completion:
     """One reply. `ids` are all sampled tokens, including an eos; `text` excludes eos and stop string.
 
     `logprobs` are those of each id under the model at the sampling temperature (1 if greedy), before top-k, top-p and
-    penalty. A backend without ids leaves both empty.
+    penalty. A backend without ids leaves both empty. With a `choice`, `logprobs` has one number, the action's.
     """
 
     text: str
@@ -76,6 +106,10 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     tokens: int = 0
     """number of tokens generated"""
+    choice: Choice | None = None
+    """of a policy over actions"""
+    likely: tuple[LikelyTokens, ...] = ()
+    """by place, of a server that was asked for them"""
 
 
 class Generator(Protocol):

@@ -27,10 +27,12 @@ def lines(
     points: Iterable[str] = (),
     marks: Sequence[int] = (),
     kept: int | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> Spec:
     """Lines by name, with a band where points have low and high; dots too for the names in `points`.
 
-    `marks` are updates with a dashed vertical rule, `kept` is one with a solid rule.
+    `marks` are updates with a dashed vertical rule, `kept` is one with a solid rule; `levels` are named values of y,
+    with a dashed horizontal one each.
     """
     rows = [row for name, found in series.items() for row in _rows(name, thinned(found))]
     dotted, color = set(points), _color(list(series))
@@ -41,6 +43,8 @@ def lines(
             rule = {"type": "rule", "opacity": 0.6, **style}
             values = [{"x": update} for update in updates]
             layers.append({"data": {"values": values}, "mark": rule, "encoding": {"x": _axis("x", x)}})
+    if levels:
+        layers += _levels(levels, y)
     if any("low" in row for row in rows):
         band = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
         layers.append({"transform": [WITH_BOUNDS], "mark": _band(), "encoding": band})
@@ -171,6 +175,19 @@ def _hover(x: str, y: str, color: Spec) -> list[Spec]:
     opacity = {"condition": {"param": "over", "empty": False, "value": 1}, "value": 0}
     encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color, "opacity": opacity, "tooltip": _tooltip(x, y)}
     return [{"params": [over], "mark": _dot(), "encoding": encoding}]
+
+
+def _levels(levels: Mapping[str, float], y: str) -> list[Spec]:
+    """Dashed horizontal rules with their names above them, at the left."""
+    values = [{"y": value, "name": name} for name, value in levels.items()]
+    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -2, "opacity": 0.8}
+    encoding = {"y": _axis("y", y)}
+    return [
+        {"data": {"values": values}, "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
+         "encoding": encoding},
+        {"data": {"values": values}, "mark": text,
+         "encoding": encoding | {"x": {"value": 0}, "text": {"field": "name", "type": "nominal"}}},
+    ]  # fmt: skip
 
 
 def _band() -> Spec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from lmgym.report.charts import Points, lines, scatter_path
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles, is_number
+from lmgym.report.samples import shown
 
 Z95 = 1.96
 MOST_PROBE_SERIES = 6
@@ -83,9 +84,17 @@ def curves(run: RunFiles) -> list[Panel]:
         if curve.id == "monitors":
             series |= _monitors(run)
         if series:
-            chart = lines(series, y=curve.y, points=_evaluated(curve), marks=sorted(set(marks)), kept=run.kept_update)
+            levels = reference_lines(run) if curve.id == "reward" else {}
+            given = sorted(set(marks)), run.kept_update, levels
+            chart = lines(series, "updates", curve.y, _evaluated(curve), *given)
             found.append(Panel(curve.id, curve.title, curve.about, chart))
     return found
+
+
+def reference_lines(run: RunFiles) -> dict[str, float]:
+    """Returns of other players by name, such as a game's random one, that the run recorded."""
+    found = (run.record.get("data") or {}).get("reference_lines")
+    return {shown(k): v for k, v in found.items() if is_number(v)} if isinstance(found, dict) else {}
 
 
 def _evaluated(curve: Curve) -> list[str]:

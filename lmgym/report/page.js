@@ -85,7 +85,8 @@
       names.replaceChildren();
       episodes.forEach((episode, number) => {
         if (String(episode.update) !== updates.value) return;
-        const total = typeof episode.total === "number" ? `, reward ${shown(episode.total)}` : ", reward failed";
+        const one = typeof episode.total === "number" ? `, reward ${shown(episode.total)}` : ", reward failed";
+        const total = episode.total === "" ? "" : one;
         names.append(new Option(`${episode.name}${total}`, number));
       });
       show();

@@ -44,12 +44,12 @@ class RunFiles:
     @cached_property
     def metrics(self) -> list[Row]:
         """Lines of metrics.jsonl, in their order; a line that a kill cut is left out."""
-        return list(self._lines("metrics.jsonl"))
+        return list(self.lines("metrics.jsonl"))
 
     @cached_property
     def events(self) -> list[Row]:
         """Lines of events.jsonl: warnings, alarms and notes with the update after which they occurred."""
-        return list(self._lines("events.jsonl"))
+        return list(self.lines("events.jsonl"))
 
     @cached_property
     def evaluation(self) -> Row:
@@ -65,30 +65,34 @@ class RunFiles:
     @cached_property
     def scores(self) -> list[Row]:
         """Lines of scores.jsonl: a reward model's scores of held-out examples."""
-        return list(self._lines("scores.jsonl"))
+        return list(self.lines("scores.jsonl"))
 
     @cached_property
     def held_out(self) -> list[Row]:
         """Lines of held_out.jsonl: a policy's loss on held-out rows."""
-        return list(self._lines("held_out.jsonl"))
+        return list(self.lines("held_out.jsonl"))
 
     @cached_property
     def rejected(self) -> list[Row]:
         """The first lines of rejected.jsonl."""
-        return list(self._lines("rejected.jsonl", MOST_REJECTED))
+        return list(self.lines("rejected.jsonl", MOST_REJECTED))
 
-    def sample_updates(self, kind: str) -> list[int]:
-        """After which updates there is a file samples/KIND-UPDATE.jsonl, or samples/UPDATE.jsonl if `kind` is empty."""
+    def sample_updates(self, kind: str, folder: str = "samples") -> list[int]:
+        """After which updates there is a file FOLDER/KIND-UPDATE.jsonl, or FOLDER/UPDATE.jsonl if `kind` is empty."""
         prefix = f"{kind}-" if kind else ""
-        names = [path.name.removesuffix(".jsonl") for path in (self.folder / "samples").glob(f"{prefix}*.jsonl")]
+        names = [path.name.removesuffix(".jsonl") for path in (self.folder / folder).glob(f"{prefix}*.jsonl")]
         return sorted(int(update) for name in names if (update := name.removeprefix(prefix)).isdecimal())
 
     def samples(self, kind: str, update: int) -> list[Row]:
         """The rows of such a file."""
         name = f"{f'{kind}-' if kind else ''}{update:06d}"
         if (kind, update) not in self._samples:
-            self._samples[kind, update] = list(self._lines(f"samples/{name}.jsonl", MOST_SAMPLE_ROWS))
+            self._samples[kind, update] = list(self.lines(f"samples/{name}.jsonl", MOST_SAMPLE_ROWS))
         return self._samples[kind, update]
+
+    def games(self, kind: str, update: int, most: int) -> list[Row]:
+        """The first games of episodes/KIND-UPDATE.jsonl."""
+        return list(self.lines(f"episodes/{kind}-{update:08d}.jsonl", most))
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(update, value) of a metric, without undefined values; the last of an update counts."""
@@ -112,7 +116,8 @@ class RunFiles:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _lines(self, name: str, most: int | None = None) -> Iterator[Row]:
+    def lines(self, name: str, most: int | None = None) -> Iterator[Row]:
+        """The JSON objects of a file of lines, at most so many lines of it."""
         broken = 0
         with suppress(FileNotFoundError, NotADirectoryError):
             with (self.folder / name).open(encoding="utf-8", errors="replace") as lines:

@@ -6,7 +6,7 @@ from typing import Any
 
 from lmgym.console import clean
 from lmgym.report.charts import histogram
-from lmgym.report.panels import Panel
+from lmgym.report.panels import Panel, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 
 MOST_PAIRS, MOST_EPISODES, MOST_UPDATES = 16, 8, 6
@@ -121,9 +121,21 @@ def score_distributions(run: RunFiles) -> list[Panel]:
 
 
 def conversations(run: RunFiles) -> list[Panel]:
-    """Rollouts turn by turn, with each turn's reward and mean advantage, of some iterations."""
-    chosen = _spread(run.sample_updates("rollouts"), MOST_UPDATES)
-    episodes = [episode for update in chosen for episode in _episodes(update, run.samples("rollouts", update))]
+    """Episodes turn by turn, with each turn's reward and mean advantage, of some iterations and evaluations."""
+    kinds = {kind: set(run.sample_updates(kind, "episodes")) for kind in ("rollouts", "evaluation")}
+    if any(kinds.values()):
+        chosen = _spread(sorted(set().union(*kinds.values())), MOST_UPDATES)
+        episodes = [
+            _game(kind, game)
+            for update in chosen
+            for kind, updates in kinds.items()
+            if update in updates
+            for game in run.games(kind, update, MOST_EPISODES)
+            if isinstance(game.get("agents"), dict) and isinstance(game.get("actions"), list)
+        ]
+    else:
+        chosen = _spread(run.sample_updates("rollouts"), MOST_UPDATES)
+        episodes = [episode for update in chosen for episode in _episodes(update, run.samples("rollouts", update))]
     if not episodes:
         return []
     about = "What the policy did, turn by turn. A positive advantage makes a reply more likely, a negative one less."
@@ -149,6 +161,38 @@ def _episodes(update: int, rows: Sequence[Row]) -> list[Row]:
             }
         )
     return episodes[:MOST_EPISODES]
+
+
+def _game(kind: str, game: Row) -> Row:
+    """A recorded game: the turns of all agents in their order; of those that are not trained only what they said."""
+    left = {agent: iter(turns) for agent, turns in game["agents"].items()}
+    turns = []
+    for said in game["actions"]:
+        for agent, reply in said.items():
+            own = next(left.get(agent, iter(())), None)
+            name = shown(agent) if len({*left, agent}) > 1 else ""
+            if own is None:
+                turns.append(
+                    {"prompt": "", "text": shown(reply).strip(), "scores": [], "notes": f"{name}, not trained"}
+                )
+            else:
+                turn = _turn(own | {"prompt": _seen(own), "tokens": len(own.get("ids", ()))})
+                turns.append(turn | {"notes": ", ".join(filter(None, (name, turn["notes"])))})
+    returns = game.get("returns") or {}
+    word = "evaluation, " if kind == "evaluation" else ""
+    by_agent = [f"{shown(agent)} {figure(value)}" for agent, value in returns.items()] if len(returns) > 1 else []
+    return {
+        "update": game.get("update"),
+        "name": f"{word}episode {game.get('episode')}" + (f": {', '.join(by_agent)}" if by_agent else ""),
+        "total": "" if by_agent else next(iter(returns.values()), None),
+        "turns": turns,
+    }
+
+
+def _seen(turn: Row) -> str:
+    if "messages" not in turn:
+        return str(turn.get("prompt", ""))
+    return "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in turn["messages"])
 
 
 def _turn(row: Row) -> Row:

@@ -4,6 +4,7 @@ Nothing here imports torch.
 """
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import STORAGE_FULL, RunStopped
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
 
 # full, over a quota or the maximum file size, read-only, broken
 STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
@@ -27,6 +28,25 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def read_line(path: Path, number: int) -> dict[str, Any]:
+    """The JSON object in line `number`, from 1, of a file. Raises InputError if there is none."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            text = next(itertools.islice(lines, number - 1, None), None) if number > 0 else None
+        found = json.loads(text) if text is not None else None
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not JSON"
+        raise InputError(
+            f"{shown_path(path)}, line {number}: {why}; needed: a file of JSON objects, a line each"
+        ) from error
+    if not isinstance(found, dict):
+        what = "there is no such line" if text is None else "not a JSON object"
+        raise InputError(
+            f"{shown_path(path)}, line {number}: {what}; needed: the number of a line with an object, from 1"
+        )
+    return found
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -12,8 +12,9 @@ NON_FINITE = "non_finite.json"
 LOGS = ("metrics.jsonl", "events.jsonl")
 """files that grow by lines, each with its step"""
 RUN_FILES = (
-    *("run.json", *LOGS, "checkpoints", "model", "last", "adapter", "critic", "samples", "stalls", "rejected.jsonl"),
-    *("evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard", NON_FINITE),
+    *("run.json", *LOGS, "checkpoints", "model", "last", "adapter", "critic", "samples", "episodes", "stalls"),
+    *("rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard", "rounds"),
+    NON_FINITE,
 )
 """everything that a stage writes to its folder: a new run in the folder renames these"""
 

@@ -94,6 +94,10 @@ def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_
     x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
     values, returns = rollouts.values[mask].double(), rollouts.returns[mask].double()
     errors = returns - values
+    # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
+    entropies = -rollouts.sampler_logprobs
+    if rollouts.choices is not None:
+        entropies = torch.tensor([choice.entropy for choice in rollouts.choices])
     episodes = float(rollouts.has_reward.sum())
     replies = float(rollouts.has_reward[rollouts.episode_of_row].sum())  # several per episode of several turns
     tokens = float(mask.sum())
@@ -105,8 +109,7 @@ def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_
         "kl/reference": (x.sum().item(), replies),
         "kl/reference_per_token": per_token(x),
         "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
-        # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
-        "policy/entropy": per_token(-rollouts.sampler_logprobs[mask].double()),
+        "policy/entropy": per_token(entropies[mask].double()),
         "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
         "reward/total": (rewards[mask].double().sum().item(), episodes),
         "rollout/trained_tokens": (tokens, 1.0),

@@ -178,6 +178,9 @@ def _difference(
 def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
     """A description of one of the M tokens."""
     row = int(torch.searchsorted(torch.from_numpy(rollouts.row_starts), index, right=True)) - 1
+    if rollouts.choices is not None:
+        choice = rollouts.choices[row]
+        return f"the action {choice.candidates.texts[choice.chosen]!r} of reply {row}"
     within = index - int(rollouts.row_starts[row])
     id_ = rollouts.rows[row][len(rollouts.rows[row]) - int(rollouts.reply_lengths[row]) + within]
     return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"

@@ -113,20 +113,26 @@ class Vowels:
         return found
 
 
+LISTED = ("tea", "a cup of coffee with you", "no", "my cats and dogs")
+
+
 class Talk:
-    """An environment of some turns; each is worth the share of vowels in what was said."""
+    """An environment of some turns; each is worth the share of vowels in what was said. It lists some replies."""
 
     def __init__(self) -> None:
         self.turns = 3 if MINE else 1
 
     def reset(self, task, seed):
         self.prompt = task["prompt"]
-        return {POLICY: Observation(self.prompt)}
+        return self._shown()
 
     def step(self, actions):
         [said], self.turns = actions.values(), self.turns - 1
         ended = self.turns < 1
-        return StepResult({} if ended else {POLICY: Observation(self.prompt)}, {POLICY: share_of_vowels(said)}, ended)
+        return StepResult({} if ended else self._shown(), {POLICY: share_of_vowels(said)}, ended)
+
+    def _shown(self):
+        return {POLICY: Observation(self.prompt, LISTED[: 5 - self.turns])}
 
 
 def talks(config, tokenizer):

@@ -241,6 +241,32 @@ def test_so_do_they_under_zero_2_and_3(family: str, config: str, go: Go, scorer_
         assert_same_talks(found, wanted)
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "changes"),
+    [
+        ("deepspeed", "zero2.json", {}),
+        slow("deepspeed", "zero2.json", {"lora_rank": 4, "method": "grpo", "num_generations": 4}),
+        slow("deepspeed", "zero3.json", {"entropy_coef": 0.01}),
+        slow("deepspeed", "zero2.json", {"num_layers_unfrozen": 1}),
+        slow("torchrun", None, {"critic": "llama"}),
+    ],
+)
+def test_two_ranks_choose_and_learn_the_actions_that_one_does(
+    kind: str, config: str | None, changes: dict, go: Go, scorer_folders
+) -> None:
+    plant = EPS | {"LMGYM_TEST_TALKS": "1"}
+    if "critic" in changes:
+        changes = changes | {"critic": scorer_folders[changes["critic"]]}
+    changes = {"policy_over": "actions", "action_scores": "token", "max_new_tokens": 24, **changes}
+    same = {"family": "llama", "plant": plant, **changes}
+    wanted, found = (go(how, config=of_kind, **same)[1] for how, of_kind in (("python", None), (kind, config)))
+    assert_same_talks(found, wanted)
+    a, b = read_metrics(found), read_metrics(wanted)
+    for name in (NAMES | {"reward/mean", "kl/reference"}) & b.keys():
+        assert a[name] == pytest.approx(b[name], abs=1e-4), name
+    assert b["policy/ratio"][4] != 1.0, "of two epochs the second has moved"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config"),

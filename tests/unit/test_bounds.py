@@ -13,6 +13,7 @@ import pytest
 
 import ppo.check
 import preferences.check
+import preferences.iterative.check
 import reward_models.check
 import sft.check
 from lmgym.config import ModelConfig, Range
@@ -22,6 +23,8 @@ from lmgym.runs.flags import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from preferences.config import PreferenceConfig
+from preferences.iterative.config import IterativeConfig
+from preferences.iterative.train import train as train_iterative
 from preferences.train import train as train_preferences
 from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
@@ -34,6 +37,11 @@ NO_MODEL = ModelConfig("./nowhere")
 STAGES: dict[str, tuple[Any, Callable[[Any], None], Callable[[Any], None]]] = {
     "sft": (SftConfig("x", NO_MODEL), sft.check.check_settings, lambda config: train_sft(config, CHAT)),
     "preferences": (PreferenceConfig("x", NO_MODEL), preferences.check.check_settings, train_preferences),
+    "preferences in rounds": (
+        IterativeConfig("x", NO_MODEL),
+        lambda config: preferences.iterative.check.check_settings(config, {"own": ...}),  # type: ignore[dict-item]
+        train_iterative,
+    ),
     "reward_models": (RewardModelConfig("x", NO_MODEL), reward_models.check.check_settings, train_pairwise),
     "ppo": (
         PPOConfig("x", NO_MODEL),
@@ -188,6 +196,6 @@ def test_sampling_is_bounded_whoever_asks_for_it(changes: dict) -> None:
     ids=lambda path: path.stem,
 )
 def test_every_experiment_is_within_its_bounds(path: Path) -> None:
-    stage = path.parts[-3]
-    config = importlib.import_module(f"{stage}.experiments.{path.stem}").CONFIG
-    assert STAGES[stage][1](config) is None
+    config = importlib.import_module(f"{path.parts[-3]}.experiments.{path.stem}").CONFIG
+    [check] = [check for example, check, _ in STAGES.values() if type(example) is type(config)]
+    assert check(config) is None

@@ -19,13 +19,33 @@ LAYERS = (
     "lmgym.world",
     "lmgym.scoring",
     "lmgym.environments",
+    "lmgym.environments.dialogue_games",
+    "lmgym.environments.debate.prompts",
+    "lmgym.environments.debate",
+    "lmgym.environments.debate.players",
+    "lmgym.environments.debate.report",
+    "lmgym.environments.debate.tournament",
+    "lmgym.environments.debate.audit",
+    "lmgym.environments.debate.training",
+    "lmgym.environments.games",
+    "lmgym.environments.self_play",
+    "lmgym.playpen.registries",
+    "lmgym.playpen",
+    "lmgym.playpen.clembench",
+    "lmgym.playpen.trainers",
     "lmgym.training",
     "lmgym.chat",
     "stages",
     "lmgym.agents",
     "experiments",
+    "lmgym.cli.usage",
     "lmgym.cli.results",
     "lmgym.cli.demos",
+    "lmgym.cli.dialogue",
+    "lmgym.cli.debates.experiments",
+    "lmgym.cli.debates",
+    "lmgym.cli.games",
+    "lmgym.cli.playpen",
     "lmgym.cli",
 )
 """from the bottom to the top"""
@@ -61,7 +81,7 @@ GRAPH = {name: imports_of(path.read_text(encoding="utf-8")) - {name} for name, p
 
 def layer_of(module: str) -> int:
     package = module.rpartition(".")[0] or "lmgym.cli"  # eval_rewards_api is a command too
-    if package.endswith(".experiments"):  # nothing imports them
+    if package.endswith(".experiments") and package not in LAYERS:  # of stages: nothing imports them
         return LAYERS.index("experiments")
     return LAYERS.index(package if package in LAYERS else "stages")
 

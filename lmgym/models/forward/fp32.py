@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.logprobs import policy_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.forward.structure import replaced_forwards
 
 
 def logprobs_in_fp32(decoder: Decoder, batch: PackedRows, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probabilities [M] of targets [M] where the batch is read, computed in fp32 whatever the weights' dtype."""
+    """`policy_logprobs` of targets where the batch is read, computed in fp32 whatever the weights' dtype."""
     blocks = list(decoder.blocks)
     of_layers = {id(p) for block in blocks for p in block.parameters()}
     with _widened([p for p in decoder.model.parameters() if id(p) not in of_layers]):
         with replaced_forwards({block: _in_fp32(block) for block in blocks}):
             normed = decoder.hidden(batch)
-        return token_logprobs(decoder, normed, targets, temperature)
+        return policy_logprobs(decoder, normed, batch, targets, temperature)[0]
 
 
 def _in_fp32(block: torch.nn.Module) -> Callable:

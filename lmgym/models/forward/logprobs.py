@@ -17,11 +17,26 @@ from torch.utils.checkpoint import checkpoint
 from lmgym.distributed.ranks import max_over_ranks
 from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.packed_rows import PackedRows
 from lmgym.models.parameters import is_sharded
 
 CHUNK_LOGITS = 1 << 26  # most logits that are held at once
 CACHED_LOGITS = 1 << 21  # 8 MiB, which stay in a processor's cache
 FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product with a frozen head, and with one whose gradient it adds to
+
+
+def policy_logprobs(
+    decoder: Decoder, normed: torch.Tensor, rows: PackedRows, targets: torch.Tensor, temperature: float = 1.0,
+    entropies: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """(log-probabilities, and, if asked for, entropies) of targets [M], or of the actions that `rows` choose [R]."""
+    if rows.choices is not None:
+        of_tokens = token_logprobs(decoder, normed, targets)
+        logprobs, spread = rows.choices.logprobs_and_entropies(of_tokens, temperature)
+        return logprobs, spread if entropies else None
+    if entropies:
+        return logprobs_and_entropies(decoder, normed, targets, temperature)
+    return token_logprobs(decoder, normed, targets, temperature), None
 
 
 def token_logprobs(

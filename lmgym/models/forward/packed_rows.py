@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from lmgym.models.forward.choices import Choices
 from lmgym.text import Replies
 
 
@@ -48,6 +49,8 @@ class PackedRows:
     """[S]: how many of each segment's last tokens are read, in order; None if `places` are others"""
     varlen: Varlen | None = None
     """only on a GPU"""
+    choices: Choices | None = None
+    """of a policy over actions: the M tokens that are read are those of candidates"""
 
     def to(self, device) -> "PackedRows":
         """The same on another device."""
@@ -61,7 +64,9 @@ class PackedRows:
         return self._map(torch.Tensor.pin_memory)
 
     def _map(self, function) -> "PackedRows":
-        return replace(self, ids=function(self.ids), positions=function(self.positions), places=function(self.places))
+        choices = None if self.choices is None else self.choices.map(function)
+        ids, positions, places = map(function, (self.ids, self.positions, self.places))
+        return replace(self, ids=ids, positions=positions, places=places, choices=choices)
 
     def spans(self) -> list[np.ndarray]:
         """Indices of each segment's tokens, after those of the segments that it continues."""
@@ -114,6 +119,23 @@ def pack_replies(rows: Sequence[Replies], whole: bool = False) -> PackedRows:
     ends = accumulate(map(len, pieces))
     places = [np.arange(end - count, end) for end, count in zip(ends, reads, strict=True)]
     return _pack(pieces, prefixes, np.concatenate(places), tuple(reads))
+
+
+def pack_choices(
+    prompts: Sequence[Sequence[int]], candidates: Sequence[Sequence[Sequence[int]]],
+    divisors: Sequence[Sequence[float]], chosen: Sequence[int],
+) -> tuple[PackedRows, torch.Tensor]:  # fmt: skip
+    """Rows that each choose among candidates, ids with their end of turn, after a prompt; and all candidates' ids [M].
+
+    A prompt runs once, but for its last token, which each candidate begins with.
+    """
+    rows = [
+        Replies(list(prompt[:-1]), [[prompt[-1], *ids[:-1]] for ids in of_row])
+        for prompt, of_row in zip(prompts, candidates, strict=True)
+    ]
+    choices = Choices.of([[len(ids) for ids in of_row] for of_row in candidates], divisors, chosen)
+    targets = torch.tensor([token for of_row in candidates for ids in of_row for token in ids])
+    return replace(pack_replies(rows, whole=True), choices=choices), targets
 
 
 def pad_right(rows: Sequence[Replies], pad_id: int) -> dict[str, torch.Tensor]:

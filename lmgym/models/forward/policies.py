@@ -141,12 +141,17 @@ class PolicyModel(nn.Module):
         return {"rows": pack_places(rows, places)}
 
     def collate_replies(self, rows: Sequence[Replies], end: int) -> dict[str, Any]:
-        """Keyword arguments of `forward` for log-probabilities of each suffix's tokens but the first, and of `end`.
+        """Keyword arguments of `forward` for log-probabilities of each suffix's tokens but the first, and of its end.
 
         The rows are those of `tokenize_apart`: a suffix begins with the prompt's last token. A prompt runs once,
-        however many replies it has.
+        however many replies it has. The end is `end`, the eos, unless the row has `ends` of its own.
         """
-        targets = [token for row in rows for suffix in row.suffixes for token in (*suffix[1:], end)]
+        targets = [
+            token
+            for row in rows
+            for suffix, last in zip(row.suffixes, row.ends or [end] * len(row.suffixes), strict=True)
+            for token in (*suffix[1:], last)
+        ]
         return {"rows": pack_replies(rows, whole=True), "targets": torch.tensor(targets)}
 
     def forward(self, rows: PackedRows, targets: torch.Tensor | None = None) -> torch.Tensor:

@@ -7,10 +7,13 @@ import pytest
 from walking import Walk, Walker
 
 from lmgym.agents.blackjack import BlackjackAgent
-from lmgym.agents.environment import AgentEnvironment, make_gymnasium
+from lmgym.agents.environment import AgentEnvironment
+from lmgym.agents.training import agent_episodes
+from lmgym.environments.games.gym_text import make_gymnasium
 from lmgym.environments.protocol import POLICY
 from lmgym.errors import InputError
 from lmgym.text import Turn
+from ppo.config import PPOConfig, RolloutConfig
 
 
 class Reader(Walker):
@@ -99,20 +102,18 @@ def test_what_cannot_be_played_at_once_is_refused() -> None:
         AgentEnvironment(wordless, Walk).reset({}, 0)
 
 
-def test_an_unknown_id_is_refused_with_the_nearest_ones() -> None:
+def test_an_id_that_cannot_be_made_is_refused_before_anything_is_loaded(
+    tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("gymnasium")
-    with pytest.raises(InputError, match=r"gymnasium .* has no 'BlackJack-v1'; needed: one of Blackjack-v1"):
-        make_gymnasium("BlackJack-v1")
-    with pytest.raises(InputError, match=r"has no 'zzzzzz'; needed: one of its \d+ ids"):
-        make_gymnasium("zzzzzz")
-    with pytest.raises(InputError, match=r"Blackjack-v1 cannot be made with natrual=True: .*natrual"):
-        make_gymnasium("Blackjack-v1", {"natrual": True})
-
-
-def test_without_gymnasium_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PPOConfig("agents")
+    with pytest.raises(InputError, match="has no 'BlackJack-v1'; needed: one of Blackjack-v1"):
+        agent_episodes(BlackjackAgent, "BlackJack-v1")(config, tokenizers["gpt2"])
+    with pytest.raises(InputError, match="eval_size=0; needed: a number of episodes to evaluate on"):
+        agent_episodes(BlackjackAgent, "Blackjack-v1")(PPOConfig("agents", rollout=RolloutConfig(eval_size=0)), None)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(InputError, match=r"Blackjack-v1 needs gymnasium .*; needed: pip install 'lmgym\[gym\]'"):
-        make_gymnasium("Blackjack-v1")
+    with pytest.raises(InputError, match=r"needs gymnasium .*; needed: pip install 'lmgym\[gym\]'"):
+        agent_episodes(BlackjackAgent, "Blackjack-v1")(config, tokenizers["gpt2"])
 
 
 def test_the_blackjack_agent_plays_a_hand_by_words() -> None:

@@ -221,7 +221,7 @@ def test_the_script_for_bash_registers_the_completion() -> None:
 
 
 def test_the_commands_of_a_group_without_sections_are_listed_too() -> None:
-    from lmgym.cli.usage_errors import OneLineErrors
+    from lmgym.cli.usage.errors import OneLineErrors
 
     group = OneLineErrors(commands={"b": click.Command("b", short_help="Does b."), "a": click.Command("a")})
     assert "Commands:\n  a\n  b  Does b.\n" in CliRunner().invoke(group, ["--help"]).output

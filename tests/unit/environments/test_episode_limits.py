@@ -75,10 +75,6 @@ def test_environments_that_break_the_protocol_are_refused() -> None:
         def step(self, actions):
             return StepResult(rewards={"polcy": 1.0}, terminated=True)
 
-    class Odd(Chat):
-        def step(self, actions):
-            return StepResult(rewards={"policy": float("nan")}, terminated=True)
-
     class Mute(Chat):
         def _shown(self):
             return {"policy": Observation("")}
@@ -103,7 +99,6 @@ def test_environments_that_break_the_protocol_are_refused() -> None:
     for environments, message in (
         ([Silent(1)], "step 1: no agent has an observation and the episode has not ended; needed:"),
         ([Generous(1)], r"for 'polcy', who has not acted; needed: one of \['policy'\]"),
-        ([Odd(1)], "a reward of nan for 'policy'; needed: a finite number"),
         ([Unpaid(1)], r"episode 0 \(seed 0\) of Unpaid, step 1: a reward of None for 'policy'"),
         ([OfGymnasium(1)], r"episode 0 \(seed 0\) of OfGymnasium, step 1: `step` gave a tuple; needed: a StepResult"),
         ([Wordy(1)], r"step 0: a str is observed; needed: {agent: Observation\(prompt\)} for all agents that"),

@@ -1,7 +1,9 @@
 """The rollout engine: one request a step, chance that others do not touch, rewards on the acts that earned them."""
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 from patience import PATIENCE
 from transformers import AutoModelForCausalLM
 
+from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, RunStopped
@@ -254,18 +257,74 @@ def test_a_reward_function_may_stop_the_run() -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_an_exception_of_an_environment_names_its_episode(blocking: bool) -> None:
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (KeyError("table"), r"Broken, step 2: KeyError: 'table' \(.*test_rollout_engine.py:\d+\)$"),
+        (float("nan"), "Broken, step 2: a reward of nan for 'policy'; needed: a finite number"),
+        (float("-inf"), "Broken, step 2: a reward of -inf for 'policy'"),
+    ],
+)
+def test_a_failing_environment_ends_its_episode_masked_and_the_others_go_on(blocking, failure, message) -> None:
     class Broken(Chat):
         def step(self, actions):
-            if len(self.said) > 2:
-                raise KeyError("table")
+            result = super().step(actions)
+            if len(self.said) < 5:
+                return result
+            if isinstance(failure, Exception):
+                raise failure
+            return replace(result, rewards={"policy": failure})
+
+    broken = Broken(3)
+    broken.blocking = blocking
+    rewards = FakeReward()
+    alone = play([Chat(3)], seeds=[7])
+    whole, failed = play([Chat(3), broken], seeds=[7, 8], reward_function=rewards)
+    assert whole == alone[0]
+    assert whole.total_reward == 9
+    assert failed.total_reward is None
+    assert [step.reward for step in failed.steps] == [2, None]
+    assert re.match(r"episode 1 \(seed 8\) of ", failed.steps[-1].error)
+    assert re.search(message, failed.steps[-1].error)
+    assert (failed.terminated, failed.truncated, failed.final_prompt) == (True, False, None)
+    assert len(failed.actions) == 2
+    assert [len(call) for call in rewards.calls] == [2, 1, 1]  # a failed episode asks for no score
+
+
+def test_the_rewards_of_all_trained_agents_of_a_failed_game_are_masked_and_scripts_leave_none() -> None:
+    class Broken(PrisonersDilemma):
+        def step(self, actions):
+            if self.played:
+                raise OSError("gone")
             return super().step(actions)
+
+    both = play([Broken(3)])
+    assert [[step.reward for step in episode.steps] for episode in both] == [[1.0, None], [1.0, None]]
+    [first] = play([Broken(3)], others={"second": ScriptedGenerator(tit_for_tat)})
+    assert [step.reward for step in first.steps] == [5.0, None]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_what_fails_before_a_trained_agent_acts_is_raised_with_its_episode(blocking: bool) -> None:
+    class Broken(Chat):
+        def reset(self, task, seed):
+            raise KeyError("table")
 
     broken = Broken(3)
     broken.blocking = blocking
     with pytest.raises(KeyError, match="table") as caught:
         play([Chat(3), broken], seeds=[7, 8])
-    assert caught.value.__notes__ == ["in episode 1 (seed 8) of Broken, step 1"]
+    assert caught.value.__notes__ == ["in episode 1 (seed 8) of Broken, step 0"]
+
+
+@pytest.mark.parametrize("error", [InputError("a wrong setting"), RunStopped("enough", "failed", 1)])
+def test_mistakes_of_users_and_deliberate_stops_are_no_failures_of_an_episode(error: Exception) -> None:
+    class Broken(Chat):
+        def step(self, actions):
+            raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        play([Chat(3), Broken(3)])
 
 
 def test_blocking_environments_wait_in_parallel_in_reset_and_step() -> None:

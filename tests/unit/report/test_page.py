@@ -197,3 +197,34 @@ def test_a_resumed_run_lists_its_launches(tmp_path: Path) -> None:
     assert found is not None
     assert [row[1:3] for row in found.rows] == [("the beginning", "killed"), ("update 2", "finished")]
     assert "Resumed 1 time, from the checkpoint after update 2." in report_page(tmp_path)
+
+
+def test_the_reward_is_drawn_between_the_returns_of_other_players(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path / "game")
+    record = json.loads((run / "run.json").read_text())
+    wrong = {"hostile": None, "text": "x", "nan": float("nan")}
+    record["data"]["reference_lines"] = {"random": -0.4, HOSTILE: 1.5} | wrong
+    (run / "run.json").write_text(json.dumps(record))
+    found = panels(run)
+    rules, names = [
+        layer
+        for layer in found["reward"].chart["layer"]
+        if layer["mark"]["type"] in ("rule", "text") and "data" in layer
+    ][-2:]
+    assert [value["y"] for value in rules["data"]["values"]] == [-0.4, 1.5]
+    assert rules["encoding"].keys() == {"y"}
+    assert names["data"]["values"][0]["name"] == "random"
+    assert names["encoding"]["text"]["field"] == "name"
+    assert "random" not in json.dumps(found["kl"].chart)
+    assert "<script>alert" not in report_page(run)
+    assert "reference" not in json.dumps([found[name].table for name in ("rows",) if name in found], default=str)
+
+
+@pytest.mark.parametrize("lines_", [None, [], "x", {"random": "y"}])
+def test_reference_lines_that_are_none_are_not_drawn(tmp_path: Path, lines_: Any) -> None:
+    run = ppo_run(tmp_path / "game")
+    record = json.loads((run / "run.json").read_text())
+    plain = panels(run)["reward"].chart
+    record["data"]["reference_lines"] = lines_
+    (run / "run.json").write_text(json.dumps(record))
+    assert panels(run)["reward"].chart == plain

@@ -1,0 +1,1 @@
+"""Tournaments of debate, one file each."""

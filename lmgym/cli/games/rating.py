@@ -1,0 +1,88 @@
+"""`lmgym games rate`: matches between the policies of a pool, and their ratings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmgym.config import SEED, Range
+from lmgym.console import CONSOLE, say
+from lmgym.environments.self_play.matches import round_robin
+from lmgym.environments.self_play.two_players import TwoPlayerGame, find_two_player_game
+from lmgym.errors import MOST_STEPS, InputError, shown, shown_path
+from lmgym.generation.protocol import Generator, Sampling, ScriptedGenerator
+from lmgym.runs.files import write_json
+from lmgym.scoring.ratings import Rating, rate
+
+GAMES = Range(2, MOST_STEPS)
+TOGETHER = 256
+
+
+def rate_pool(
+    folder: str, name: str, scripts: str, games: int, every: int, seed: int, temperature: float, output: str | None
+) -> None:
+    """Plays every pair and prints the table. Raises InputError for an unknown game or player, and an empty pool."""
+    GAMES.check("games", games)
+    Range(1, MOST_STEPS).check("every", every)
+    SEED.check("seed", seed)
+    game = find_two_player_game(name)
+    paths = pool_members(Path(folder))
+    members = dict(list(paths.items())[::-1][::every][::-1])
+    scripted = [one for one in dict.fromkeys(scripts.split(",")) if one]
+    for one in scripted:
+        game.script(one)
+    names = [*scripted, *members]
+    if len(names) < 2:
+        raise InputError(
+            f"{shown_path(folder)} has {len(members)} policy; needed: two players or more, such as --scripts random"
+        )
+    sampling = Sampling(game.max_new_tokens, temperature, seed=seed)
+    found = round_robin(game, names, lambda one: _load(one, game, members), games, sampling, _say_progress(len(names)))
+    ratings = rate(found, seed=seed)
+    show(ratings, game, games)
+    if output:
+        write_json(
+            Path(output), {"game": name, "games": games, "seed": seed, "ratings": [vars(one) for one in ratings]}
+        )
+        say(f"the ratings: {output}")
+
+
+def pool_members(folder: Path) -> dict[str, Path]:
+    """The policies of a pool, or of any folder of models, by name. Raises InputError if there is none."""
+    found: dict[str, Path] = {}
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else []:
+        path = next((p for p in (inner / "model", inner) if (p / "config.json").is_file()), None)
+        if path and not inner.name.startswith("."):
+            found[inner.name.replace("iteration_", "iteration ")] = path
+    if not found:
+        raise InputError(
+            f"{shown_path(folder)} has no policy; needed: the PATH of `--opponents pool:PATH`, or a folder of models"
+        )
+    return found
+
+
+def _load(name: str, game: TwoPlayerGame, members: dict[str, Path]) -> Generator:
+    if name not in members:
+        return ScriptedGenerator(game.script(name))
+    from lmgym.generation.local_generation import LocalGenerator, load_causal
+
+    generator = load_causal(str(members[name]))
+    assert isinstance(generator, LocalGenerator)
+    generator.generation_batch_size = TOGETHER
+    return generator
+
+
+def _say_progress(players: int):
+    pairs, number = players * (players - 1) // 2, iter(range(1, players * players))
+    return lambda first, second: say(f"pair {next(number)} of {pairs}: {shown(first)} and {shown(second)}", error=True)
+
+
+def show(ratings: Sequence[Rating], game: TwoPlayerGame, games: int) -> None:
+    """Prints the table, the strongest player first."""
+    from rich.table import Table
+
+    table = Table("player", title=f"{game.name}: Bradley-Terry, {games} games a pair, half on either side")
+    for column in ("Elo", "95% interval", "games", "points"):
+        table.add_column(column, justify="right")
+    for one in ratings:
+        interval = f"{one.low:+.0f} to {one.high:+.0f}"
+        table.add_row(one.player, f"{one.elo:+.0f}", interval, str(one.games), f"{one.score:.1%}")
+    CONSOLE.print(table)

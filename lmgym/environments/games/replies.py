@@ -1,0 +1,75 @@
+"""What games share: reading a move from a reply, the words of a missing extra, and a random state kept apart."""
+
+import difflib
+import importlib
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from lmgym.config import Range
+from lmgym.errors import MOST_STEPS, InputError, shown
+
+MAX_STEPS = Range(1, MOST_STEPS)
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """The module. Raises InputError with the pip command of the extra that has it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(f"this game needs {module} ({error}); needed: pip install 'lmgym[{extra}]'") from error
+
+
+def unknown_id(name: str, known: Iterable[str], library: str) -> InputError:
+    """The error for an id that a library does not have, with the nearest ones."""
+    lower = {one.lower(): one for one in known}
+    near = [lower[one] for one in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
+    needed = f"one of {', '.join(near)}" if near else f"one of its {len(lower)} ids"
+    return InputError(f"{library} has no {shown(name)}; needed: {needed}")
+
+
+def choice_of(moves: Mapping[str, Any]) -> Callable[[str], Any]:
+    """A reader of replies: the value of the one word of `moves` in a reply; None for a reply with none or several."""
+
+    def read(reply: str) -> Any:
+        found = moves.keys() & set(re.findall(r"[a-z]+", reply.lower()))
+        return moves[found.pop()] if len(found) == 1 else None
+
+    return read
+
+
+@dataclass
+class OwnRandomState:
+    """The global random states (`random`, `numpy.random`) of one game, whose library draws from them.
+
+    Without it, two games that are played side by side would take numbers from each other.
+    """
+
+    states: tuple[Any, Any] | None = field(default=None, repr=False)
+
+    def seed(self, seed: int) -> None:
+        """Begin the game's own sequence."""
+        self.states = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed))).get_state(),
+        )
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The game's states are the global ones inside; the others come back after it."""
+        assert self.states is not None, "seed() comes first"
+        outside = random.getstate(), np.random.get_state()
+        random.setstate(self.states[0])
+        np.random.set_state(self.states[1])
+        try:
+            yield
+        finally:
+            self.states = random.getstate(), np.random.get_state()
+            random.setstate(outside[0])
+            np.random.set_state(outside[1])

@@ -1,0 +1,61 @@
+"""A small policy from scratch that plays random legal moves: what PPO on a game begins from.
+
+Its tokens are the words of the game, and its model a Llama of 2 layers.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.random_state import seeded
+from lmgym.environments.games.ladder import Game, conversation, find_game, random_move
+from lmgym.environments.protocol import Environment, Observation
+from lmgym.environments.random_walks_model import fit, made_once
+from lmgym.models.forward.policies import PolicyModel
+from lmgym.models.small_models import build_model, size_settings, train_word_tokenizer
+from lmgym.text import Conversation, render_all, to_transcript, tokenize_texts
+
+LAYERS, WIDTH, HEADS, LONGEST = 2, 64, 4, 1024
+MOVES, STEPS, MOST_WORDS = 4000, 150, 2000
+Moves = list[tuple[Conversation, str]]
+
+
+def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = STEPS) -> Path:
+    """`folder` with such a policy of the game `name`, made on first use."""
+    return made_once(Path(folder), lambda: train_start(find_game(name), seed, steps))
+
+
+def train_start(game: Game, seed: int = 0, steps: int = STEPS):
+    """(model, tokenizer) in fp32: SFT on random legal moves, `steps` batches of 100. A function of the seed."""
+    return imitate(random_games(game, MOVES, seed), seed, steps)
+
+
+def imitate(moves: Moves, seed: int = 0, steps: int = STEPS):
+    """(model, tokenizer) in fp32, trained on (prompt, move), `steps` batches of 100. A function of the seed."""
+    texts = [to_transcript(prompt, move) for prompt, move in moves]
+    words = train_word_tokenizer(texts, MOST_WORDS, LONGEST)
+    with seeded(seed), without_sharded_load():
+        model = build_model("llama", words, "causal", seed, **size_settings("llama", LAYERS, WIDTH, HEADS, LONGEST))
+    prompts = tokenize_texts(words, render_all(words, [prompt for prompt, _ in moves]))
+    rows = tokenize_texts(words, render_all(words, [prompt for prompt, _ in moves], [move for _, move in moves]))
+    # prompts end where a reply begins, and words keep their spaces: the rows go on from them
+    assert all(row[: len(prompt)] == prompt for row, prompt in zip(rows, prompts, strict=True))
+    fit(PolicyModel(model), rows, [len(prompt) for prompt in prompts], steps, np.random.default_rng(seed))
+    return model.eval(), words
+
+
+def random_games(game: Game, moves: int, seed: int = 0) -> Moves:
+    """At least so many (prompt, move) of random players of the game."""
+    found: Moves = []
+
+    def record(environment: Environment, seen: Observation, rng: np.random.Generator) -> str:
+        move = random_move(environment, seen, rng)
+        found.append((conversation(seen), move))
+        return move
+
+    for number in range(moves):
+        if len(found) >= moves:
+            break
+        game.play(record, seed * moves + number)
+    return found

@@ -1,0 +1,149 @@
+"""Checks of a run in rounds before weights are loaded and a folder is opened; they result in its plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lmgym.config import check_eval_size, check_shared_settings
+from lmgym.data.batching import accumulation_steps
+from lmgym.data.prompts import Prompts, read_prompts
+from lmgym.data.task_data import TaskData
+from lmgym.distributed.deepspeed_config import read_config, zero_stage
+from lmgym.distributed.deepspeed_engine import without_sharded_load
+from lmgym.distributed.ranks import raise_on_all_ranks, world_size
+from lmgym.errors import InputError, shown
+from lmgym.generation.prompt_fitting import longest_prompt, room_for_prompts
+from lmgym.generation.protocol import Sampling
+from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
+from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
+from lmgym.scoring.protocol import Scorer
+from lmgym.text import flat_template_note
+from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
+from preferences.config import CONSTANTS
+from preferences.iterative.config import IterativeConfig
+
+
+@dataclass(frozen=True)
+class IterativePlan:
+    """All that is resolved before weights are loaded."""
+
+    training: TrainingPlan[IterativeConfig]
+    prompts: Prompts
+    sampling: Sampling
+    room: int
+    """most tokens of a prompt"""
+    scorers: Mapping[str, Scorer]
+    """that choose the best and the worst reply, by name"""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    monitor: Mapping[str, Scorer] = field(default_factory=dict)
+    """the scorer of the win rate, if it is another"""
+
+    @property
+    def updates(self) -> int:
+        """Of the whole run."""
+        o = self.training.config.optimizer
+        if o.max_updates > 0:
+            return o.max_updates
+        return max(1, round(o.epochs * len(self.prompts.train) / o.global_batch))
+
+
+def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) -> IterativePlan:
+    """Start the ranks, read the prompts and resolve every setting. Raises InputError for what cannot work.
+
+    `scorers` are those of the experiment's own, beside the ones of the settings.
+    """
+    # 1. the settings alone
+    own = dict(scorers or {})
+    check_settings(config, own)
+    o, policy = config.optimizer, config.policy
+    accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())
+    deepspeed = start_ranks(config, policy, accumulation)
+
+    # 2. the model's config and tokenizer
+    max_length, notes = fit_to_context(config.data.max_length, policy)
+    config = replace(config, data=replace(config.data, max_length=max_length))
+    tokenizer = load_tokenizer(policy.model, policy.trust_remote_code)
+    refuse_unfit_policy(policy.model, load_config(policy.model, policy.trust_remote_code))
+    refuse_no_eos(policy.model, tokenizer)
+    r = config.rounds
+    sampling = Sampling(r.max_new_tokens, r.temperature, top_p=r.top_p, seed=o.seed)
+    room = room_for_prompts(max_length, sampling)
+
+    # 3. the prompts and the scorers
+    prompts = read_prompts(config.data, o.split_seed, tokenizer=tokenizer)
+    longest = longest_prompt(tokenizer, [*prompts.train, *prompts.evaluation])
+    if longest > room:
+        notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
+    check_training_memory(config, policy, deepspeed, 2 * max_length, causal=True)
+    loaded, monitor = load(config)
+    weights = read_weights(config.judge.weights, ",".join(f"{name}=" for name in own | loaded))
+    if not monitor:
+        notes.append("the win rate is by the scorers that choose the replies; --monitor_scorer names another")
+    notes += flat_template_note(tokenizer)
+    training = TrainingPlan(config, policy, deepspeed, accumulation, tokenizer, task_data(prompts), notes)
+    return IterativePlan(training, prompts, sampling, room, own | loaded, weights, monitor)
+
+
+def check_settings(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:
+    """Raises InputError for settings out of their range, or that do not go together."""
+    check_shared_settings(config, config.policy)
+    check_eval_size(config.data.eval_size, "prompts")
+    loss, o, r, judge = config.loss, config.optimizer, config.rounds, config.judge
+    if config.run.deepspeed and zero_stage(read_config(config.run.deepspeed)) == 3:
+        raise InputError(
+            f"deepspeed={shown(config.run.deepspeed)} shards the weights, and every rank samples with whole ones; "
+            "needed: zero2, or zero2_offload, or LoRA (--lora_rank) with either"
+        )
+    if loss.loss == "kto":
+        raise InputError("--loss kto learns from single replies; needed: a loss of pairs: dpo, ipo, simpo, orpo or bon")
+    if loss.unused:
+        name = loss.unused[0]
+        users = " or ".join(f"--loss {other}" for other, names in CONSTANTS.items() if name in names)
+        raise InputError(f"{name}={shown(getattr(loss, name))}, which --loss {loss.loss} does not use; needed: {users}")
+    if not loss.has_reference and r.renew_reference:
+        raise InputError(f"--renew_reference with --loss {loss.loss}, which has no reference; needed: dpo, ipo or bon")
+    if r.prompts_per_round % o.global_batch:
+        fewer = max(1, r.prompts_per_round // o.global_batch) * o.global_batch
+        raise InputError(
+            f"prompts_per_round={r.prompts_per_round} is not a multiple of global_batch={o.global_batch}; needed: "
+            f"whole updates, such as --prompts_per_round {fewer}"
+        )
+    if not (judge.scorers or own):
+        raise InputError("scorers is empty; needed: --scorers name=PATH, comma-separated")
+    _check_names(config, own)
+
+
+def _check_names(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:
+    """Raises InputError for a name that is given twice, for several monitors, and for a best model by a scorer."""
+    judge, best = config.judge, config.trainer.best_metric
+    chosen = [*own, *(read_names(judge.scorers) if judge.scorers else ())]
+    monitors = [*read_names(judge.monitor_scorer, "--monitor_scorer")] if judge.monitor_scorer else []
+    if len(monitors) > 1:
+        raise InputError(f"--monitor_scorer {shown(judge.monitor_scorer)} names {len(monitors)}; needed: one")
+    if twice := {name for name in chosen + monitors if (chosen + monitors).count(name) > 1}:
+        raise InputError(f"two scorers are called {', '.join(sorted(twice))}; needed: different names")
+    allowed = [f"score/{name}" for name in monitors]
+    if best is not None and best not in allowed:
+        raise InputError(
+            f"best_metric={shown(best)}; needed: {' or '.join([*allowed, 'none'])}: the policy with most of what it is "
+            "trained for is the one that exploits it most, so only --monitor_scorer may choose"
+        )
+
+
+def load(config: IterativeConfig) -> tuple[dict[str, Scorer], dict[str, Scorer]]:
+    """(scorers, monitor), on every rank. Raises InputError, on all of them, if one does not load. Collective."""
+    words, precision = (config.judge.scorers, config.judge.monitor_scorer), config.judge.scorer_precision
+    with without_sharded_load():
+        scorers, monitor = raise_on_all_ranks(lambda: [load_scorers(w, precision) if w else {} for w in words])
+    return scorers, monitor
+
+
+def task_data(prompts: Prompts) -> TaskData:
+    """The prompts as a run records them."""
+    return TaskData(
+        noun="prompts", train=prompts.train, evaluation=prompts.evaluation, lengths=np.ones(len(prompts.train)),
+        replies=2, truncated=0, shortened=0, rejections=prompts.rejections, fingerprint=prompts.fingerprint,
+        rows=prompts.rows, parts=prompts.parts,
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""Training in rounds, in numbered steps: sample, score, pair the best with the worst, train, and again."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from lmgym.data.batching import UpdateSampler
+from lmgym.distributed.ranks import rank, stop_distributed, world_size
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.models.forward.policies import PolicyModel, load_policy
+from lmgym.runs.run import Run
+from lmgym.runs.supervisor import Supervisor
+from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.scoring.protocol import Scorer
+from lmgym.text import Replies
+from lmgym.training.reporting import show_notes
+from lmgym.training.setup import adapt, open_run, training_arguments
+from preferences.iterative.check import IterativePlan, check
+from preferences.iterative.config import IterativeConfig
+from preferences.iterative.probe import RoundProbe
+from preferences.iterative.replies import Answerer, Judge
+from preferences.iterative.report import save_results, show_plan, show_rounds
+from preferences.iterative.rounds import ReferenceSums, RoundPairs, Rounds
+from preferences.objectives import Pairwise, ReplyModel
+from preferences.probes import Forwards
+
+
+def train(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) -> None:
+    """Train a policy in rounds, evaluate it and save it; `scorers` are an experiment's own, by name.
+
+    Raises InputError before training for what cannot work.
+    """
+    adopt_original_token_names()
+
+    # 1. everything that can be refused or resolved before weights are loaded
+    plan = check(config, scorers)
+    show_plan(plan)
+    if config.run.dry_run:
+        stop_distributed()
+        return
+
+    # 2. the folder, locked, and what a former launch of this command left in it
+    training = plan.training
+    with open_run(training.config, training.deepspeed, training.accumulation, training.data, training.notes) as (
+        run,
+        supervisor,
+        checkpoint,
+    ):
+        # 3. the model, its trainer, and the run: a round's replies are sampled when its first update begins
+        trainer = make_trainer(plan, run, supervisor)
+        began = time.perf_counter()
+        trainer.train_from(checkpoint)
+
+        # 4. the last evaluation; the model is saved here
+        trainer.finish()
+        if run.is_main:
+            show_rounds(plan, trainer, time.perf_counter() - began, run.folder)
+    stop_distributed()
+
+
+def make_trainer(plan: IterativePlan, run: Run, supervisor: Supervisor | None = None):
+    """The policy in a trainer whose updates are on pairs of its own replies."""
+    # here, because the Trainer takes seconds to import, which a refused run should not
+    from lmgym.training.best import BestModel
+    from lmgym.training.trainer import ObjectiveTrainer
+
+    config, tokenizer, o = plan.training.config, plan.training.tokenizer, plan.training.config.optimizer
+    settings, updates = config.policy, plan.updates
+    sampler = UpdateSampler(
+        np.ones(updates * o.global_batch), o.global_batch, plan.training.accumulation, world_size(), rank(), o.seed,
+        in_order=True,
+    )  # fmt: skip
+    arguments = training_arguments(_in_one_epoch(plan), sampler)
+    load = partial(load_policy, settings.model, tokenizer, settings.trust_remote_code, settings.bits)
+    policy = PolicyModel(adapt(load(), plan.training, run, supervisor), config.trainer.packed)
+    show_notes([policy.decoder.note] if policy.decoder.note else [], run)
+    replies = ReplyModel(policy, tokenizer.eos_token_id, config.uses_adapter)
+    start = replies if settings.lora_rank else _frozen(load(), policy, config, tokenizer)
+    autocast = torch.bfloat16 if settings.precision == "bf16" and plan.training.deepspeed is None else None
+    judge = Judge(plan.scorers, plan.weights, plan.monitor, config.judge.missing_eos_penalty)
+    answerer = Answerer(
+        LocalGenerator(policy.causal, tokenizer, config.rounds.generation_batch_size, policy.decoder, autocast),
+        judge, plan.sampling, plan.room, supervisor.heartbeat if supervisor else lambda doing: None,
+    )  # fmt: skip
+    own, of_start = _sums(replies, config), _sums(start, config, below_adapter=bool(settings.lora_rank))
+    reference = own if config.rounds.renew_reference else of_start
+    needs_sums = config.loss.has_reference and not config.uses_adapter
+    rounds = Rounds(plan, answerer, reference if needs_sums else None, run)
+    objective = RoundPairs(Pairwise(replies, config.loss), rounds)
+    probe = RoundProbe(plan.prompts.evaluation, answerer, own, of_start, run, config.updates_per_round)
+    best = BestModel(
+        config.trainer.best_metric, config.trainer.early_stopping, partial(save_results, config, tokenizer, run)
+    )
+    return ObjectiveTrainer(
+        policy, arguments, range(updates * o.global_batch), objective, sampler, {"": probe}, run,
+        [_AfterEvaluation(probe, run)], supervisor, best, objective.before_update,
+    )  # fmt: skip
+
+
+def _in_one_epoch(plan: IterativePlan):
+    """The training plan whose settings say how many updates there are, and that each round is evaluated."""
+    config = plan.training.config
+    optimizer = replace(config.optimizer, epochs=1.0, max_updates=plan.updates)
+    run = replace(config.run, eval_updates=config.run.eval_updates or config.updates_per_round)
+    return replace(plan.training, config=replace(config, optimizer=optimizer, run=run))
+
+
+def _frozen(model, policy: PolicyModel, config: IterativeConfig, tokenizer) -> ReplyModel:
+    """The model that training starts from, for the KL and as a reference, on the device of training."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    frozen = PolicyModel(model.to(device), config.trainer.packed).requires_grad_(False)
+    return ReplyModel(frozen, tokenizer.eos_token_id)
+
+
+def _sums(model: ReplyModel, config: IterativeConfig, below_adapter: bool = False) -> ReferenceSums:
+    """Summed log-probabilities by the policy (its wrapped model is given), or by a frozen model of its own."""
+    batch_tokens = 2 * config.optimizer.micro_batch * config.data.max_length
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.policy.precision)
+
+    def sums(rows: Sequence[Replies], wrapped: torch.nn.Module, device: torch.device) -> torch.Tensor:
+        is_frozen = not any(p.requires_grad for p in model.policy.parameters())
+        forwards = Forwards(rows, model, batch_tokens)
+        with torch.autocast(device.type, half, enabled=half is not None):
+            return forwards.sums(model.policy if is_frozen else wrapped, device, reference=below_adapter)
+
+    return sums
+
+
+class _AfterEvaluation(TrainerCallback):
+    """Prints the line of each round, and writes the replies to samples/."""
+
+    def __init__(self, probe: RoundProbe, run: Run) -> None:
+        self.probe, self.run = probe, run
+
+    def on_evaluate(self, args, state, control, **kwargs) -> None:
+        """After the probe."""
+        self.probe.say(state.global_step)
+        rows = [{"step": state.global_step, **row} for row in self.probe.rows]
+        self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)

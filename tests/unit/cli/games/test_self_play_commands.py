@@ -1,0 +1,82 @@
+"""`lmgym games rate` and `data`, and `lmgym replay`: what they print, and what they refuse."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmgym.cli.games.rating import pool_members, rate_pool
+from lmgym.cli.games.replaying import replay_command, write_training_data
+from lmgym.errors import InputError
+
+
+def test_a_pool_is_rated_beside_scripted_players(talkative_models: dict[str, Path], tmp_path: Path, capsys) -> None:
+    for name in ("iteration_00000000", "iteration_00000010"):
+        shutil.copytree(talkative_models["gpt2"], tmp_path / "pool" / name / "model")
+    rate_pool(str(tmp_path / "pool"), "tic_tac_toe", "random,optimal", 4, 1, 0, 1.0, str(tmp_path / "ratings.json"))
+    printed = capsys.readouterr().out
+    for player in ("iteration 00000000", "iteration 00000010", "random", "optimal", "Elo"):
+        assert player in printed
+    ratings = json.loads((tmp_path / "ratings.json").read_text())["ratings"]
+    assert [one["games"] for one in ratings] == [12] * 4
+    assert ratings[0]["player"] in ("random", "optimal"), "an untrained model says nothing that is legal"
+    assert sum(one["elo"] for one in ratings) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_pool_without_policies_and_unknown_players_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no policy; needed: the PATH"):
+        pool_members(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/config.json").write_text("{}")
+    assert pool_members(tmp_path) == {"a": tmp_path / "a"}
+    given = 10, 1, 0, 1.0, None
+    with pytest.raises(InputError, match="has no scripted player 'strong'"):
+        rate_pool(str(tmp_path), "tic_tac_toe", "strong", *given)
+    with pytest.raises(InputError, match=r"has 1 policy; needed: two players or more"):
+        rate_pool(str(tmp_path), "tic_tac_toe", "", *given)
+    with pytest.raises(InputError, match="games=1; needed: 2 to"):
+        rate_pool(str(tmp_path), "tic_tac_toe", "random", 1, 1, 0, 1.0, None)
+
+
+def made_run(folder: Path, command: str) -> Path:
+    (folder / "episodes").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"command": command, "cwd": str(folder), "name": "x"}))
+    turn = {"messages": [{"role": "user", "content": "a"}], "reply": "b", "finish": "eos"}
+    game = {"agents": {"policy": [turn]}, "returns": {"policy": 1.0}}
+    lost = {"agents": {"policy": [turn | {"reply": "c"}]}, "returns": {"policy": -1.0}}
+    path = folder / "episodes/rollouts-00000004.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (game, lost, game)))
+    return path
+
+
+def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> None:
+    flags = "--seed 3 --deepspeed zero2 --output outputs/x --opponents=random --local_rank=0"
+    path = made_run(tmp_path / "run", f"/usr/bin/python -u game.py {flags}")
+    with pytest.raises(InputError, match=r"names .*game.py, which is needed"):
+        replay_command(str(path))
+    (tmp_path / "run/game.py").write_text("")
+    wanted = [sys.executable, "game.py", "--seed", "3", "--opponents=random", "--replay"]
+    assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], tmp_path / "run")
+    assert replay_command(str(path)) == ([*wanted, f"{path}:1"], tmp_path / "run")
+    with pytest.raises(InputError, match=r"there is no .*nothing.jsonl"):
+        replay_command(str(tmp_path / "nothing.jsonl:3"))
+    (tmp_path / "run/run.json").write_text("{}")
+    with pytest.raises(InputError, match="does not name the experiment"):
+        replay_command(str(path))
+
+
+def test_good_episodes_of_a_run_become_rows_that_sft_reads(tmp_path: Path, capsys) -> None:
+    made_run(tmp_path / "run", "python game.py")
+    output = tmp_path / "rows/good.jsonl"
+    write_training_data(str(tmp_path / "run"), 1.0, "all", "", str(output))
+    [row] = [json.loads(line) for line in output.read_text().splitlines()]
+    assert row["completion"] == [{"role": "assistant", "content": "b"}]
+    assert "1 rows for" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(InputError, match="no reply is left: 3 for a return below 5; needed: a lower --min_return"):
+        write_training_data(str(tmp_path / "run"), 5.0, "all", "", str(output))
+    with pytest.raises(InputError, match="has no recorded episodes of evaluation"):
+        write_training_data(str(tmp_path / "run"), 1.0, "evaluation", "", str(output))
+    with pytest.raises(InputError, match="min_return=nan; needed"):
+        write_training_data(str(tmp_path / "run"), float("nan"), "all", "", str(output))
