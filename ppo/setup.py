@@ -1,5 +1,6 @@
 """Set-up: models, sampling weights, engine, experience and learner, in the order in which they must be made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,12 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import record_size
-from ppo.actor_critic import ActorCritic, build
+from ppo.actor_critic import ActorCritic, Reference, build
 from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator, loss_function
 from ppo.check import Plan
 from ppo.config import PPOConfig
 from ppo.experience import Experience
-from ppo.learner import Learner
+from ppo.learner import Learner, NonFinite
 from ppo.task_setups import TaskSetup
 from ppo.weight_sync import SamplingPolicy
 
@@ -55,16 +56,6 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
     show_notes(sorted({decoder.note for decoder in decoders if decoder.note}), run)
     record_size(config, actor, run, supervisor, keeps_best=config.reward.best_metric is not None)
-    actor.to(device)
-    sampler = SamplingPolicy(
-        actor, plan.tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
-        config.rollout.generation_batch_size,
-    )  # fmt: skip
-    if reference is not None:
-        if config.policy.precision == "bf16":
-            reference.round(everything=deepspeed is not None)
-        reference.model.to(device)
-    engine = make_engine(config, actor, deepspeed)
     o = config.optimizer
     updates = plan.iterations * plan.updates_per_iteration
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, updates)
@@ -74,14 +65,34 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         supervisor.heartbeat(f"update {update + 1}")
         status.update(update)
 
+    given = plan.tokenizer, plan.setup, device, rate, supervisor.stop_non_finite, begin, status
+    return connect(config, deepspeed, actor, reference, *given)
+
+
+def connect(
+    config: PPOConfig, deepspeed: dict | None, actor: ActorCritic, reference: Reference | None, tokenizer: Any,
+    setup: TaskSetup, device: torch.device, rate: Callable[[int], float], non_finite: NonFinite,
+    begin: Callable[[int], None], status: StatusLine,
+) -> TrainingComponents:  # fmt: skip
+    """The components of a run around loaded models, which move to the device."""
+    actor.to(device)
+    sampler = SamplingPolicy(
+        actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
+        config.rollout.generation_batch_size,
+    )  # fmt: skip
+    if reference is not None:
+        if config.policy.precision == "bf16":
+            reference.round(everything=deepspeed is not None)
+        reference.model.to(device)
+    engine = make_engine(config, actor, deepspeed)
     return TrainingComponents(
-        plan.setup,
-        plan.tokenizer,
+        setup,
+        tokenizer,
         engine,
         sampler,
         Experience(config, engine, reference, device),
         advantage_estimator(config),
-        Learner(config, engine, loss_function(config), rate, device, supervisor.stop_non_finite, begin),
+        Learner(config, engine, loss_function(config), rate, device, non_finite, begin),
         config.sampling,
         status,
     )

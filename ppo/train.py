@@ -134,9 +134,9 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
-        metrics = _metrics(config, state, episodes, rollouts, rewards, learned, mismatch) | spread | opponent
+        metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch) | spread | opponent
         metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
-        collapsed = _update_kl(config, state, metrics)
+        collapsed = update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
         write_rollouts(run, update, played, rollouts)
 
@@ -234,7 +234,7 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, super
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))
 
 
-def _metrics(
+def measure_iteration(
     config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards: torch.Tensor,
     learned: Learned, mismatch: LogprobMismatch,
 ) -> dict[str, float]:  # fmt: skip
@@ -253,7 +253,7 @@ def _metrics(
     }
 
 
-def _update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> str:
+def update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) -> str:
     """Adapt the KL coefficient; the reason to stop a collapsed run, or an empty string."""
     if metrics["rollout/failed_rewards"] == 1:  # there is no mean reward
         return ""

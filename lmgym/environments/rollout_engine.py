@@ -64,7 +64,7 @@ def run_episodes(
     if len(set(map(id, environments))) < len(environments):
         raise InputError("an environment was given twice; needed: an instance an episode, as [Chat() for _ in tasks]")
     room = room_for_prompts(generator.max_length, sampling, max_prompt)
-    agents = _Agents(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
+    agents = ActingAgents(generator, tokenizer, sampling, others or {}, room, on_long_prompt)
     numbers = members if members is not None else [0] * len(tasks)
     given = zip(range(len(tasks)), seeds, environments, numbers, strict=True)
     episodes = [RunningEpisode(i, seed, env, member) for i, seed, env, member in given]
@@ -168,7 +168,7 @@ def _add_rewards(
 
 
 @dataclass(frozen=True)
-class _Agents:
+class ActingAgents:
     """The agents that act: the policy for those that are trained, a generator each for the others."""
 
     generator: TokenGenerator | ActionPolicy

@@ -19,6 +19,7 @@ PAGES = (
     "docs/preferences.md",
     "docs/ppo.md",
     "docs/environments.md",
+    "docs/agents.md",
     "docs/dialogue_games.md",
     "docs/debate.md",
     "docs/games.md",

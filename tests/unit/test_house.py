@@ -92,10 +92,10 @@ def test_stages_never_import_each_other() -> None:
                 assert not imported(parse(path)) & others, path
 
 
-def test_what_stages_share_knows_no_stage_but_the_command_within_its_functions() -> None:
-    stages = {*STAGES, "eval_rewards_api"}
+def test_what_stages_share_knows_no_stage_but_the_command_and_agents_within_their_functions() -> None:
+    stages, above = {*STAGES, "eval_rewards_api"}, (ROOT / "lmgym/cli", ROOT / "lmgym/agents")
     for path in files_in(ROOT / "lmgym"):
-        found = imported_at_once(path) if path.is_relative_to(ROOT / "lmgym" / "cli") else imported(parse(path))
+        found = imported_at_once(path) if any(map(path.is_relative_to, above)) else imported(parse(path))
         assert not found & stages, path
 
 

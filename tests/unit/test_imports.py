@@ -36,6 +36,8 @@ LAYERS = (
     "lmgym.training",
     "lmgym.chat",
     "stages",
+    "lmgym.agents",
+    "experiments",
     "lmgym.cli.usage",
     "lmgym.cli.results",
     "lmgym.cli.demos",
@@ -79,6 +81,8 @@ GRAPH = {name: imports_of(path.read_text(encoding="utf-8")) - {name} for name, p
 
 def layer_of(module: str) -> int:
     package = module.rpartition(".")[0] or "lmgym.cli"  # eval_rewards_api is a command too
+    if package.endswith(".experiments") and package not in LAYERS:  # of stages: nothing imports them
+        return LAYERS.index("experiments")
     return LAYERS.index(package if package in LAYERS else "stages")
 
 
@@ -110,8 +114,8 @@ def test_packages_have_few_files_and_say_what_they_may_import() -> None:
         package = ".".join(folder.relative_to(ROOT).parts)
         assert files + 1 <= MOST_FILES.get(package, 15), f"{package} has {files + 1} files"
         if package.startswith("lmgym.") and not package.endswith("experiments"):
-            said = (folder / "__init__.py").read_text(encoding="utf-8")
-            assert len(said.splitlines()) <= 4, package
+            said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+            assert len(said.splitlines()) <= 3, package
             assert "May import" in said, package
 
 

@@ -29,7 +29,7 @@ class GymText:
         MAX_STEPS.check("max_steps", max_steps)
         self.env_id, self.show, self.read, self.legal, self.rules = env_id, show, read, legal, rules
         self.max_steps, self.illegal_reward = max_steps, illegal_reward
-        self.env = _make(env_id, settings or {})
+        self.env = make_gymnasium(env_id, settings or {})
         self.observation: Any = None
         """Gymnasium's latest one"""
         self.steps, self.illegal = 0, 0
@@ -67,7 +67,7 @@ class GymText:
         return {POLICY: Observation(prompt, tuple(self.legal(self.observation)))}
 
 
-def _make(env_id: str, settings: Mapping[str, Any]) -> Any:
+def make_gymnasium(env_id: str, settings: Mapping[str, Any]) -> Any:
     """The environment. Raises InputError without Gymnasium, for an unknown id and for unknown settings."""
     gymnasium = import_extra("gymnasium", "gym")
     known = gymnasium.registry

@@ -1,0 +1,119 @@
+"""A stand-in for TRL's `AutoModelForCausalLMWithValueHead`: a policy whose actor and critic are ppo's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+
+from lmgym.config import ModelConfig
+from lmgym.distributed.random_state import seeded
+from lmgym.errors import InputError, listed
+from lmgym.models.critics import load_value_head, save_critic
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
+from lmgym.models.lora import add_lora
+from lmgym.models.quantized import is_quantized
+from lmgym.models.saving import has_adapters, unwrap_adapters
+from lmgym.training.plan import refuse_unfit_quantization
+from lmgym.training.reporting import show_notes
+
+if TYPE_CHECKING:
+    from ppo.actor_critic import ActorCritic, Reference
+    from ppo.config import PPOConfig
+
+CRITIC = "critic"
+
+
+@final
+class AutoModelForCausalLMWithValueHead(nn.Module):
+    """`pretrained_model`, of transformers or peft, in fp32; its `actor`, with the value head, is made by an `Agent`."""
+
+    def __init__(self, pretrained_model: Any, critic: str = "head") -> None:
+        super().__init__()
+        if isinstance(pretrained_model, type(self)):
+            raise InputError("a model with a value head was given another one; needed: a causal model")
+        self.pretrained_model = pretrained_model
+        self.actor: ActorCritic | None = None
+        self._critic = critic
+        self._reference: Reference | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, peft_config: Any = None, load_in_8bit: bool = False,
+        load_in_4bit: bool = False, trust_remote_code: bool = False, **others: Any,
+    ) -> "AutoModelForCausalLMWithValueHead":  # fmt: skip
+        """From a folder, a hub id or a causal model. `peft_config` is peft's LoraConfig, or its fields in a dict.
+
+        `others` are reported as not used. Raises InputError for what does not load, and for 8 or 4 bits without LoRA,
+        a GPU or bitsandbytes.
+        """
+        from ppo.trlx.adapters import adapter_settings
+
+        model = pretrained_model_name_or_path
+        lora, notes = adapter_settings(peft_config, unfrozen=-1)
+        settings = ModelConfig(load_in_8bit=load_in_8bit, load_in_4bit=load_in_4bit, **lora)
+        if others:
+            notes.append(f"from_pretrained: {listed(sorted(others))} not used: weights load in fp32, then move by .to")
+        show_notes([f"lmgym.agents: {note}" for note in notes])
+        critic = "head"
+        if not isinstance(model, nn.Module):
+            refuse_unfit_quantization(settings, None)
+            bits = 8 if load_in_8bit else 4 if load_in_4bit else 0
+            name = str(model)
+            model = load_policy(name, load_tokenizer(name, trust_remote_code), trust_remote_code, bits)
+            critic = str(Path(name) / CRITIC) if (Path(name) / CRITIC).is_dir() else critic
+        if settings.lora_rank:
+            targets = settings.lora_target_modules, settings.modules_to_save
+            with seeded(0):  # as a run of seed 0 draws them
+                model = add_lora(model, settings.lora_rank, settings.lora_alpha, 0.0, *targets)
+        return cls(model, critic)
+
+    @property
+    def causal(self) -> Any:
+        """The transformers model itself, below any adapter."""
+        return unwrap_adapters(self.pretrained_model)
+
+    @property
+    def config(self) -> Any:
+        """The model's config."""
+        return self.causal.config
+
+    def make_actor(self, config: "PPOConfig", tokenizer: Any) -> "tuple[ActorCritic, Reference | None]":
+        """The policy with its value head, and its reference: None for adapters. Made once, and then shared by agents.
+
+        Weights become fp32, unless they are quantised: in 16 bits an update at a rate of 1e-5 changes nothing.
+        """
+        from ppo.actor_critic import ActorCritic, adapted
+
+        if self.actor is None:
+            if not is_quantized(self.causal):
+                self.pretrained_model.float()
+            fit_to_tokenizer(self.causal, tokenizer)
+            if has_adapters(self.pretrained_model):
+                values = config.algorithm.has_critic
+                given = self.pretrained_model, None, 0, config.rollout.temperature, False, config.optimizer.seed, None
+                self.actor = ActorCritic(*given, values)
+                if self.actor.value_head is not None and self._critic != "head":
+                    load_value_head(self.actor.value_head, self._critic)
+                return self.actor, None
+            own = replace(config, critic=replace(config.critic, critic=self._critic))
+            self.actor, self._reference = adapted(own, self.pretrained_model)
+        self.actor.temperature = config.rollout.temperature
+        return self.actor, self._reference
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The causal model's own forward."""
+        return self.pretrained_model(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """transformers' `generate`; agents sample by lmgym's own generator."""
+        return self.pretrained_model.generate(*args, **kwargs)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the policy, or its adapters, as transformers and peft do, and the value head beside it in critic/."""
+        self.pretrained_model.save_pretrained(folder)
+        if self.actor is not None and self.actor.value_head is not None:
+            head = {f"value_head.{name}": w.detach().cpu() for name, w in self.actor.value_head.state_dict().items()}
+            save_critic(None, head, Path(folder) / CRITIC, None)
