@@ -1,6 +1,6 @@
-"""Screenshots of reports for docs/reports.md, in Debian's Chromium.
+"""Screenshots of reports for docs/reports.md and docs/debate.md, in Debian's Chromium.
 
-python docs/images/make_reports.py SCORER_RUN POLICY_RUN COMPARISON.html
+python docs/images/make_reports.py SCORER_RUN POLICY_RUN COMPARISON.html TOURNAMENT
 """
 
 import shutil
@@ -14,13 +14,15 @@ SHOTS = {  # start, height, colours
     "report_scorer.png": ("#curves", 780, "light"),
     "report_policy.png": ("#optimisation", 900, "dark"),
     "compare.png": ("", 640, "light"),
+    "report_debate.png": ("#rounds", 900, "light"),
 }
 WIDTH = 960
 
 
-def main(scorer: str, policy: str, comparison: str) -> None:
-    """Writes the three pictures."""
-    pages = [Path(scorer) / "report.html", Path(policy) / "report.html", Path(comparison)]
+def main(scorer: str, policy: str, comparison: str, tournament: str) -> None:
+    """Writes the four pictures."""
+    runs = [Path(folder) / "report.html" for folder in (scorer, policy, tournament)]
+    pages = [*runs[:2], Path(comparison), runs[2]]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for (name, (start, height, scheme)), path in zip(SHOTS.items(), pages, strict=True):

@@ -111,8 +111,8 @@
 
     function list() {
       const { rounds, options, correct } = question();
-      const right = correct === null ? "" : ` The right answer is ${options[correct]}.`;
-      asked.textContent = `Answers: ${options.join(" / ")}.${right}`;
+      const right = correct === null ? "" : `; the right one: ${options[correct]}`;
+      asked.textContent = `Answers: ${options.join(" / ")}${right}`;
       choices.forEach((choice, side) => {
         choice.replaceChildren(...rounds.map((one, number) => new Option(one.name, number)));
         choice.selectedIndex = Math.min(side, rounds.length - 1);
