@@ -23,6 +23,7 @@ PAGES = (
     "docs/debate.md",
     "docs/games.md",
     "docs/self_play.md",
+    "docs/playpen.md",
     "docs/reports.md",
     "docs/chat.md",
     "docs/flywheel.md",

@@ -26,6 +26,10 @@ LAYERS = (
     "lmgym.environments.debate.tournament",
     "lmgym.environments.games",
     "lmgym.environments.self_play",
+    "lmgym.playpen.registries",
+    "lmgym.playpen",
+    "lmgym.playpen.clembench",
+    "lmgym.playpen.trainers",
     "lmgym.training",
     "lmgym.chat",
     "stages",
@@ -35,6 +39,7 @@ LAYERS = (
     "lmgym.cli.dialogue",
     "lmgym.cli.debates.experiments",
     "lmgym.cli.games",
+    "lmgym.cli.playpen",
     "lmgym.cli",
 )
 """from the bottom to the top"""
