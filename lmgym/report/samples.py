@@ -170,8 +170,7 @@ def _game(kind: str, game: Row) -> Row:
     for said in game["actions"]:
         for agent, reply in said.items():
             own = next(left.get(agent, iter(())), None)
-            several = len(said) > 1 or len({*left, agent}) > 1 or agent not in left
-            name = shown(agent) if several else ""
+            name = shown(agent) if len({*left, agent}) > 1 else ""
             if own is None:
                 turns.append(
                     {"prompt": "", "text": shown(reply).strip(), "scores": [], "notes": f"{name}, not trained"}
