@@ -13,6 +13,7 @@ from acting import TOKENIZER
 
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.blackjack import Blackjack
+from lmgym.environments.games.alternating import SIDES
 from lmgym.environments.games.ladder import GAMES, random_move
 from lmgym.environments.games.reasoning_rows import ReasoningRow
 from lmgym.environments.games.shop import Shop
@@ -21,6 +22,8 @@ from lmgym.environments.games.toy_text import taxi
 from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.environments.protocol import Environment, Observation, StepResult
 from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.self_play.one_side import OneSide
+from lmgym.environments.self_play.two_players import TWO_PLAYER_GAMES
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 
@@ -67,6 +70,9 @@ def environments() -> dict[str, tuple[Callable[[], Environment], dict, str]]:
         "scored chat": (ScoredChat, {"prompt": "hello"}, "json"),
         "app": (lambda: AppConversation(WORLD, POPULATION, 10), {"user": 3}, "json"),
         "prisoners": (PrisonersDilemma, {}, "json"),
+        "our own tic-tac-toe": (TWO_PLAYER_GAMES["tic_tac_toe"].make, {}, "json"),
+        "our own nim": (TWO_PLAYER_GAMES["nim"].make, {}, "json"),
+        "nim against an opponent": (lambda: OneSide(TWO_PLAYER_GAMES["nim"].make(), SIDES), {"side": SIDES[1]}, "json"),
         "blackjack with sab": (Blackjack, {}, "gymnasium"),
         "shop for a tokenizer without tools": (lambda: Shop(TOKENIZER), {}, "json"),
         "GuessTheNumber": (lambda: TextArena("GuessTheNumber-v0"), {}, "textarena"),
