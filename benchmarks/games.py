@@ -1,4 +1,6 @@
-"""PPO and a group method on Blackjack and FrozenLake: a small policy from scratch, SFT on random legal moves, then RL.
+"""PPO and GRPO on Blackjack and FrozenLake, over tokens and over actions.
+
+A small policy from scratch is trained on random legal moves (SFT), then by RL.
 
     .venv/bin/python benchmarks/games.py                       # all runs; adds to benchmarks/results/games.json
     .venv/bin/python benchmarks/games.py --games blackjack --methods ppo --seeds 0
@@ -31,6 +33,7 @@ from lmgym.environments.games.small_policy import make_start  # noqa: E402
 from lmgym.environments.games.toy_players import expected_return, hands  # noqa: E402
 from lmgym.environments.games.toy_text import BLACKJACK, show_hand  # noqa: E402
 from lmgym.environments.rollout_engine import run_episodes  # noqa: E402
+from lmgym.generation.actions import ActionPolicy  # noqa: E402
 from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
 from lmgym.generation.protocol import Sampling  # noqa: E402
 from lmgym.models.forward.policies import load_policy  # noqa: E402
@@ -38,11 +41,12 @@ from lmgym.models.loading import load_tokenizer  # noqa: E402
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts  # noqa: E402
 
 BARS = {"blackjack": -0.10, "frozen_lake": 0.95}
-FLAGS: dict[tuple[str, str], str] = {
-    ("blackjack", "ppo"): "",
-    ("blackjack", "grpo"): "--method grpo --num_generations 16 --init_kl_coef 0",
-    ("frozen_lake", "ppo"): "",
-    ("frozen_lake", "grpo"): "--method grpo --num_generations 16 --init_kl_coef 0",
+GROUPS = "--method grpo --num_generations 16 --init_kl_coef 0"
+FLAGS = {
+    "ppo": "",
+    "grpo": GROUPS,
+    "ppo_actions": "--policy_over actions",
+    "grpo_actions": f"{GROUPS} --policy_over actions",
 }
 SEEDS = (0, 1, 2)
 EPISODES, TOGETHER = 1000, 250
@@ -90,33 +94,51 @@ def texts_after(policy: LocalGenerator, token: int) -> list[str]:
     return _TEXTS[key]
 
 
-def exact_blackjack(policy: LocalGenerator) -> float:
-    """Expected return of a policy in Blackjack at temperature 1."""
+@torch.inference_mode()
+def action_probabilities(policy: LocalGenerator, prompts: list[list[int]]) -> list[dict[object, float]]:
+    """For each prompt, the softmax over Blackjack's moves of their log-probabilities, each with its end."""
+    ends = {
+        word: [*tokenize_texts(policy.tokenizer, [f" {word}"])[0], policy.tokenizer.eos_token_id] for word in BLACKJACK
+    }
+    found = []
+    for prompt in prompts:
+        scores = []
+        for ids in ends.values():
+            logprobs = policy.model(torch.tensor([[*prompt, *ids]])).logits[0].float().log_softmax(-1)
+            scores.append(sum(logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(ids)))
+        chances = torch.stack(scores).softmax(-1).tolist()
+        found.append(dict(zip(BLACKJACK.values(), chances, strict=True)))
+    return found
+
+
+def exact_blackjack(policy: LocalGenerator, over: str) -> float:
+    """Expected return of a policy over tokens or actions in Blackjack at temperature 1."""
     every = hands()
     shown = [Conversation((Turn("user", show_hand(hand)),)) for hand in every]
     prompts = tokenize_texts(policy.tokenizer, render_all(policy.tokenizer, shown))
-    moves = dict(zip(every, move_probabilities(policy, prompts), strict=True))
-    return expected_return(
-        lambda hand: (moves[hand].get(BLACKJACK["stick"], 0.0), moves[hand].get(BLACKJACK["hit"], 0.0))
-    )
+    probabilities = action_probabilities if over == "actions" else move_probabilities
+    moves = dict(zip(every, probabilities(policy, prompts), strict=True))
+    stick, hit = BLACKJACK.values()
+    return expected_return(lambda hand: (moves[hand].get(stick, 0.0), moves[hand].get(hit, 0.0)))
 
 
-def sampled(policy: LocalGenerator, name: str) -> float:
-    """Mean return of a policy in a game at temperature 1."""
+def sampled(policy: LocalGenerator, name: str, over: str) -> float:
+    """Mean return of a policy over tokens or actions in a game at temperature 1."""
     game, returns = find_game(name), []
+    acting = ActionPolicy(policy) if over == "actions" else policy
     for first in range(0, EPISODES, TOGETHER):
         seeds = list(range(10**6 + first, 10**6 + first + TOGETHER))
         environments = [game.environment() for _ in seeds]
         sampling = Sampling(2, seed=1)
-        episodes = run_episodes(environments, [{}] * TOGETHER, seeds, policy, policy.tokenizer, sampling, None)
+        episodes = run_episodes(environments, [{}] * TOGETHER, seeds, acting, policy.tokenizer, sampling, None)
         returns += [episode.total_reward for episode in episodes]
     return float(np.mean(returns))
 
 
-def value(name: str, folder: Path) -> float:
+def value(name: str, folder: Path, method: str) -> float:
     """The return that a bar is for."""
-    policy = load(folder)
-    return exact_blackjack(policy) if name == "blackjack" else sampled(policy, name)
+    policy, over = load(folder), "actions" if method.endswith("actions") else "tokens"
+    return exact_blackjack(policy, over) if name == "blackjack" else sampled(policy, name, over)
 
 
 def run(name: str, method: str, seed: int, folder: Path) -> dict:
@@ -124,14 +146,14 @@ def run(name: str, method: str, seed: int, folder: Path) -> dict:
     start, output = make_start(name, folder / f"{name}_start_{seed}", seed), folder / f"{name}_{method}_{seed}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, f"ppo/experiments/{name}.py", "--model", str(start), "--output", str(output), "--seed",
-               str(seed), *FLAGS[name, method].split(), "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
+               str(seed), *FLAGS[method].split(), "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    ended = value(name, output / "model")
+    ended = value(name, output / "model", method)
     return {
-        "game": name, "method": method, "seed": seed, "start": value(name, start), "return": ended,
+        "game": name, "method": method, "seed": seed, "start": value(name, start, method), "return": ended,
         "reached": ended >= BARS[name], "updates": lines[-1]["step"],
         "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "rollouts_before_update": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
@@ -142,7 +164,7 @@ def main() -> None:
     """Runs all, prints and writes what was measured; a run replaces the one of the same game, method and seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--games", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--methods", nargs="+", default=["ppo", "grpo"], choices=["ppo", "grpo"])
+    parser.add_argument("--methods", nargs="+", default=list(FLAGS), choices=list(FLAGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/games.json")
     arguments = parser.parse_args()

@@ -5,6 +5,7 @@ import sys
 import click
 
 from lmgym import __version__
+from lmgym.cli.dialogue.commands import dialogue
 from lmgym.cli.games.commands import games, replay
 from lmgym.cli.launching import (
     HELP,
@@ -14,6 +15,7 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
+from lmgym.cli.playpen.commands import playpen
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
 from lmgym.cli.usage.errors import OneLineErrors
@@ -26,7 +28,7 @@ SECTIONS = {
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
     "Use what was trained": ("chat", "score"),
-    "Games": ("games",),
+    "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
 }
@@ -86,7 +88,7 @@ for _stage, _purpose in PURPOSES.items():
     _add_stage(_stage, _purpose)
 
 
-for _command in (runs, compare, watch, report, from_trl, games, replay):
+for _command in (runs, compare, watch, report, from_trl, games, replay, dialogue, playpen):
     main.add_command(_command)
 
 

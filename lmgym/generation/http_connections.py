@@ -8,18 +8,19 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
 from socket import SHUT_RDWR, socket
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from lmgym.errors import InputError
 
 MAX_RETRY_AFTER = 30.0  # seconds of a Retry-After header that are respected
 MAX_BYTES = 64 << 20
+T = TypeVar("T")
 
 
 class RequestFailed(Exception):
@@ -82,6 +83,25 @@ class Connections:
             self.closed.set()
             for connection in self._open:
                 _shut_down(connection)
+
+
+def repeat(connections: Connections, attempt: Callable[[], T], retries: int, first: float, longest: float) -> T:
+    """The result of an attempt, made up to `retries` times more while it raises RequestFailed; raises the last one.
+
+    The wait before the second attempt is `first` seconds, doubled for each further one up to `longest`, or what the
+    server asks for if that is more.
+    """
+    last = RequestFailed("not sent")
+    for tries in range(retries + 1):
+        if tries:
+            connections.closed.wait(max(min(first * 2 ** (tries - 1), longest), last.wait))
+        if connections.closed.is_set():
+            break
+        try:
+            return attempt()
+        except RequestFailed as failure:
+            last = failure
+    raise last
 
 
 def _shut_down(connection: socket) -> None:

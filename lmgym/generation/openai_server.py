@@ -21,8 +21,10 @@ from lmgym.generation.http_connections import (
     is_loopback,
     parse_address,
     parse_retry_after,
+    repeat,
 )
 from lmgym.generation.protocol import Completion, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
+from lmgym.generation.usage import Usage
 from lmgym.text import Conversation, messages, to_transcript
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
@@ -93,6 +95,7 @@ class ServedGenerator:
             {"logprobs": True, "top_logprobs": top_logprobs} if api == "chat" else {"logprobs": top_logprobs}
         )
         self._url = parse_address(self.base_url, PATHS[api])
+        self.usage = Usage()
         self._refused_extras: set[tuple[str, Any]] = set()
         self._key()
 
@@ -185,19 +188,21 @@ class ServedGenerator:
         """1 to `size` replies from request `number` of a conversation, repeated if it fails."""
         seed = (conversation.seed + number * SEED_STEP) % SEEDS
         body = json.dumps({**conversation.content, "n": size, "seed": seed, "stream": False}).encode()
-        last = RequestFailed("not sent")
-        for tries in range(self.retries + 1):
-            if tries:
-                connections.closed.wait(max(min(FIRST_WAIT * 2 ** (tries - 1), LONGEST_WAIT), last.wait))
+
+        def attempt() -> list[Completion]:
+            completions, prompt_tokens, tokens = _read_completions(self._post(connections, body), self.api, sampling)
+            self.usage.add(prompt_tokens, tokens)
+            return completions[:size]
+
+        try:
+            return repeat(connections, attempt, self.retries, FIRST_WAIT, LONGEST_WAIT)
+        except RequestFailed as last:
             if connections.closed.is_set():
-                raise last
-            try:
-                return _read_completions(self._post(connections, body), self.api, sampling)[:size]
-            except RequestFailed as failure:
-                last = failure
+                raise
+            failure = str(last)
         raise ServerError(
             f"{self.base_url} gave no usable answer in {self.retries + 1} tries, the last: "
-            f"{self._printable(str(last))}; needed: a server of {self.model!r} that answers {PATHS[self.api]}; see its "
+            f"{self._printable(failure)}; needed: a server of {self.model!r} that answers {PATHS[self.api]}; see its "
             f"log and {self.base_url}/models; try a longer timeout than {self.timeout:g} s, or n_in_one_request=False"
         )
 
@@ -250,8 +255,11 @@ def _extras(sampling: Sampling) -> dict[str, Any]:
     return extras if sampling.ends_at_eos else {**extras, "ignore_eos": True}
 
 
-def _read_completions(data: bytes, api: str, sampling: Sampling) -> list[Completion]:
-    """The replies in an answer, at least one. Raises RequestFailed if it does not follow the interface."""
+def _read_completions(data: bytes, api: str, sampling: Sampling) -> tuple[list[Completion], int, int]:
+    """(the replies in an answer, at least one; tokens of the prompt and of the replies, 0 if they are not counted).
+
+    Raises RequestFailed if the answer does not follow the interface.
+    """
     try:
         answer = json.loads(data)
         choices = answer["choices"]
@@ -260,15 +268,17 @@ def _read_completions(data: bytes, api: str, sampling: Sampling) -> list[Complet
         if not texts or not all(isinstance(text, str) for text in texts):
             raise TypeError("a choice without text (a reasoning model may have run out of tokens)")
         likely = [_read_likely(choice.get("logprobs")) for choice in choices]
-        usage = answer.get("usage") if len(texts) == 1 else None
-        tokens = int((usage or {}).get("completion_tokens") or 0)
+        usage = answer.get("usage") or {}
+        read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+        tokens = written if len(texts) == 1 else 0
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         text = data.decode(errors="replace")
         raise RequestFailed(f"an answer that makes no sense ({type(error).__name__}: {error}): {text}") from None
-    return [
+    replies = [
         _completion(text, *reason, sampling, tokens, places)
         for text, reason, places in zip(texts, reasons, likely, strict=True)
     ]
+    return replies, read, written
 
 
 def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:

@@ -180,11 +180,11 @@ def _game(kind: str, game: Row) -> Row:
                 turns.append(turn | {"notes": ", ".join(filter(None, (name, turn["notes"])))})
     returns = game.get("returns") or {}
     word = "evaluation, " if kind == "evaluation" else ""
-    several = [f"{shown(agent)} {figure(value)}" for agent, value in returns.items()] if len(returns) > 1 else []
+    by_agent = [f"{shown(agent)} {figure(value)}" for agent, value in returns.items()] if len(returns) > 1 else []
     return {
         "update": game.get("update"),
-        "name": f"{word}episode {game.get('episode')}" + (f": {', '.join(several)}" if several else ""),
-        "total": "" if several else next(iter(returns.values()), None),
+        "name": f"{word}episode {game.get('episode')}" + (f": {', '.join(by_agent)}" if by_agent else ""),
+        "total": "" if by_agent else next(iter(returns.values()), None),
         "turns": turns,
     }
 

@@ -14,7 +14,8 @@ from lmgym.runs.flags import exit_with_error
 class OneLineErrors(click.Group):
     """A group of commands that prints usage errors without click's usage lines.
 
-    Its help has the commands in `sections`, titles with names of commands, and ends with what `closing` writes.
+    Its help has the commands in `sections`, titles with names of commands, and ends with what `closing` writes. A first
+    word that ends in .py is given to the command `file_command`.
     """
 
     def __init__(
@@ -22,10 +23,11 @@ class OneLineErrors(click.Group):
         *arguments: Any,
         sections: Mapping[str, Sequence[str]] | None = None,
         closing: Callable[[click.HelpFormatter], None] | None = None,
+        file_command: str | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
-        self.sections, self.closing = sections, closing
+        self.sections, self.closing, self.file_command = sections, closing, file_command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands with their summaries, each a whole sentence."""
@@ -35,6 +37,12 @@ class OneLineErrors(click.Group):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
         if self.closing:
             self.closing(formatter)
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parses the group's own flags; the rest is a command with its arguments."""
+        if self.file_command and args and args[0].endswith(".py"):
+            args = [self.file_command, *args]
+        return super().parse_args(context, args)
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """Parses the flags of the group."""

@@ -13,6 +13,7 @@ from acting import TOKENIZER
 
 from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.blackjack import Blackjack
+from lmgym.environments.dialogue_games.games import GAMES as DIALOGUE_GAMES
 from lmgym.environments.games.alternating import SIDES
 from lmgym.environments.games.ladder import GAMES, random_move
 from lmgym.environments.games.reasoning_rows import ReasoningRow
@@ -40,6 +41,10 @@ WORDS = (
     "[2]",
     "answer 3",
     "look up hat",
+    "CLUE: of wood",
+    "guess: stove",
+    "Expression: a line",
+    "ANSWER: no",
     "",
 )
 EPISODES, STEPS = 6, 30
@@ -66,6 +71,7 @@ def environments() -> dict[str, tuple[Callable[[], Environment], dict, str]]:
     found: dict[str, tuple[Callable[[], Environment], dict, str]] = {
         name: (game.make, {}, needs[game.extra]) for name, game in GAMES.items()
     }
+    found |= {f"dialogue: {name}": (game.environment, {}, "json") for name, game in DIALOGUE_GAMES.items()}
     return found | {
         "scored chat": (ScoredChat, {"prompt": "hello"}, "json"),
         "app": (lambda: AppConversation(WORLD, POPULATION, 10), {"user": 3}, "json"),

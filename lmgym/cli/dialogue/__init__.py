@@ -1,0 +1,4 @@
+"""Commands on dialogue games: `lmgym dialogue list`, `play` and `rows`.
+
+May import everything in lmgym but no stage.
+"""

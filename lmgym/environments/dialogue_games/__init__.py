@@ -1,0 +1,4 @@
+"""Dialogue games of our own, with clembench's records and scores, and rows to learn from.
+
+May import the environments and what is below them.
+"""

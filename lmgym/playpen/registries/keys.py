@@ -1,0 +1,85 @@
+"""API keys: of the environment, or of key.json in the current folder or in ~/.clemcore. They are never printed.
+
+The generators read a key from an environment variable for each request and keep none, so a key of a file is put into
+the variable of its backend.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from json import JSONDecodeError
+from pathlib import Path
+
+from lmgym.errors import InputError, shown_path
+from lmgym.runs.files import read_json
+
+KEY_FILE = "key.json"
+HOME = ".clemcore"
+VARIABLES = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai_compatible": "OPENAI_COMPATIBLE_API_KEY",
+    "generic_openai_compatible": "OPENAI_COMPATIBLE_API_KEY",
+    "huggingface": "HF_TOKEN",
+}
+"""environment variable of each backend's key"""
+MASK = "***"
+
+
+def find_key_file() -> Path | None:
+    """key.json of the current folder, else that of ~/.clemcore, else None."""
+    return next((p for p in (Path.cwd() / KEY_FILE, Path.home() / HOME / KEY_FILE) if p.is_file()), None)
+
+
+def read_keys(path: Path | None) -> Mapping[str, Mapping[str, str]]:
+    """The file's fields by backend, keys included. Raises InputError for a faulty file, without any of its text."""
+    if path is None:
+        return {}
+    try:
+        fields = read_json(path)
+        fault = (
+            ""
+            if isinstance(fields, dict) and all(isinstance(value, dict) for value in fields.values())
+            else "no object of objects"
+        )
+    except (OSError, ValueError) as error:
+        fault = f"line {error.lineno}: {error.msg}" if isinstance(error, JSONDecodeError) else type(error).__name__
+    if fault:
+        raise InputError(
+            f'{shown_path(path)} is no file of keys ({fault}); needed: such as {{"openai": {{"api_key": "..."}}}}'
+        )
+    return fields
+
+
+def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
+    """(environment variable that holds the backend's key, other fields of its entry in key.json).
+
+    The variable is set from key.json unless the environment has it. It is "" if there is no key and none is required.
+    Raises InputError for a key that is required and missing.
+    """
+    path = find_key_file()
+    entry = read_keys(path).get(backend, {})
+    variable = VARIABLES[backend]
+    if not os.environ.get(variable, "").strip() and str(entry.get("api_key", "")).strip():
+        os.environ[variable] = str(entry["api_key"]).strip()
+    others = {name: str(value) for name, value in entry.items() if name != "api_key"}
+    if os.environ.get(variable, "").strip():
+        return variable, others
+    if required:
+        place = shown_path(path) if path else f"{KEY_FILE} (copy key.json.template)"
+        raise InputError(
+            f"there is no API key of {backend}; needed: the environment variable {variable}, or api_key of {backend} "
+            f"in {place}"
+        )
+    return "", others
+
+
+def masked(text: str) -> str:
+    """The text without any key of the environment or of key.json."""
+    keys = {os.environ.get(variable, "").strip() for variable in VARIABLES.values()}
+    with contextlib.suppress(InputError):  # a faulty file is refused where a key is needed
+        keys |= {str(entry.get("api_key", "")).strip() for entry in read_keys(find_key_file()).values()}
+    for key in keys:
+        if len(key) >= 4:
+            text = text.replace(key, MASK)
+    return text

@@ -1,0 +1,111 @@
+"""Specs of models and games: objects of JSON that are read from registries, selected by a part of them, and unified."""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmgym.errors import InputError, listed, one_line, shown, shown_path
+
+PACKAGED = "packaged"
+"""source of the entries that come with lmgym"""
+SOURCE_FIELD = "lookup_source"
+MISSPELT = 0.75  # similarity from which an unknown key is taken for a misspelt one, and not for an extra one
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An entry of a registry: its fields, and the file it is from, or PACKAGED."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    source: str = PACKAGED
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A field, or the default."""
+        return self.fields.get(name, default)
+
+    @property
+    def name(self) -> str:
+        """The name of the model or game; empty for a selector without one."""
+        return str(self.fields.get("model_name", self.fields.get("game_name", "")))
+
+    def __str__(self) -> str:
+        """The fields and the source as one line of JSON, as Playpen prints them."""
+        return json.dumps({**self.fields, SOURCE_FIELD: self.source}, separators=(",", ":"), ensure_ascii=False)
+
+
+def unify(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of both, objects merged at every depth; None if a field has two different values."""
+    unified = {**one, **{name: value for name, value in other.items() if name not in one}}
+    for name in one.keys() & other.keys():
+        if isinstance(one[name], Mapping) and isinstance(other[name], Mapping):
+            if (inner := unify(one[name], other[name])) is None:
+                return None
+            unified[name] = inner
+        elif one[name] != other[name]:
+            return None
+    return unified
+
+
+def read_selector(text: str, name_field: str) -> dict[str, Any]:
+    """A name, or a part of a spec as JSON, in which quotes may be single. Raises InputError for broken JSON."""
+    if not text.strip().startswith("{"):
+        return {name_field: text}
+    for candidate in (text, text.replace("'", '"')):
+        try:
+            found = json.loads(candidate)
+        except ValueError as error:
+            fault = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        else:
+            if isinstance(found, dict):
+                return found
+    raise InputError(f"selector {shown(text)} is not JSON ({fault}); needed: a name, or such as {{'{name_field}':'x'}}")
+
+
+def read_entries(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """(the objects of a registry's file, its text). Raises InputError, with the line, for a file that is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{shown_path(path)}, line {error.lineno}, is not JSON: {error.msg}; needed: a list of objects"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{shown_path(path)} cannot be read: {one_line(str(error))}; needed: a JSON list of objects"
+        ) from error
+    entries = content if isinstance(content, list) else [content]
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            raise InputError(f"{shown_path(path)}: entry {number} is {shown(entry)}; needed: an object")
+    return entries, text
+
+
+def refuse_misspelt(path: Path, text: str, entry: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises InputError for a key that is close to a known one and not known; other unknown keys are extra ones."""
+    for key in entry:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=MISSPELT)
+        if key not in known and near:
+            found = re.search(rf"{re.escape(json.dumps(key))}\s*:", text)
+            line = text.count("\n", 0, found.start()) + 1 if found else 1
+            raise InputError(f"{shown_path(path)}, line {line}: there is no key {shown(key)}; did you mean {near[0]}?")
+
+
+def one_of(matches: Sequence[Spec], what: str, text: str, names: Collection[str]) -> Spec:
+    """The match of the first source that has one. Raises InputError for none, and for several in that source."""
+    if not matches:
+        near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"no {what} matches {shown(text)}; {hint}needed: one of {listed(names, 30)}")
+    first = [spec for spec in matches if spec.source == matches[0].source]
+    if len(first) > 1:
+        source = shown_path(first[0].source)
+        raise InputError(
+            f"{len(first)} entries of {source} match {shown(text)}: {listed(spec.name for spec in first)}; needed: a "
+            "selector of one, such as {'" + what + "_name':'" + first[0].name + "'}, or entries with different names"
+        )
+    return first[0]

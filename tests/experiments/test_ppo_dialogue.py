@@ -1,0 +1,58 @@
+"""PPO on a role of a dialogue game, with scripts in the others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from launching import read_metrics
+from ppo_in_process import train_small
+
+from lmgym.errors import InputError
+from ppo.config import RewardConfig
+from ppo.dialogue_setup import dialogue_episodes
+from ppo.experiments.taboo import CONFIG
+
+
+def prepared(prompts: str, eval_size: float = 8, **reward):
+    rollout = replace(CONFIG.rollout, prompts=prompts, eval_size=eval_size)
+    return dialogue_episodes(replace(CONFIG, rollout=rollout, reward=RewardConfig(**reward)), None)
+
+
+def test_a_small_policy_plays_and_is_rewarded(talkative_models: dict[str, Path], tmp_path: Path) -> None:
+    folder = train_small(
+        talkative_models["gpt2"], "dialogue:taboo/guesser", tmp_path, dialogue_episodes, max_updates=4,
+        num_rollouts=8, eval_updates=4,
+    )  # fmt: skip
+    metrics = read_metrics(folder)
+    assert set(metrics["episode/aborted_by_describer"].values()) == {0.0}
+    aborted, reward = metrics["episode/aborted"], metrics["reward/mean"]
+    assert [*aborted.values()]
+    # this policy knows no form: each game is aborted by it
+    assert set(aborted.values()) == set(metrics["episode/aborted_by_guesser"].values()) == {1.0}
+    assert set(reward.values()) == {-1.0}
+    assert metrics["eval/episode/aborted"]
+
+
+def test_the_setup_has_held_out_instances_and_a_script_for_the_other_role() -> None:
+    setup = prepared("dialogue:taboo/describer", 7)
+    assert list(setup.players) == ["guesser"]
+    assert len(setup.eval_tasks) == 8  # equally many of two experiments
+    assert prepared("dialogue:word_guess").players == {}
+    assert list(prepared("dialogue:word_guess_critic/critic").players) == ["guesser"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "found"),
+    [
+        ("game:taboo", {}, "prompts='game:taboo'; needed: dialogue:GAME/ROLE"),
+        ("dialogue:taboo", {}, "taboo has no role ''; needed: describer or guesser"),
+        ("dialogue:taboo/guesse", {}, "taboo has no role 'guesse'; needed: describer or guesser"),
+        ("dialogue:tabu/guesser", {}, "there is no dialogue game 'tabu'"),
+        ("dialogue:taboo/guesser", {"eval_size": 0.5}, r"eval_size=0\.5; needed: a number of instances"),
+        ("dialogue:taboo/guesser", {"eval_size": 9000}, "different instances of the split validation; needed: 4500"),
+        ("dialogue:taboo/guesser", {"scorers": "a=b"}, "a dialogue game has its own rewards"),
+    ],
+)
+def test_mistakes_are_refused(prompts, settings, found) -> None:
+    with pytest.raises(InputError, match=found):
+        prepared(prompts, **settings)
