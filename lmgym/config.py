@@ -113,6 +113,11 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """recompute each layer in the backward: less memory, a third more work"""
 
+    @property
+    def bits(self) -> int:
+        """Bits of the frozen weights: 4, 8, or 0 if they are not quantised."""
+        return 4 if self.load_in_4bit else 8 if self.load_in_8bit else 0
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:

@@ -30,7 +30,6 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import LINEAR
-from lmgym.models.quantized import bits_of
 from lmgym.models.saving import has_adapters, unwrap_adapters
 from ppo.config import PPOConfig
 
@@ -190,7 +189,7 @@ def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
     """
     settings, of_critic = config.policy, config.critic.critic
     with without_sharded_load():
-        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
         own = config.algorithm.has_critic and not is_on_trunk(of_critic)
         critic = load_critic(of_critic, tokenizer) if own else None
         reference = None

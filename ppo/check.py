@@ -41,7 +41,6 @@ from lmgym.models.memory import (
     quantized_bytes,
     weight_memory,
 )
-from lmgym.models.quantized import bits_of
 from lmgym.runs.flags import flatten
 from lmgym.text import flat_template_note
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
@@ -269,7 +268,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
 
     states = activation_bytes(model, rows * row, precision, checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
-    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), bits_of(settings)
+    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), settings.bits
     if bits:
         estimate = replace(estimate, weights=quantized_bytes((whole, trained), model, bits))
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):

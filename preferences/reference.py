@@ -24,7 +24,6 @@ from lmgym.errors import InputError, shown_path
 from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_config
-from lmgym.models.quantized import bits_of
 from lmgym.models.sources import resolve_source
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -107,7 +106,7 @@ def compute(plan: TrainingPlan[PreferenceConfig], rows: Sequence, supervisor: Su
 
 def _bits(config: PreferenceConfig) -> int:
     """Bits of the reference's weights: those of the policy's, if it is the same model."""
-    return 0 if config.reference.reference else bits_of(config.policy)
+    return 0 if config.reference.reference else config.policy.bits
 
 
 def batch_tokens(config: PreferenceConfig) -> int:

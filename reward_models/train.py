@@ -6,7 +6,6 @@ from functools import partial
 from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier
-from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -71,7 +70,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
         num_labels=task.outputs,
         seed=o.seed,
         trust_remote_code=settings.trust_remote_code,
-        bits=bits_of(settings),
+        bits=settings.bits,
     )
     run.update(new_head=new_head)
     scoring = ScoringModel(adapt(classifier, plan.training, run, supervisor), config.trainer.packed)

@@ -5,7 +5,6 @@ from functools import partial
 
 from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.models.forward.policies import PolicyModel, load_policy
-from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -58,7 +57,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     settings, o = config.policy, config.optimizer
     sampler = update_sampler(plan.training)
     arguments = training_arguments(plan.training, sampler)  # before the model: ZeRO-3 shards at load
-    loaded = load_policy(settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
+    loaded = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
     policy = PolicyModel(adapt(loaded, plan.training, run, supervisor), config.trainer.packed)
     notes = [policy.decoder.note] if policy.decoder.note else []
     objective = task.objective(policy, tokenizer.pad_token_id)

@@ -1,4 +1,4 @@
-"""`lmgym debate`: a tournament by the name or path of its file."""
+"""`lmgym debate`: a tournament by the name or path of its file, or the audit of a judge."""
 
 import os
 import shlex
@@ -44,7 +44,12 @@ def find_tournament(name: str) -> Path:
 
 
 def run_debate(name: str | None, flags: Sequence[str]) -> None:
-    """Becomes the process of the experiment, or lists all of them without a name."""
+    """Becomes the process of the experiment, or lists all of them without a name; `audit` audits a judge."""
+    if name == "audit":
+        from lmgym.cli.debates.audit import run_audit
+
+        run_audit(flags)
+        return
     refuse_old_flags([name or "", *flags])
     if name is None:
         list_tournaments()

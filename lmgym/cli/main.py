@@ -148,14 +148,23 @@ def score(scorer: str, file: str, output: str | None) -> None:
     launch(lambda: score_file(scorer, file, output))
 
 
-@main.command(context_settings=OTHER_FLAGS)
+@main.command(context_settings={**OTHER_FLAGS, "allow_interspersed_args": False})
 @click.argument("experiment", required=False, metavar="FILE_OR_NAME")
 @FLAGS
 def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
     """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
 
-    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard.
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard. `lmgym debate data FOLDER`
+    writes rows to train debaters on.
+
+    `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
+    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
     """
+    if experiment == "data":
+        from lmgym.cli.debates.data import data
+
+        data.main(list(flags), "lmgym debate data", standalone_mode=False)
+        return
     from lmgym.cli.debate import run_debate
 
     launch(lambda: run_debate(experiment, flags))

@@ -15,7 +15,6 @@ from lmgym.models.classifiers import new_classifier
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
-from lmgym.models.quantized import bits_of
 
 GIB = 1 << 30
 
@@ -62,7 +61,7 @@ def estimate_memory(
     """
     counts = count_weights(model_config, settings, causal)
     memory = weight_memory(*counts, precision, deepspeed, ranks)
-    if settings is not None and (bits := bits_of(settings)):
+    if settings is not None and (bits := settings.bits):
         memory = replace(memory, weights=quantized_bytes(counts, model_config, bits))
     logits = tokens * 3 * 4 * vocabulary_size(model_config) if causal else 0
     return replace(memory, activations=activation_bytes(model_config, tokens, precision, checkpointing) + logits)

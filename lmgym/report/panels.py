@@ -19,7 +19,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Panel:
-    """One thing to look at, with a sentence on how to read it. One of chart, table, pairs, episodes is set."""
+    """One thing to look at, with a sentence on how to read it. One of chart, table, pairs, episodes, viewer is set."""
 
     id: str
     title: str
@@ -29,6 +29,8 @@ class Panel:
     pairs: Sequence[Row] = ()
     """replies before and after, see samples.py"""
     episodes: Sequence[Row] = ()
+    viewer: Row | None = None
+    """content of a viewer, which the script of its own package draws"""
     wide: bool = False
 
 

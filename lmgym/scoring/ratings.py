@@ -40,20 +40,25 @@ class Rating:
 
 
 def rate(
-    games: Sequence[Game], virtual_draws: float = 1.0, bootstraps: int = BOOTSTRAPS, seed: int = 0
-) -> list[Rating]:
+    games: Sequence[Game], virtual_draws: float = 1.0, bootstraps: int = BOOTSTRAPS, seed: int = 0,
+    clusters: Sequence[str] | None = None,
+) -> list[Rating]:  # fmt: skip
     """The ratings of all players, the strongest first; they add up to 0.
 
     `virtual_draws` are added to the games of each pair that has met, which keeps the rating of a player finite who won
     or lost them all; 0 is the plain maximum of the likelihood. The interval is that of the percentiles over samples of
-    each pair's games, drawn with replacement. Raises InputError for no games, for another score than 0, 0.5 and 1, for
-    players whom no chain of games connects, and, without virtual draws, where no maximum is finite.
+    each pair's games, drawn with replacement; with `clusters`, one for each game, over samples of whole clusters, such
+    as all rounds about one question. Raises InputError for no games, for another score than 0, 0.5 and 1, for players
+    whom no chain of games connects, and, without virtual draws, where no maximum is finite.
     """
     names = sorted({name for game in games for name in (game.first, game.second)})
     counts = _counts(games, names)
     strengths = _strengths(counts, virtual_draws, names)
     rng = np.random.default_rng(seed)
-    drawn = _drawn_again(counts, bootstraps, rng)
+    if clusters is None:
+        drawn = _drawn_again(counts, bootstraps, rng)
+    else:
+        drawn = _clusters_drawn_again(games, names, clusters, bootstraps, rng)
     # a sample may lack a win that keeps the plain maximum finite
     samples = _maximise(_wins(drawn) + max(virtual_draws, 1e-3) / 2 * _met(counts))
     low, high = np.percentile(samples, [2.5, 97.5], axis=0) if bootstraps else (strengths, strengths)
@@ -135,6 +140,18 @@ def _drawn_again(counts: np.ndarray, bootstraps: int, rng: np.random.Generator) 
     shares = counts / np.maximum(played, 1)[..., None]
     shares[played == 0] = (1.0, 0.0, 0.0)  # none of these are drawn
     return rng.multinomial(played.astype(np.int64), shares, size=(bootstraps, *played.shape)).astype(np.float64)
+
+
+def _clusters_drawn_again(
+    games: Sequence[Game], names: Sequence[str], clusters: Sequence[str], bootstraps: int, rng: np.random.Generator
+) -> np.ndarray:
+    """[B, n, n, 3]: the games of as many clusters, drawn with replacement."""
+    own: dict[str, list[Game]] = {}
+    for game, cluster in zip(games, clusters, strict=True):
+        own.setdefault(cluster, []).append(game)
+    counts = np.stack([_counts(listed, names) for listed in own.values()])
+    drawn = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), size=bootstraps)
+    return np.tensordot(drawn.astype(np.float64), counts, 1)
 
 
 def _maximise(wins: np.ndarray) -> np.ndarray:

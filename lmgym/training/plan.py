@@ -1,5 +1,6 @@
 """Checks that stages share before weights are loaded, and the plan of a stage that runs Hugging Face's Trainer."""
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,7 +16,6 @@ from lmgym.errors import FEWEST_TOKENS, InputError
 from lmgym.models.config_fields import context_length
 from lmgym.models.loading import load_config
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
-from lmgym.models.quantized import refuse_unfit_quantization
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.reporting import show_notes, show_rejections
 
@@ -82,6 +82,28 @@ def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> d
         match_run(deepspeed, o.micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed
+
+
+def refuse_unfit_quantization(model: ModelConfig, deepspeed: dict[str, Any] | None) -> None:
+    """Raises InputError, before anything is loaded, if quantised weights are requested and not possible."""
+    bits = model.bits
+    if not bits:
+        return
+    flag = f"--load_in_{bits}bit"
+    if model.load_in_4bit and model.load_in_8bit:
+        raise InputError("found both --load_in_4bit and --load_in_8bit; needed: one of them")
+    if not model.lora_rank:
+        raise InputError(f"{flag} with --lora_rank 0: quantised weights cannot be trained; needed: --lora_rank 16")
+    if zero_stage(deepspeed) == 3:
+        raise InputError(
+            f"{flag} under ZeRO-3, which cannot shard quantised weights; needed: --deepspeed zero2 or none"
+        )
+    available = {
+        "bitsandbytes (pip install bitsandbytes)": importlib.util.find_spec("bitsandbytes") is not None,
+        "a GPU": torch.cuda.is_available(),
+    }
+    if missing := [name for name, here in available.items() if not here]:
+        raise InputError(f"{flag} needs bitsandbytes and a GPU; missing here: {' and '.join(missing)}; or leave it out")
 
 
 def refuse_fp16_without_gpu(model: ModelConfig) -> None:

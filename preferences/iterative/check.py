@@ -9,7 +9,7 @@ from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.data.batching import accumulation_steps
 from lmgym.data.prompts import Prompts, read_prompts
 from lmgym.data.task_data import TaskData
-from lmgym.distributed.deepspeed_config import zero_stage
+from lmgym.distributed.deepspeed_config import read_config, zero_stage
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks, world_size
 from lmgym.errors import InputError, shown
@@ -60,11 +60,6 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
     o, policy = config.optimizer, config.policy
     accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())
     deepspeed = start_ranks(config, policy, accumulation)
-    if zero_stage(deepspeed) == 3:
-        raise InputError(
-            f"deepspeed={shown(config.run.deepspeed)} shards the weights, and every rank samples with whole ones; "
-            "needed: zero2, or zero2_offload, or LoRA (--lora_rank) with either"
-        )
 
     # 2. the model's config and tokenizer
     max_length, notes = fit_to_context(config.data.max_length, policy)
@@ -96,6 +91,11 @@ def check_settings(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:
     check_shared_settings(config, config.policy)
     check_eval_size(config.data.eval_size, "prompts")
     loss, o, r, judge = config.loss, config.optimizer, config.rounds, config.judge
+    if config.run.deepspeed and zero_stage(read_config(config.run.deepspeed)) == 3:
+        raise InputError(
+            f"deepspeed={shown(config.run.deepspeed)} shards the weights, and every rank samples with whole ones; "
+            "needed: zero2, or zero2_offload, or LoRA (--lora_rank) with either"
+        )
     if loss.loss == "kto":
         raise InputError("--loss kto learns from single replies; needed: a loss of pairs: dpo, ipo, simpo, orpo or bon")
     if loss.unused:

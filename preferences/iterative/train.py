@@ -13,7 +13,6 @@ from lmgym.data.batching import UpdateSampler
 from lmgym.distributed.ranks import rank, stop_distributed, world_size
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.policies import PolicyModel, load_policy
-from lmgym.models.quantized import bits_of
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -77,7 +76,7 @@ def make_trainer(plan: IterativePlan, run: Run, supervisor: Supervisor | None = 
         in_order=True,
     )  # fmt: skip
     arguments = training_arguments(_in_one_epoch(plan), sampler)
-    load = partial(load_policy, settings.model, tokenizer, settings.trust_remote_code, bits_of(settings))
+    load = partial(load_policy, settings.model, tokenizer, settings.trust_remote_code, settings.bits)
     policy = PolicyModel(adapt(load(), plan.training, run, supervisor), config.trainer.packed)
     show_notes([policy.decoder.note] if policy.decoder.note else [], run)
     replies = ReplyModel(policy, tokenizer.eos_token_id, config.uses_adapter)

@@ -32,7 +32,7 @@ def show_measured(name: str, episodes: int, seed: int) -> None:
     game = find_game(name)
     table = Table(box=box.SIMPLE_HEAD, title=f"{game.about}: {episodes:,} games a player", title_justify="left")
     for column in ("player", "return", "recorded", ""):
-        table.add_column(column, justify="left" if column in ("player", "") else "right")
+        table.add_column(column, justify="left" if column in ("player", "") else "right", no_wrap=column != "")
     for player, script in game.players.items():
         recorded = game.measured.get(player)
         about = (script.__doc__ or "").partition("\n")[0].rstrip(".")

@@ -30,12 +30,22 @@ def run_folder(name: str) -> Path:
 @click.command()
 @click.argument("run")
 def report(run: str) -> None:
-    """Write RUN/report.html again, for instance after a run was killed."""
+    """Write RUN/report.html again, for instance after a run was killed.
+
+    RUN may also be the folder of a debate tournament, whose results.json is written again too.
+    """
+    from lmgym.environments.debate.tournament.files import has_transcripts
     from lmgym.report.page import REPORT, report_page
 
     def write() -> None:
-        folder = run_folder(run)
-        write_text(folder / REPORT, report_page(folder))
+        folder = Path(run)
+        if has_transcripts(folder) and not (folder / "run.json").is_file():
+            from lmgym.environments.debate.tournament.running import write_results
+
+            write_results(folder)
+        else:
+            folder = run_folder(run)
+            write_text(folder / REPORT, report_page(folder))
         say(f"written: {folder / REPORT}")
 
     launch(write)

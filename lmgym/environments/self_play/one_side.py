@@ -13,7 +13,8 @@ SIDE = "side"
 class OneSide:
     """The agent that `task["side"]` names is "policy", the other one "opponent".
 
-    `info`: that of the game, and the policy's return, as `return_SIDE`, with whether it won and lost.
+    `info`: that of the game, and unless the end is scored, the policy's return, as `return_SIDE`, with whether it won
+    and lost.
     """
 
     def __init__(self, environment: Environment, sides: tuple[str, str]) -> None:
@@ -36,6 +37,8 @@ class OneSide:
         self.total += rewards.get(POLICY, 0.0)
         info = {f"return_{self.side}": self.total, "won": float(self.total > 0), "lost": float(self.total < 0)}
         requests = [one for one in result.score_requests if one.agent == self.side]
+        if requests:
+            info = {}
         return StepResult(
             self._renamed(result.observations), rewards, result.terminated, result.truncated, {**result.info, **info},
             [type(one)(POLICY, one.prompt, one.reply, one.columns) for one in requests],

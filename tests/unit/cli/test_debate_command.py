@@ -57,3 +57,43 @@ def test_experiments_are_found_by_name_or_path(tmp_path: Path) -> None:
         find_tournament("scriptd")
     with pytest.raises(InputError, match="there is no file"):
         find_tournament("absent/mine.py")
+
+
+def test_a_judge_is_audited_from_the_shell(tmp_path: Path) -> None:
+    done = lmgym(tmp_path, "audit", "letter:e", "--questions", "5")
+    assert done.returncode == 0, done.stderr
+    saved = json.loads((tmp_path / "outputs/audit/audit.json").read_text())
+    assert saved["judge"] == "letter:e"
+    readings = {row["bias"]: row["reading"] for row in saved["biases"]}
+    assert readings["letter e"] == "biased"
+    assert readings["letter l"] == "none found"
+    assert "letter e" in done.stdout
+    assert "biased" in done.stdout
+
+
+def test_audits_are_refused_in_one_line(tmp_path: Path) -> None:
+    for words, why in (
+        (["audit"], "no JUDGE; needed"),
+        (["audit", "--questions", "5"], "no JUDGE; needed"),
+        (["audit", "letter:e", "--letters", "1"], "needed: 1 to 26 letters"),
+        (["audit", "letter:e", "--question", "5"], "did you mean --questions?"),
+        (["audit", "letter:e", "--transcripts", "absent"], "has no transcripts"),
+    ):
+        done = lmgym(tmp_path, *words)
+        assert done.returncode == 2, words
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert why in done.stderr
+
+
+def test_recorded_debates_are_audited_and_reported_again(tmp_path: Path) -> None:
+    assert lmgym(tmp_path, "scripted", "--rounds", "4", "--output", "played").returncode == 0
+    (tmp_path / "played/report.html").unlink()
+    command = [sys.executable, "-m", "lmgym.cli.main", "report", "played"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    assert done.stdout == "written: played/report.html\n", done.stderr
+    assert (tmp_path / "played/report.html").is_file()
+    audited = lmgym(tmp_path, "audit", "letter:e", "--transcripts", "played", "--output", "audited")
+    assert audited.returncode == 0, audited.stderr
+    saved = json.loads((tmp_path / "audited/audit.json").read_text())
+    assert saved["biases"][0]["questions"] == 1

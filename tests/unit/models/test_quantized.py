@@ -19,8 +19,9 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import count_weights, estimate_memory
-from lmgym.models.quantized import bits_of, loading_arguments, refuse_unfit_quantization
+from lmgym.models.quantized import loading_arguments
 from lmgym.models.saving import merge_adapters
+from lmgym.training.plan import refuse_unfit_quantization
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from reward_models.config import RewardModelConfig
@@ -82,7 +83,7 @@ def test_transformers_gets_settings_for_nf4_in_bf16_or_8_bits(monkeypatch) -> No
     assert eight["quantization_config"].load_in_8bit
     assert not eight["quantization_config"].load_in_4bit
     assert loading_arguments(0) == {}
-    assert [bits_of(ModelConfig(load_in_4bit=a, load_in_8bit=b)) for a, b in ((1, 0), (0, 1), (0, 0))] == [4, 8, 0]
+    assert [ModelConfig(load_in_4bit=a, load_in_8bit=b).bits for a, b in ((1, 0), (0, 1), (0, 0))] == [4, 8, 0]
 
 
 def stored_in(bits: int, state: Weights) -> Weights:

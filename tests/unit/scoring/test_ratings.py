@@ -66,6 +66,25 @@ def test_more_games_make_narrower_intervals_and_the_seed_decides_the_samples() -
     assert rate(games("a", "b", 6, 2, 4), seed=1) == rate(games("a", "b", 6, 2, 4), seed=1)
 
 
+def test_six_games_by_hand() -> None:
+    # a chain of pairs, each 2 to 1: each difference is ln 2, and the three strengths add up to 0
+    six = games("a", "b", won=2, lost=1) + games("b", "c", won=2, lost=1)
+    assert [(r.player, r.games, r.elo) for r in rate(six, virtual_draws=0)] == [
+        ("a", 3, pytest.approx(400 * np.log10(2))), ("b", 6, pytest.approx(0)),
+        ("c", 3, pytest.approx(-400 * np.log10(2))),
+    ]  # fmt: skip
+
+
+def test_games_of_one_cluster_are_drawn_together() -> None:
+    # of one cluster there is one sample; four clusters of six equal games are four games, not 24
+    played = games("a", "b", won=12, lost=12)
+    [a, _] = rate(played, clusters=["q"] * 24)
+    assert a.low == pytest.approx(a.elo, abs=1e-6) == a.high
+    ordered = rate(played, clusters=[str(number // 6) for number in range(24)])
+    alone = rate(played, clusters=[str(number) for number in range(24)])
+    assert ordered[0].high > 2 * alone[0].high
+
+
 def test_what_cannot_be_rated_is_refused() -> None:
     with pytest.raises(InputError, match="no game to rate"):
         rate([])

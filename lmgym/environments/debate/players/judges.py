@@ -107,7 +107,10 @@ class JudgePlayer:
 
 @dataclass(frozen=True)
 class JudgeReward:
-    """A judge as the reward function of rounds whose verdict is a scorer's: P(win) less the side's baseline."""
+    """A judge as the reward function of rounds whose verdict is a scorer's: P(win) less the side's baseline.
+
+    Its scores are P(win) and whether the round is won: 1, 0, or 1/2 at P = 1/2.
+    """
 
     judge: Judge
 
@@ -121,6 +124,7 @@ class JudgeReward:
         rewards = []
         for request in requests:
             p = first[id(request.columns["transcript"])]
-            won = {FIRST: p, SECOND: 1 - p}[request.agent]
-            rewards.append(SampleReward(won - request.columns["baseline"], {"p_win": won}))
+            p_win = {FIRST: p, SECOND: 1 - p}[request.reply]  # the agent may have another name: "policy"
+            scores = {"p_win": p_win, "won": 0.5 + 0.5 * ((p_win > 0.5) - (p_win < 0.5))}
+            rewards.append(SampleReward(p_win - request.columns["baseline"], scores))
         return rewards

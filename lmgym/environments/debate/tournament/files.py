@@ -49,9 +49,7 @@ def read_transcripts(path: str | Path) -> list[Transcript]:
 
     Raises InputError for a file that does not exist or is none, for other schemas, and for a round that is there twice.
     """
-    given = Path(path)
-    files = [given] if given.is_file() else [given / TRANSCRIPTS, *sorted(given.glob(f"shard-*/{TRANSCRIPTS}"))]
-    files = [file for file in files if file.is_file()]
+    files = _files(Path(path))
     if not files:
         raise InputError(
             f"{shown_path(path)} has no transcripts; needed: a {TRANSCRIPTS}, or the folder of a tournament"
@@ -70,6 +68,16 @@ def read_transcripts(path: str | Path) -> list[Transcript]:
         twice = next(number for number in numbers if numbers.count(number) > 1)
         raise InputError(f"{shown_path(path)} has round {twice} twice; needed: the files of one tournament, each once")
     return sorted(transcripts, key=lambda transcript: transcript.number)
+
+
+def has_transcripts(folder: Path) -> bool:
+    """True for the folder of a tournament that has played a round, in any of its shards."""
+    return folder.is_dir() and bool(_files(folder))
+
+
+def _files(given: Path) -> list[Path]:
+    files = [given] if given.is_file() else [given / TRANSCRIPTS, *sorted(given.glob(f"shard-*/{TRANSCRIPTS}"))]
+    return [file for file in files if file.is_file()]
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:

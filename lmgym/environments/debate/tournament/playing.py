@@ -43,10 +43,18 @@ def judge_anew(
 
 
 def add_p_first(transcripts: Sequence[Transcript], judge: Judge) -> list[Transcript]:
-    """The transcripts with P(Debater_A wins) after each slot of speeches, by one call of the judge."""
-    places = [(i, slot) for i, t in enumerate(transcripts) for slot in _speech_slots(t)]
+    """The transcripts with P(Debater_A wins) after each slot of speeches, by one call of the judge.
+
+    If the judge decided right after the last of them, that is its verdict.
+    """
+    known = {
+        (i, t.speeches[-2].slot): t.verdict.p_first
+        for i, t in enumerate(transcripts)
+        if t.verdict is not None and len(t.speeches) > 1 and t.speeches[-2].kind == "speech"
+    }
+    places = [(i, s) for i, t in enumerate(transcripts) for s in _speech_slots(t) if (i, s) not in known]
     p_first = judge.p_first([transcripts[i].up_to(slot + 1) for i, slot in places]) if places else []
-    known = dict(zip(places, p_first, strict=True))
+    known |= zip(places, p_first, strict=True)
     return [
         replace(t, speeches=tuple(replace(s, p_first=known.get((i, s.slot))) for s in t.speeches))
         for i, t in enumerate(transcripts)

@@ -7,6 +7,8 @@ Design decisions:
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
 from statistics import mean
 from typing import Any
 
@@ -14,7 +16,9 @@ import numpy as np
 
 from lmgym.environments.debate.formats import DEBATERS, FIRST
 from lmgym.environments.debate.transcript import Speech, Transcript
+from lmgym.errors import InputError
 from lmgym.report.calibration import accuracy_interval
+from lmgym.scoring.ratings import ELO, Game, rate
 
 SAMPLES = 2000
 BINS = 10
@@ -27,6 +31,7 @@ def tournament_results(transcripts: Sequence[Transcript]) -> dict[str, Any]:
     """The content of results.json."""
     judged = [t for t in transcripts if t.verdict is not None]
     names = sorted({t.players[d] for t in transcripts for d in t.format.debaters if d in t.players})
+    met = [t for t in judged if len({t.players.get(d) for d in DEBATERS} - {None}) == 2]
     return {
         "rounds": len(transcripts),
         "questions": len({t.question.id for t in transcripts}),
@@ -36,6 +41,8 @@ def tournament_results(transcripts: Sequence[Transcript]) -> dict[str, Any]:
             "correct_wins": figure(judged, _right),
         },
         "players": {name: _player(name, transcripts) for name in names},
+        "pairs": [_pair(first, second, met) for first, second in combinations(names, 2)],
+        "ratings": _ratings(met),
     }
 
 
@@ -57,7 +64,21 @@ def _judge(judged: Sequence[Transcript]) -> dict[str, Any]:
         "brier": figure(judged, lambda t: None if (p := _p_right(t)) is None else (1 - p) ** 2),
         "readable": mean(v.readable for v in verdicts) if verdicts else None,
         "calibration": _calibration(judged),
+        "after_speeches": _after_speeches(judged),
     }
+
+
+def _after_speeches(judged: Sequence[Transcript]) -> list[dict[str, Any]]:
+    """P(right answer) after each slot of speeches that the judge was asked about."""
+    slots = sorted({speech.slot for t in judged for speech in t.speeches if speech.p_first is not None})
+    return [{"slot": slot, **figure(judged, partial(_p_right_after, slot=slot))} for slot in slots]
+
+
+def _p_right_after(transcript: Transcript, slot: int) -> float | None:
+    found = next((s.p_first for s in transcript.speeches if s.slot == slot and s.p_first is not None), None)
+    if found is None or transcript.correct is None:
+        return None
+    return found if transcript.correct == FIRST else 1 - found
 
 
 def _calibration(judged: Sequence[Transcript]) -> list[dict[str, float | int]]:
@@ -102,6 +123,40 @@ def _player(name: str, transcripts: Sequence[Transcript]) -> dict[str, Any]:
         "speeches_correct": _speech_figures(right),
         "speeches_incorrect": _speech_figures(wrong),
     }
+
+
+def _pair(first: str, second: str, met: Sequence[Transcript]) -> dict[str, Any]:
+    """Wins of the first of two players over the second."""
+
+    def won(transcript: Transcript) -> float | None:
+        sides = {transcript.players[side]: side for side in DEBATERS}
+        return _won(transcript, sides[first]) if {first, second} == set(sides) else None
+
+    return {"first": first, "second": second, "wins": figure(met, won)}
+
+
+def _ratings(met: Sequence[Transcript]) -> dict[str, Any]:
+    """Bradley-Terry strengths, in nats and as Elo with intervals over questions, the strongest first.
+
+    Each pair that has met has one virtual draw besides its rounds, so that strengths are finite.
+    """
+    games = [
+        Game(t.players[DEBATERS[0]], t.players[DEBATERS[1]], won) for t in met if (won := _won(t, FIRST)) is not None
+    ]
+    if not games:
+        return {"players": [], "note": "no round between two players"}
+    try:
+        ratings = rate(games, clusters=[t.question.id for t in met])
+    except InputError as error:  # pairs of their own choice need not be connected
+        return {"players": [], "note": str(error)}
+    rows = [
+        {
+            "player": rating.player, "bradley_terry": rating.elo / ELO, "elo": rating.elo, "low": rating.low,
+            "high": rating.high, "rounds": rating.games, "score": rating.score,
+        }
+        for rating in ratings
+    ]  # fmt: skip
+    return {"players": rows, "note": ""}
 
 
 def _speech_figures(speeches: Sequence[Speech]) -> dict[str, float | int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 from lmgym.console import CleanConsole, say
 from lmgym.environments.debate.prompts.wordings import read_prompts
 from lmgym.environments.debate.rendering import needed_tags
+from lmgym.environments.debate.report.page import debate_page
 from lmgym.environments.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.environments.debate.tournament.files import (
     RESULTS,
@@ -25,7 +26,8 @@ from lmgym.environments.debate.tournament.results import tournament_results
 from lmgym.environments.debate.tournament.schedule import ScheduledRound, make_schedule
 from lmgym.environments.debate.transcript import Transcript
 from lmgym.errors import InputError
-from lmgym.runs.files import write_json
+from lmgym.report.page import REPORT
+from lmgym.runs.files import write_json, write_text
 from lmgym.runs.locks import FolderLock
 
 Setup = Callable[[TournamentConfig], Tournament]
@@ -56,10 +58,20 @@ def run_tournament(config: TournamentConfig, setup: Setup) -> None:
         _play_missing(config, tournament, [r for r in rounds if r.number % shards == shard], own / TRANSCRIPTS)
     finally:
         lock.release()
-    results = tournament_results(read_transcripts(folder))
+    print_results(write_results(folder))
+    say(f"{folder / RESULTS}: these figures; {folder / REPORT}: to read in a browser; rounds: {own / TRANSCRIPTS}")
+
+
+def write_results(folder: Path) -> dict[str, Any]:
+    """Writes results.json and report.html of a folder, from its transcripts alone; the content of results.json.
+
+    Raises InputError for a folder without transcripts.
+    """
+    transcripts = read_transcripts(folder)
+    results = tournament_results(transcripts)
     write_json(folder / RESULTS, results)
-    print_results(results)
-    say(f"{folder / RESULTS}: these figures; the rounds are in {own / TRANSCRIPTS}")
+    write_text(folder / REPORT, debate_page(folder.resolve().name, transcripts, results))
+    return results
 
 
 def _play_missing(config: TournamentConfig, tournament: Tournament, rounds: Sequence[Any], path: Path) -> None:
@@ -124,6 +136,9 @@ def print_results(results: dict[str, Any]) -> None:
         table.add_row(name, *cells, f"{valid} of {quotes}", f"{words:.0f}")
     if results["players"]:
         CleanConsole(width=120).print(table)
+    if rated := results["ratings"]["players"]:
+        shown = (f"{r['player']} {r['elo']:+.0f} ({r['low']:+.0f} to {r['high']:+.0f})" for r in rated)
+        say(f"Elo: {', '.join(shown)}")
 
 
 def _shown(figure: dict[str, Any]) -> str:
@@ -146,7 +161,7 @@ OLD_FLAGS = {
     "__test": "an experiment without a model, such as `lmgym debate scripted --rounds 10`",
     "__local": "nothing: models run where they are loaded",
     "__log_level": "nothing",
-    "__suppress_graphs": "nothing: figures are in results.json",
+    "__suppress_graphs": "nothing: figures are in results.json and report.html",
     "__start_time": "the same --output: a run that was killed goes on by itself",
     "__force_save_results": "nothing: results are always written",
     "__force_save_transcripts": "nothing: transcripts are always written",

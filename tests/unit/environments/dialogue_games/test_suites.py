@@ -6,12 +6,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from lmgym.environments.dialogue_games.records import read_scores
 from lmgym.environments.dialogue_games.suites import EpisodeScore, episode_score, suite_score
 
-PUBLISHED = ROOT.parent / "shared/data/playpen-eval/llama3-8b-base.tar.xz"
+PUBLISHED = Path(__file__).parents[5] / "shared/data/playpen-eval/llama3-8b-base.tar.xz"
 NAN = math.nan
 
 

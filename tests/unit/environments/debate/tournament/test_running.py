@@ -16,7 +16,7 @@ from lmgym.environments.debate.synthetic import synthetic_questions
 from lmgym.environments.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.environments.debate.tournament.files import read_transcripts
 from lmgym.environments.debate.tournament.playing import judge_anew, play_rounds
-from lmgym.environments.debate.tournament.running import refuse_old_flags, run_tournament
+from lmgym.environments.debate.tournament.running import refuse_old_flags, run_tournament, write_results
 from lmgym.environments.debate.tournament.schedule import make_schedule
 from lmgym.environments.debate.transcript import Verdict
 from lmgym.errors import InputError
@@ -204,3 +204,27 @@ def test_flags_of_run_debate_are_explained(flags: list[str], message: str) -> No
     with pytest.raises(InputError, match=message):
         refuse_old_flags(flags)
     refuse_old_flags(["scripted", "--rounds", "5", "--num"])
+
+
+def test_figures_and_report_follow_from_the_transcripts_alone(whole: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / "whole"
+    copy.mkdir(parents=True)
+    (copy / "transcripts.jsonl").write_bytes((whole / "transcripts.jsonl").read_bytes() + b'{"schema": "cut by a k')
+    write_results(copy)
+    for name in ("results.json", "report.html"):
+        assert (copy / name).read_text() == (whole / name).read_text(), name
+
+
+def test_the_judge_is_not_asked_again_after_the_last_speeches() -> None:
+    asked: list[int] = []
+
+    class CountingJudge:
+        def p_first(self, transcripts):
+            asked.append(len(transcripts))
+            return LetterJudge("e").p_first(transcripts)
+
+    tournament = replace(setup(CONFIG), judge=CountingJudge())
+    rounds = play_rounds(tournament, make_schedule(CONFIG, list(tournament.players), 3, tournament.format)[:4])
+    assert asked == [4, 4]  # verdicts, and after the first of two slots
+    for transcript in rounds:
+        assert transcript.speeches[-2].p_first == transcript.verdict.p_first

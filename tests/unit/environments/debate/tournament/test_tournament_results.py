@@ -1,5 +1,8 @@
 """Figures from transcripts, by hand."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from lmgym.environments.debate.debate import Debate
@@ -85,3 +88,52 @@ def test_a_round_against_itself_is_no_win_and_no_rounds_have_no_figures() -> Non
     assert x["wins"]["value"] is None
     assert (x["speeches_correct"]["speeches"], x["speeches_incorrect"]["speeches"]) == (1, 1)
     assert tournament_results([])["judge"]["readable"] is None
+
+
+def test_six_rounds_give_bradley_terry_by_hand() -> None:
+    # a chain, 2 to 1 each, with a virtual draw for each pair: odds of 2.5 to 1.5
+    pairs = [("x", "y"), ("x", "y"), ("y", "x"), ("y", "z"), ("z", "y"), ("y", "z")]
+    winners = ["A", "A", "A", "A", "B", "B"]  # x, x, y; y, y, z
+    rounds = [
+        played(str(i), pair, f"Debater_{w} | 70%") for i, (pair, w) in enumerate(zip(pairs, winners, strict=True))
+    ]
+    ratings = tournament_results(rounds)["ratings"]
+    step = math.log(2.5 / 1.5)
+    assert [(r["player"], r["bradley_terry"]) for r in ratings["players"]] == [
+        ("x", pytest.approx(step)), ("y", pytest.approx(0, abs=1e-9)), ("z", pytest.approx(-step)),
+    ]  # fmt: skip
+    assert ratings["players"][0]["elo"] == pytest.approx(400 / math.log(10) * step)
+    assert [(r["rounds"], r["score"]) for r in ratings["players"]] == [(3, 2 / 3), (6, 0.5), (3, 1 / 3)]
+    assert all(r["low"] < r["elo"] < r["high"] for r in ratings["players"])
+    pairs_won = {(p["first"], p["second"]): p["wins"]["value"] for p in tournament_results(rounds)["pairs"]}
+    assert pairs_won == {("x", "y"): pytest.approx(2 / 3), ("x", "z"): None, ("y", "z"): pytest.approx(2 / 3)}
+
+
+def test_rounds_about_one_question_count_once_for_the_intervals_of_ratings() -> None:
+    one = tournament_results([played("p", ("x", "y"), "Debater_A"), played("p", ("x", "y"), "Debater_B")] * 5)
+    many = tournament_results(
+        [played(str(i), ("x", "y"), f"Debater_{'AB'[i % 2]}") for i in range(10)]
+    )  # fmt: skip
+    widths = [r["ratings"]["players"][0]["high"] - r["ratings"]["players"][0]["low"] for r in (one, many)]
+    assert widths[0] == pytest.approx(0, abs=1e-6)
+    assert widths[1] > 100
+
+
+def test_players_that_no_rounds_connect_have_no_ratings_and_a_note() -> None:
+    apart = tournament_results([played("p", ("w", "x"), "Debater_A"), played("p", ("y", "z"), "Debater_A")])["ratings"]
+    assert apart["players"] == []
+    assert "no chain of games connects y, z with w" in apart["note"]
+    assert (
+        tournament_results([played("p", ("x", "x"), "Debater_A")])["ratings"]["note"] == "no round between two players"
+    )
+
+
+def test_p_of_the_right_answer_after_each_slot() -> None:
+    def after(transcript: Transcript, p: float) -> Transcript:
+        speeches = [replace(s, p_first=p) if s.kind == "speech" else s for s in transcript.speeches]
+        return replace(transcript, speeches=tuple(speeches))
+
+    rounds = [after(ROUNDS[0], 0.9), after(ROUNDS[2], 0.3)]  # Debater_A is right, and then wrong
+    [row] = tournament_results(rounds)["judge"]["after_speeches"]
+    assert (row["slot"], row["value"], row["rounds"]) == (0, pytest.approx((0.9 + 0.7) / 2), 2)
+    assert tournament_results(ROUNDS)["judge"]["after_speeches"] == []

@@ -1,0 +1,100 @@
+"""`lmgym debate audit JUDGE`: what moves a judge though it says nothing about the answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from lmgym.config import SEED, Range, check_ranges
+from lmgym.console import CleanConsole, say
+from lmgym.environments.debate.audit.judges import load_judge
+from lmgym.environments.debate.audit.measuring import Audit, Effect, audit_judge, rounds_to_audit
+from lmgym.environments.debate.data import read_questions
+from lmgym.environments.debate.formats import DEBATERS
+from lmgym.environments.debate.synthetic import DIFFICULTY, QUESTIONS, synthetic_questions
+from lmgym.environments.debate.tournament.files import read_transcripts
+from lmgym.environments.debate.transcript import Transcript
+from lmgym.errors import InputError
+from lmgym.runs.files import write_json
+from lmgym.runs.flags import override
+
+USAGE = "lmgym debate audit JUDGE [FLAGS]"
+FILE = "audit.json"
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """Settings of an audit."""
+
+    questions: Annotated[int, QUESTIONS] = 40
+    """rounds to audit, one for each question"""
+    difficulty: Annotated[float, DIFFICULTY] = 0.5
+    """of the made-up questions: share of facts about the same person or thing"""
+    dataset: str = ""
+    """file of questions of your own; none: made-up ones"""
+    transcripts: str = ""
+    """folder or file of debates: their speeches are audited, in place of scripted ones"""
+    speeches: Annotated[int, Range(1, 16)] = 1
+    """of each side in a scripted round"""
+    letters: str = "el"
+    """letters of letter judges to look for"""
+    both_orders: bool = False
+    """judge each round with both namings, as tournaments do: a preference for a name cancels"""
+    seed: Annotated[int, SEED] = 0
+    """of the made-up questions"""
+    output: str = "outputs/audit"
+    """folder for audit.json"""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.letters.isalpha() or len(self.letters) > 26:
+            raise InputError(f"letters={self.letters[:40]!r}; needed: 1 to 26 letters, such as el")
+
+
+def run_audit(words: Sequence[str]) -> None:
+    """Audits the judge that the first word names, prints the table and writes it as audit.json."""
+    helping = {"-h", "--help"} & set(words)
+    if not words or (words[0].startswith("-") and not helping):
+        raise InputError(f"{USAGE}: no JUDGE; needed: a model's folder or hub id, scorer:NAME, letter:X or FILE.py")
+    config = override(AuditConfig(), words if helping else words[1:])
+    judge, prompts = load_judge(words[0], config.both_orders)
+    rounds = (
+        recorded_rounds(config) if config.transcripts else rounds_to_audit(_questions(config), prompts, config.speeches)
+    )
+    audit = audit_judge(judge, rounds, config.letters, lambda n: say(f"{n} of {len(rounds)} rounds", error=True))
+    show_audit(words[0], audit)
+    path = Path(config.output) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [effect.row for effect in audit.effects]
+    write_json(path, {"judge": words[0], "right": audit.accuracy.row, "biases": rows})
+    say(f"{path}: this table")
+
+
+def recorded_rounds(config: AuditConfig) -> list[Transcript]:
+    """The recorded debates of two debaters, before their verdicts, at most as many as there are questions to audit."""
+    found = [t for t in read_transcripts(config.transcripts) if t.format.debaters == DEBATERS]
+    return [t.up_to(len(t.format.slots) - 1) for t in found[: config.questions]]
+
+
+def _questions(config: AuditConfig):
+    if config.dataset:
+        return read_questions(config.dataset)[: config.questions]
+    return synthetic_questions(config.questions, difficulty=config.difficulty, seed=config.seed)
+
+
+def show_audit(name: str, audit: Audit) -> None:
+    """Prints the table."""
+    from rich.table import Table
+
+    right = audit.accuracy
+    say(f"{name}: P(right answer) - .5 is {_shown(right)} in the rounds as they were")
+    table = Table(title="effects on P(win) of the side that is favoured, with 95% intervals", title_justify="left")
+    for column in ("bias", "what is changed", "effect", "reading"):
+        table.add_column(column, justify="right" if column == "effect" else "left", overflow="fold")
+    for effect in audit.effects:
+        table.add_row(effect.bias, effect.about, _shown(effect), effect.reading)
+    CleanConsole(width=120).print(table)
+
+
+def _shown(effect: Effect) -> str:
+    return f"{effect.effect:+.3f} ({effect.low:+.3f} to {effect.high:+.3f})" if effect.questions else "unknown"

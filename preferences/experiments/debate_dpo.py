@@ -1,0 +1,26 @@
+"""Debate by DPO in rounds: speeches against those of the starting policy, before a judge that counts the letter l.
+
+lmgym train preference debate_dpo --model outputs/demo/policy/model
+"""
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+from preferences.config import LossConfig
+from preferences.iterative.config import IterativeConfig, JudgeConfig, PromptConfig, RoundConfig
+
+CONFIG = IterativeConfig(
+    name="debate_dpo",
+    policy=ModelConfig(model="outputs/demo/policy/model", lora_rank=32, lora_alpha=64, precision="fp32"),
+    data=PromptConfig(prompts="outputs/debate_prompts.jsonl", max_length=256),
+    rounds=RoundConfig(prompts_per_round=128, num_generations=4, max_new_tokens=32, renew_reference=True),
+    judge=JudgeConfig(missing_eos_penalty=0.0),
+    loss=LossConfig("dpo", beta=0.1),
+    optimizer=OptimizerConfig(3e-3, schedule="constant_with_warmup", global_batch=64, micro_batch=64, max_updates=40),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from preferences.debates import train_on_letters
+
+    launch(lambda: train_on_letters(config, "l"))
