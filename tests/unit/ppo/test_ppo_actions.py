@@ -29,7 +29,7 @@ from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine
 from ppo.state import LoopState
 from ppo.task_setups import TaskSetup, check_setup
-from ppo.train import _update_kl
+from ppo.train import update_kl
 
 CPU = torch.device("cpu")
 END, EPOCHS, TEMPERATURE = 1, 3, 0.8
@@ -243,5 +243,5 @@ def test_short_actions_are_no_collapse() -> None:
         config = PPOConfig("x", rollout=RolloutConfig(policy_over=policy_over))  # type: ignore[arg-type]
         state = LoopState.fresh(config)
         state.first_length = 40.0
-        assert _update_kl(config, state, metrics).startswith(why)
-        assert bool(why) == bool(_update_kl(config, state, metrics))
+        assert update_kl(config, state, metrics).startswith(why)
+        assert bool(why) == bool(update_kl(config, state, metrics))
