@@ -1,6 +1,7 @@
 """Environment steps a second of an agent: ours beside LlamaGym's way, on shape S with two games of Gymnasium.
 
-    .venv/bin/python benchmarks/agents.py        # writes benchmarks/results/agents.json
+    .venv/bin/python benchmarks/agents.py                   # writes benchmarks/results/agents_fp32.json
+    .venv/bin/python benchmarks/agents.py --dtype bf16      # writes benchmarks/results/agents_bf16.json
 
 LlamaGym's way is one environment and one `generate` of transformers a turn. The same agent, model, tokenizer and
 sampling everywhere; replies of a random model nearly all have max_new_tokens, and a reply's length chooses the move.
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SAMPLING = {"max_new_tokens": 32, "temperature": 0.9, "top_p": 1.0, "top_k": 0}
 GAMES = {"Blackjack-v1": {"sab": False}, "CliffWalking-v1": {}}
 ENVIRONMENTS, MOST_TURNS = (1, 8, 64), 4
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Player(Agent):
@@ -134,7 +136,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/agents.json")
+    parser.add_argument("--dtype", default="fp32", choices=DTYPES, help="of the model, whichever way it plays")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/agents_DTYPE.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if pin_command(arguments.core):
@@ -142,7 +145,7 @@ def main() -> None:
     if arguments.device != "cpu":
         TimedGame.clock = staticmethod(time.perf_counter)
     model, tokenizer = make_model(arguments.seed)
-    model.to(arguments.device)
+    model.to(arguments.device, DTYPES[arguments.dtype])
     found: dict[str, list[dict[str, float]]] = {}
     for repetition in range(arguments.repetitions + 1):
         for TimedGame.name in GAMES:
@@ -161,9 +164,10 @@ def main() -> None:
         )
     record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
-        "device": arguments.device, "sampling": SAMPLING, "medians": medians, "runs": found,
+        "device": arguments.device, "dtype": arguments.dtype, "sampling": SAMPLING, "medians": medians, "runs": found,
     }  # fmt: skip
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    output = arguments.output or ROOT / f"benchmarks/results/agents_{arguments.dtype}.json"
+    output.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
