@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -122,31 +123,32 @@ def exact_blackjack(policy: LocalGenerator, over: str) -> float:
     return expected_return(lambda hand: (moves[hand].get(stick, 0.0), moves[hand].get(hit, 0.0)))
 
 
-def sampled(policy: LocalGenerator, name: str, over: str) -> float:
-    """Mean return of a policy over tokens or actions in a game at temperature 1."""
+def returns_of(policy: LocalGenerator, name: str, over: str, seeds: Sequence[int]) -> list[float]:
+    """The returns of a policy over tokens or actions in the episodes of some seeds, at temperature 1."""
     game, returns = find_game(name), []
     acting = ActionPolicy(policy) if over == "actions" else policy
-    for first in range(0, EPISODES, TOGETHER):
-        seeds = list(range(10**6 + first, 10**6 + first + TOGETHER))
-        environments = [game.environment() for _ in seeds]
-        sampling = Sampling(2, seed=1)
-        episodes = run_episodes(environments, [{}] * TOGETHER, seeds, acting, policy.tokenizer, sampling, None)
+    for first in range(0, len(seeds), TOGETHER):
+        now = list(seeds[first : first + TOGETHER])
+        environments, sampling = [game.environment() for _ in now], Sampling(2, seed=1)
+        episodes = run_episodes(environments, [{}] * len(now), now, acting, policy.tokenizer, sampling, None)
         returns += [episode.total_reward for episode in episodes]
-    return float(np.mean(returns))
+    return returns
 
 
 def value(name: str, folder: Path, method: str) -> float:
     """The return that a bar is for."""
     policy, over = load(folder), "actions" if method.endswith("actions") else "tokens"
-    return exact_blackjack(policy, over) if name == "blackjack" else sampled(policy, name, over)
+    if name == "blackjack":
+        return exact_blackjack(policy, over)
+    return float(np.mean(returns_of(policy, name, over, range(10**6, 10**6 + EPISODES))))
 
 
-def run(name: str, method: str, seed: int, folder: Path) -> dict:
+def run(name: str, method: str, seed: int, folder: Path, flags: list[str]) -> dict:
     """A whole run, and what came of it."""
     start, output = make_start(name, folder / f"{name}_start_{seed}", seed), folder / f"{name}_{method}_{seed}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, f"ppo/experiments/{name}.py", "--model", str(start), "--output", str(output), "--seed",
-               str(seed), *FLAGS[method].split(), "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
+               str(seed), *FLAGS[method].split(), "--tracking", "none", "--save_updates", "-1", *flags]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -167,14 +169,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(FLAGS), choices=list(FLAGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/games.json")
-    arguments = parser.parse_args()
+    arguments, flags = parser.parse_known_args()  # flags of the experiment, to try others
     torch.set_num_threads(1)
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"runs": []}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.games:
             for method in arguments.methods:
                 for seed in arguments.seeds:
-                    one = run(name, method, seed, Path(folder))
+                    one = run(name, method, seed, Path(folder), flags)
                     print({k: v for k, v in one.items() if k != "rollouts_before_update"}, flush=True)
                     key = (name, method, seed)
                     others = [r for r in found["runs"] if (r["game"], r["method"], r["seed"]) != key]

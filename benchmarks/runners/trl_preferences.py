@@ -87,7 +87,8 @@ def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
     elif spec.variant != "defaults":
         raise ValueError(f"variant={spec.variant!r} must be defaults, best, best_precomputed or ordered")
     config = CONFIGS[spec.loss](**settings)
-    if spec.variant == "defaults" and batch_rows(spec) != CONFIGS[spec.loss](folder).per_device_train_batch_size:
+    own = CONFIGS[spec.loss](folder, use_cpu=True).per_device_train_batch_size
+    if spec.variant == "defaults" and batch_rows(spec) != own:
         raise ValueError(f"variant defaults means TRL's own micro-batch, not {batch_rows(spec)} rows")
     return config
 
