@@ -42,13 +42,8 @@ from lmgym.models.loading import load_tokenizer  # noqa: E402
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts  # noqa: E402
 
 BARS = {"blackjack": -0.10, "frozen_lake": 0.95}
-GROUPS = "--method grpo --num_generations 16 --init_kl_coef 0"
-FLAGS = {
-    "ppo": "",
-    "grpo": GROUPS,
-    "ppo_actions": "--policy_over actions",
-    "grpo_actions": f"{GROUPS} --policy_over actions",
-}
+METHODS = ("ppo", "grpo", "ppo_actions", "grpo_actions")
+GROUPS = {"blackjack": "--num_generations 4", "frozen_lake": "--num_generations 16 --init_kl_coef 0"}
 SEEDS = (0, 1, 2)
 EPISODES, TOGETHER = 1000, 250
 LEAST = 1e-4
@@ -143,12 +138,18 @@ def value(name: str, folder: Path, method: str) -> float:
     return float(np.mean(returns_of(policy, name, over, range(10**6, 10**6 + EPISODES))))
 
 
+def flags_of(name: str, method: str) -> list[str]:
+    """What a method adds to the experiment of a game."""
+    groups = f"--method grpo {GROUPS[name]}" if method.startswith("grpo") else ""
+    return [*groups.split(), *("--policy_over actions".split() if method.endswith("actions") else [])]
+
+
 def run(name: str, method: str, seed: int, folder: Path, flags: list[str]) -> dict:
     """A whole run, and what came of it."""
     start, output = make_start(name, folder / f"{name}_start_{seed}", seed), folder / f"{name}_{method}_{seed}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, f"ppo/experiments/{name}.py", "--model", str(start), "--output", str(output), "--seed",
-               str(seed), *FLAGS[method].split(), "--tracking", "none", "--save_updates", "-1", *flags]  # fmt: skip
+               str(seed), *flags_of(name, method), "--tracking", "none", "--save_updates", "-1", *flags]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -166,7 +167,7 @@ def main() -> None:
     """Runs all, prints and writes what was measured; a run replaces the one of the same game, method and seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--games", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--methods", nargs="+", default=list(FLAGS), choices=list(FLAGS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/games.json")
     arguments, flags = parser.parse_known_args()  # flags of the experiment, to try others
