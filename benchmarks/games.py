@@ -141,7 +141,7 @@ def value(name: str, folder: Path, method: str) -> float:
 def flags_of(name: str, method: str) -> list[str]:
     """What a method adds to the experiment of a game."""
     groups = f"--method grpo {GROUPS[name]}" if method.startswith("grpo") else ""
-    return [*groups.split(), *("--policy_over actions".split() if method.endswith("actions") else [])]
+    return [*groups.split(), *(["--policy_over", "actions"] if method.endswith("actions") else [])]
 
 
 def run(name: str, method: str, seed: int, folder: Path, flags: list[str]) -> dict:

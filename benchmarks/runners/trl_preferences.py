@@ -79,7 +79,8 @@ def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
         settings["bf16"] = False  # TRL's default is True
     if spec.variant in ("best", "best_precomputed"):
         settings["gradient_checkpointing"] = False  # TRL's default is True
-        settings["train_sampling_strategy"] = "group_by_length"
+        if spec.loss == "dpo":  # KTO's trainer takes rows as given only
+            settings["train_sampling_strategy"] = "group_by_length"
         settings["remove_unused_columns"] = False  # else `length` is dropped before the sampler reads it
         settings["precompute_ref_log_probs"] = spec.variant == "best_precomputed"
     elif spec.variant == "ordered":

@@ -109,13 +109,15 @@ class LearningGame:
     def _begin(self) -> StepResult:
         """A new game, up to the first turn that no script takes."""
         self.inner: Playable = self.game.environment()
-        self.learner_acted = self.teacher_spoke_last = False
+        self.learner_acted: bool = False
+        self.teacher_spoke_last = False
         self.failure, self.steps = "", 0
         self.replies: dict[str, str] = {}
+        self.pending: dict[str, Observation] = {}
         try:
             self.pending = dict(self.inner.reset(self.task, self.seed))
         except EpisodeFailed as error:
-            self.failure, self.pending = str(error), {}
+            self.failure = str(error)
         return self._turn()
 
     def _give(self, reply: str) -> None:
