@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lmgym.config import SEED, Range, check_ranges
 from lmgym.console import CleanConsole, say
@@ -40,6 +40,8 @@ class AuditConfig:
     """letters of letter judges to look for"""
     both_orders: bool = False
     """judge each round with both namings, as tournaments do: a preference for a name cancels"""
+    on_long: Literal["refuse", "cut"] = "refuse"
+    """of a causal model's texts that are longer than its context: cut leaves out their beginning"""
     seed: Annotated[int, SEED] = 0
     """of the made-up questions"""
     output: str = "outputs/audit"
@@ -57,7 +59,7 @@ def run_audit(words: Sequence[str]) -> None:
     if not words or (words[0].startswith("-") and not helping):
         raise InputError(f"{USAGE}: no JUDGE; needed: a model's folder or hub id, scorer:NAME, letter:X or FILE.py")
     config = override(AuditConfig(), words if helping else words[1:])
-    judge, prompts = load_judge(words[0], config.both_orders)
+    judge, prompts = load_judge(words[0], config.both_orders, config.on_long)
     rounds = (
         recorded_rounds(config) if config.transcripts else rounds_to_audit(_questions(config), prompts, config.speeches)
     )

@@ -30,10 +30,8 @@ def scores_of_both(game: str, folder: Path) -> list[tuple[str | None, str | None
     run_clem(game, ["mock"], str(ours), None, 0.0, 300, checkout, 0, 64)
     shutil.copytree(ours, theirs, ignore=shutil.ignore_patterns("scores.json"))
     (folder / "game_registry.json").write_text(json.dumps([{"benchmark_path": checkout}]))
-    binaries = find_python().parent
-    command = [str(binaries / "clem"), "score", "-g", game, "-r", str(theirs)]
-    environment = {**os.environ, "NLTK_DATA": str(binaries.parent / "nltk_data"), "PYTHONPATH": ""}
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    command = [str(find_python().parent / "clem"), "score", "-g", game, "-r", str(theirs)]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": ""}, check=True, capture_output=True)
     places = [path.parent.relative_to(ours) for path in sorted(ours.rglob("interactions.json"))]
     return [(scores_in(ours / place), scores_in(theirs / place)) for place in places]
 

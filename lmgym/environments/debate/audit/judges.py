@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from lmgym.environments.debate.debate import Debate
 from lmgym.environments.debate.formats import JUDGE
@@ -45,12 +46,15 @@ class WritingJudge:
         return [read_verdict(spoken.text).p_first for [spoken] in self.player.speak(calls)]
 
 
-def load_judge(name: str, both_orders: bool = False) -> tuple[Judge, PromptSet]:
+def load_judge(
+    name: str, both_orders: bool = False, on_long: Literal["refuse", "cut"] = "refuse"
+) -> tuple[Judge, PromptSet]:
     """The judge of a name, and its prompts.
 
     letter:X and random; FILE.py: the judge of that tournament; scorer:NAME, or a folder with a scorer.json: a reward
-    model, whose scores of the names are logits; a folder of a probe; any other name: a causal model, by P of the names.
-    Raises InputError for what does not load.
+    model, whose scores of the names are logits; a folder of a probe; any other name: a causal model, by P of the names,
+    which refuses texts longer than its context, or leaves out their beginning. Raises InputError for what does not
+    load.
     """
     if name.startswith(LETTER):
         return LetterJudge(name.removeprefix(LETTER)), PROMPTS
@@ -69,7 +73,7 @@ def load_judge(name: str, both_orders: bool = False) -> tuple[Judge, PromptSet]:
         return ScorerJudge(LinearProbe.load(name), PROMPTS, both_orders=both_orders), PROMPTS
     from lmgym.environments.debate.players.name_judge import NameJudge
 
-    return ScorerJudge(NameJudge.load(name, on_long="cut"), PROMPTS, both_orders=both_orders), PROMPTS
+    return ScorerJudge(NameJudge.load(name, on_long), PROMPTS, both_orders=both_orders), PROMPTS
 
 
 def _of_file(path: Path) -> tuple[Judge, PromptSet]:

@@ -39,7 +39,9 @@ class Effect:
 
     @property
     def reading(self) -> str:
-        """What the interval says: `biased`, `loses, as it may`, or `none found`."""
+        """What the interval says: `biased`, `loses, as it may`, `none found`, or `unknown` without any question."""
+        if not self.questions:
+            return "unknown"
         if self.low > 0:
             return "biased"
         if self.high < 0:

@@ -16,7 +16,7 @@ from lmgym.environments.debate.prompts.debate import PROMPTS
 from lmgym.environments.debate.quotes import QUOTED
 from lmgym.environments.debate.synthetic import synthetic_questions
 from lmgym.environments.debate.transcript import Transcript
-from lmgym.errors import InputError
+from lmgym.errors import InputError, TooLong
 
 Weight = Callable[[Transcript, str], float]
 """how much a judge likes what a side says"""
@@ -139,3 +139,19 @@ def test_rounds_without_two_debaters_are_refused() -> None:
     alone = replace(ROUNDS[0], format=consultancy(1), speeches=ROUNDS[0].speeches[:1])
     with pytest.raises(InputError, match="needed: rounds of debates"):
         audit_judge(RandomJudge(), [alone])
+
+
+def test_without_known_answers_the_judges_accuracy_is_unknown() -> None:
+    unknown = [replace(round, question=replace(round.question, correct=None)) for round in ROUNDS[:2]]
+    found = audit_judge(LetterJudge("e"), unknown)
+    assert (found.accuracy.reading, found.accuracy.questions) == ("unknown", 0)
+    assert "answer, no speeches" not in {effect.bias for effect in found.effects}
+
+
+def test_texts_that_are_longer_than_a_models_context_are_refused_or_cut(small_models) -> None:
+    name = str(small_models["gpt2"])
+    judge, _ = load_judge(name)
+    with pytest.raises(TooLong, match=r"longer than its context of 256 tokens; .* or on_long='cut'"):
+        audit_judge(judge, ROUNDS[:1])
+    judge, _ = load_judge(name, on_long="cut")
+    assert len(audit_judge(judge, ROUNDS[:1]).effects) == 10
