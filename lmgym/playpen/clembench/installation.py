@@ -15,7 +15,7 @@ from lmgym.playpen.clembench.bridge import FOLDER, VARIABLE
 
 VERSION = "2.5.2"
 NEWEST_PYTHON = (3, 13)  # clemcore needs one below it
-MEGABYTES = 700
+MEGABYTES = 900
 EXTRAS = ("scikit-learn", "networkx")  # privateshared, textmapworld
 # clembench's taboo asks nltk for English stop words; nltk's own list is a download from elsewhere
 STOP_WORDS = (
