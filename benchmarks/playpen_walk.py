@@ -37,8 +37,8 @@ def main() -> None:
         if found := learnt & set(instances(Path(folder))):
             raise SystemExit(f"{folder} has {len(found)} instances that were learnt from, such as {min(found)}")
         models[name] = {game: figures(scores) for game, scores in scores_by_game(Path(folder)).items()}
-    before = models[next(iter(models))]
-    for games in models.values():
+    before, *after = models.values()
+    for games in after:
         for game, found in games.items():
             found["rise_of_played"] = rise(before[game]["played"], found["played"])
     RESULT.write_text(json.dumps({"model": "SmolLM2-135M-Instruct", "models": models}, indent=2) + "\n")
@@ -82,7 +82,9 @@ def figures(scores: list[dict]) -> dict:
     result: dict = {"episodes": len(scores), "played": wilson(len(played), len(scores)), "quality": None}
     if played:
         half = Z * stdev(played) / math.sqrt(len(played)) if len(played) > 1 else math.nan
-        result["quality"] = [round(x, 1) for x in (fmean(played), fmean(played) - half, fmean(played) + half)]
+        result["quality"] = [
+            round(x, 1) for x in (fmean(played), max(0.0, fmean(played) - half), min(100.0, fmean(played) + half))
+        ]
     return result
 
 
