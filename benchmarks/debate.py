@@ -33,7 +33,7 @@ from lmgym.environments.debate.tournament.results import figure  # noqa: E402
 from lmgym.environments.debate.transcript import Transcript  # noqa: E402
 from lmgym.report.calibration import accuracy_interval  # noqa: E402
 
-QUESTIONS, SAMPLES = 200, (1, 4, 16)
+QUESTIONS, SAMPLES = 100, (1, 4, 16)
 
 
 def right(round: Transcript) -> float:
@@ -114,7 +114,7 @@ def run(folder: Path, questions: int, rows: int, steps: int, samples: Sequence[i
         audit = audit_judge(judge, rounds)
         audits[name] = [effect.row for effect in (audit.accuracy, *audit.effects)]
     seconds = {"judge": made, "all": time.process_time() - began}
-    return {"seed": seed, "cpu_seconds": seconds, "conditions": conditions, "audits": audits}
+    return {"seed": seed, "questions": questions, "cpu_seconds": seconds, "conditions": conditions, "audits": audits}
 
 
 def main() -> None:
@@ -122,16 +122,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/debate.json")
     parser.add_argument("--seed", type=int, default=0, help="of the judge")
+    parser.add_argument("--questions", type=int, default=QUESTIONS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    one = run(setting.judge_folder(arguments.seed), QUESTIONS, setting.ROWS, setting.STEPS, SAMPLES, arguments.seed)
+    folder, sizes = setting.judge_folder(arguments.seed), (arguments.questions, setting.ROWS, setting.STEPS)
+    one = run(folder, *sizes, SAMPLES, arguments.seed)
     for name, value in one["conditions"].items():
         print(name, value, flush=True)
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"runs": []}
     runs = [*(r for r in found["runs"] if r["seed"] != one["seed"]), one]
     found = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
-        "facts": setting.FACTS, "difficulty": setting.DIFFICULTY, "questions": QUESTIONS, "rows": setting.ROWS,
+        "facts": setting.FACTS, "difficulty": setting.DIFFICULTY, "rows": setting.ROWS,
         "steps": setting.STEPS, "pieces": [setting.PIECES[True], setting.PIECES[False]],
         "runs": sorted(runs, key=lambda r: r["seed"]),
     }  # fmt: skip

@@ -41,7 +41,7 @@ from lmgym.runs.flags import override  # noqa: E402
 from lmgym.runs.launch import launch  # noqa: E402
 
 FACTS, DIFFICULTY, TRAINING_SEEDS, TEST_SEED = 8, 0.5, (1, 2), 3
-ROWS, STEPS = 4000, 150
+ROWS, STEPS = 4000, 300
 PIECES = {True: (0.5, 0.1, 0.2, 0.2), False: (0.2, 0.4, 0.2, 0.2)}
 """probabilities of a quote, an invented one, a claim and filler, of the right answer and of the wrong one"""
 FILLER = "I am sure of it, and this is plain to see."
