@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +42,8 @@ from lmgym.models.loading import load_tokenizer  # noqa: E402
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts  # noqa: E402
 
 BARS = {"blackjack": -0.10, "frozen_lake": 0.95}
-GROUPS = "--method grpo --num_generations 16 --init_kl_coef 0"
-FLAGS = {
-    "ppo": "",
-    "grpo": GROUPS,
-    "ppo_actions": "--policy_over actions",
-    "grpo_actions": f"{GROUPS} --policy_over actions",
-}
+METHODS = ("ppo", "grpo", "ppo_actions", "grpo_actions")
+GROUPS = {"blackjack": "--num_generations 4", "frozen_lake": "--num_generations 16 --init_kl_coef 0"}
 SEEDS = (0, 1, 2)
 EPISODES, TOGETHER = 1000, 250
 LEAST = 1e-4
@@ -122,31 +118,38 @@ def exact_blackjack(policy: LocalGenerator, over: str) -> float:
     return expected_return(lambda hand: (moves[hand].get(stick, 0.0), moves[hand].get(hit, 0.0)))
 
 
-def sampled(policy: LocalGenerator, name: str, over: str) -> float:
-    """Mean return of a policy over tokens or actions in a game at temperature 1."""
+def returns_of(policy: LocalGenerator, name: str, over: str, seeds: Sequence[int]) -> list[float]:
+    """The returns of a policy over tokens or actions in the episodes of some seeds, at temperature 1."""
     game, returns = find_game(name), []
     acting = ActionPolicy(policy) if over == "actions" else policy
-    for first in range(0, EPISODES, TOGETHER):
-        seeds = list(range(10**6 + first, 10**6 + first + TOGETHER))
-        environments = [game.environment() for _ in seeds]
-        sampling = Sampling(2, seed=1)
-        episodes = run_episodes(environments, [{}] * TOGETHER, seeds, acting, policy.tokenizer, sampling, None)
+    for first in range(0, len(seeds), TOGETHER):
+        now = list(seeds[first : first + TOGETHER])
+        environments, sampling = [game.environment() for _ in now], Sampling(2, seed=1)
+        episodes = run_episodes(environments, [{}] * len(now), now, acting, policy.tokenizer, sampling, None)
         returns += [episode.total_reward for episode in episodes]
-    return float(np.mean(returns))
+    return returns
 
 
 def value(name: str, folder: Path, method: str) -> float:
     """The return that a bar is for."""
     policy, over = load(folder), "actions" if method.endswith("actions") else "tokens"
-    return exact_blackjack(policy, over) if name == "blackjack" else sampled(policy, name, over)
+    if name == "blackjack":
+        return exact_blackjack(policy, over)
+    return float(np.mean(returns_of(policy, name, over, range(10**6, 10**6 + EPISODES))))
 
 
-def run(name: str, method: str, seed: int, folder: Path) -> dict:
+def flags_of(name: str, method: str) -> list[str]:
+    """What a method adds to the experiment of a game."""
+    groups = f"--method grpo {GROUPS[name]}" if method.startswith("grpo") else ""
+    return [*groups.split(), *(["--policy_over", "actions"] if method.endswith("actions") else [])]
+
+
+def run(name: str, method: str, seed: int, folder: Path, flags: list[str]) -> dict:
     """A whole run, and what came of it."""
     start, output = make_start(name, folder / f"{name}_start_{seed}", seed), folder / f"{name}_{method}_{seed}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, f"ppo/experiments/{name}.py", "--model", str(start), "--output", str(output), "--seed",
-               str(seed), *FLAGS[method].split(), "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
+               str(seed), *flags_of(name, method), "--tracking", "none", "--save_updates", "-1", *flags]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -164,17 +167,17 @@ def main() -> None:
     """Runs all, prints and writes what was measured; a run replaces the one of the same game, method and seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--games", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--methods", nargs="+", default=list(FLAGS), choices=list(FLAGS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/games.json")
-    arguments = parser.parse_args()
+    arguments, flags = parser.parse_known_args()  # flags of the experiment, to try others
     torch.set_num_threads(1)
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"runs": []}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.games:
             for method in arguments.methods:
                 for seed in arguments.seeds:
-                    one = run(name, method, seed, Path(folder))
+                    one = run(name, method, seed, Path(folder), flags)
                     print({k: v for k, v in one.items() if k != "rollouts_before_update"}, flush=True)
                     key = (name, method, seed)
                     others = [r for r in found["runs"] if (r["game"], r["method"], r["seed"]) != key]

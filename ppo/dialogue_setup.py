@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lmgym.environments.dialogue_games.games import find_dialogue_game
 from lmgym.environments.dialogue_games.instances import VALIDATION
+from lmgym.environments.dialogue_games.syllables import find_game
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
@@ -24,7 +24,7 @@ def dialogue_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     if not words.startswith(DIALOGUE):
         raise InputError(f"prompts={shown(words)}; needed: dialogue:GAME/ROLE, of `lmgym dialogue list`")
     name, _, role = words.removeprefix(DIALOGUE).partition("/")
-    game = find_dialogue_game(name)
+    game = find_game(name)
     if role not in game.roles and (role or len(game.roles) > 1):
         raise InputError(
             f"{name} has no role {shown(role)}; needed: {' or '.join(game.roles)}, as in dialogue:GAME/ROLE"

@@ -1,29 +1,57 @@
-"""Training by debate in rounds: the prompts are those of debaters, and the scorer is the judge's P(win)."""
+"""Training by debate in rounds: the prompts are those of debaters, and the scorers are the judge's P(win) and wins."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from lmgym.environments.debate.formats import debate
-from lmgym.environments.debate.players.judges import LetterJudge
+from lmgym.environments.debate.formats import Format
 from lmgym.environments.debate.players.models import local_player
-from lmgym.environments.debate.prompts.short import PROMPTS
-from lmgym.environments.debate.synthetic import synthetic_questions
+from lmgym.environments.debate.players.protocol import GeneratorPlayer, Judge
+from lmgym.environments.debate.prompts.wordings import PromptSet
+from lmgym.environments.debate.questions import Question
 from lmgym.environments.debate.training.scored_speeches import ScoredSpeeches
+from lmgym.errors import InputError, shown
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
 from lmgym.runs.files import write_lines
 from lmgym.scoring.scorers import FunctionScorer
 from preferences.iterative.config import IterativeConfig
 from preferences.iterative.train import train
 
 
-def train_on_letters(config: IterativeConfig, letter: str, questions: int = 512) -> None:
-    """Train on made-up questions before a judge that counts a letter; writes the debaters' prompts first.
+def train_on_debates(
+    config: IterativeConfig, questions: Sequence[Question], format: Format, prompts: PromptSet, judge: Judge
+) -> None:
+    """Train on first speeches about the questions, of which the last --eval_size are evaluated on, from both sides.
 
-    Copy it for another judge, other questions and wordings.
+    The opponent is the reference: with --renew_reference the policy at the beginning of each round, else the policy
+    that training starts from, which evaluations are always against. Two scorers choose replies by --weights: `p_win`,
+    and `won`, which is 1, 0, or 1/2 at P = 1/2. The prompts are written to --prompts, and beside it those of
+    evaluations. Raises InputError for too few questions.
     """
-    format = debate(rounds=1).with_tokens(config.rounds.max_new_tokens)
-    asked = synthetic_questions(questions, seed=config.optimizer.split_seed)
-    opponent = local_player(config.policy.model, config.rounds.temperature)
-    speeches = ScoredSpeeches(asked, format, PROMPTS, opponent, LetterJudge(letter))
-    path = Path(config.data.prompts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_lines(path, speeches.rows)
-    train(config, {"p_win": FunctionScorer(speeches)})
+    held_out = int(config.data.eval_size)
+    if not 1 <= held_out < len(questions):
+        raise InputError(
+            f"eval_size={config.data.eval_size:g} of {len(questions)} questions; needed: at least 1, and 1 left"
+        )
+    if config.data.eval_prompts:
+        raise InputError(
+            f"--eval_prompts {shown(config.data.eval_prompts)} would not be used: the last --eval_size questions are "
+            "evaluated on; leave it out"
+        )
+    limited = format.with_tokens(speech=config.rounds.max_new_tokens)
+    start = local_player(config.policy.model, config.rounds.temperature)
+    speeches = ScoredSpeeches(questions[:-held_out], limited, prompts, start, judge, questions[-held_out:])
+    files = Path(config.data.prompts), Path(config.data.prompts).with_suffix(".eval.jsonl")
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for file, rows in zip(files, (speeches.rows, speeches.eval_rows), strict=True):
+        write_lines(file, rows)
+
+    def renew_opponent(policy: LocalGenerator) -> None:
+        speeches.renew(GeneratorPlayer(policy, Sampling(temperature=config.rounds.temperature), on_long="cut"))
+
+    train(
+        replace(config, data=replace(config.data, eval_prompts=str(files[1]))),
+        {"p_win": FunctionScorer(speeches), "won": FunctionScorer(speeches.won)},
+        renew_opponent if config.rounds.renew_reference else None,
+    )

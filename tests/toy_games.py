@@ -42,20 +42,21 @@ def scripted(script: Callable[..., str] | Sequence[str], name: str = "scripted",
 class SayGame:
     """Two seats, who say in turn what is asked of them: yes goes on, no loses, anything else aborts.
 
-    Three times yes wins. An instance with `breaks` fails at that step.
+    So many times yes wins, by default three. An instance with `breaks` fails at that step.
     """
 
     seats: Sequence[str] = ("first", "second")
 
-    def __init__(self, instances: int = 4, name: str = "say", breaks: int = -1) -> None:
+    def __init__(self, instances: int = 4, name: str = "say", breaks: int = -1, length: int = 3) -> None:
         self.spec = Spec({"game_name": name, "players": 2, "benchmark": ["toy"]}, "tests")
+        self.length = length
         self.instances = [{"game_id": i, "breaks": breaks} for i in range(instances)]
 
     def experiments(self) -> Sequence[Mapping[str, Any]]:
         return [{"name": "easy", "game_instances": self.instances}]
 
     def environment(self) -> "SayEpisode":
-        return SayEpisode(self.spec.name)
+        return SayEpisode(self.spec.name, self.length)
 
     def script(self, seat: str) -> Callable[..., str]:
         return lambda conversation, rng: "yes"
@@ -64,8 +65,8 @@ class SayGame:
 class SayEpisode:
     """One episode."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, length: int) -> None:
+        self.name, self.length = name, length
 
     def reset(self, task: Mapping[str, Any], seed: int) -> Mapping[str, Observation]:
         self.task, self.events, self.kind = task, [], ""
@@ -83,7 +84,9 @@ class SayEpisode:
             raise EpisodeFailed("the game broke")
         self.events.append((seat, reply))
         self.kind = (
-            "" if reply == "yes" and len(self.events) < 3 else {"yes": "won", "no": "lost"}.get(reply, "aborted")
+            ""
+            if reply == "yes" and len(self.events) < self.length
+            else {"yes": "won", "no": "lost"}.get(reply, "aborted")
         )
         return StepResult(terminated=True) if self.kind else StepResult(self.ask())
 

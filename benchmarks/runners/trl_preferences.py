@@ -79,7 +79,8 @@ def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
         settings["bf16"] = False  # TRL's default is True
     if spec.variant in ("best", "best_precomputed"):
         settings["gradient_checkpointing"] = False  # TRL's default is True
-        settings["train_sampling_strategy"] = "group_by_length"
+        if spec.loss == "dpo":  # KTO's trainer takes rows as given only
+            settings["train_sampling_strategy"] = "group_by_length"
         settings["remove_unused_columns"] = False  # else `length` is dropped before the sampler reads it
         settings["precompute_ref_log_probs"] = spec.variant == "best_precomputed"
     elif spec.variant == "ordered":
@@ -87,7 +88,8 @@ def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
     elif spec.variant != "defaults":
         raise ValueError(f"variant={spec.variant!r} must be defaults, best, best_precomputed or ordered")
     config = CONFIGS[spec.loss](**settings)
-    if spec.variant == "defaults" and batch_rows(spec) != CONFIGS[spec.loss](folder).per_device_train_batch_size:
+    own = CONFIGS[spec.loss](folder, use_cpu=True).per_device_train_batch_size
+    if spec.variant == "defaults" and batch_rows(spec) != own:
         raise ValueError(f"variant defaults means TRL's own micro-batch, not {batch_rows(spec)} rows")
     return config
 

@@ -11,10 +11,9 @@ from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
 from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.trainers.base import BasePlayPen, close_games, open_games
 from lmgym.playpen.trainers.branches import branch_pairs
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source
+from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
 from lmgym.playpen.trainers.learning_games import learning_tasks
 from lmgym.runs.files import write_lines
-from lmgym.runs.flags import override
 from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
 from preferences.train import train
 
@@ -53,5 +52,5 @@ class DpoTrainer(BasePlayPen):
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),
         )
-        train(override(config, self.flags))
+        train(with_flags(config, self.flags, folder))
         keep_checkpoint(self.learner, folder, "adapter", "dpo")

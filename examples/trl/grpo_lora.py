@@ -3,14 +3,13 @@
 Further flags of `playpen run` are settings of lmgym train ppo: -- --max_updates 40 --learning_rate 1e-5.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.trainers.base import BasePlayPen, close_games, open_games
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source
+from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
 from lmgym.playpen.trainers.learning_games import (
     TEACHER,
     GameReward,
@@ -20,7 +19,6 @@ from lmgym.playpen.trainers.learning_games import (
     paper_reward,
     split_tasks,
 )
-from lmgym.runs.flags import override
 from ppo.config import LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import TaskSetup
 from ppo.train import train
@@ -54,8 +52,7 @@ def grpo_config(trainer: BasePlayPen, folder: Path, method: MethodConfig, **lora
         optimizer=OptimizerConfig(5e-7, global_batch=128, micro_batch=4, max_updates=100),
         run=RunConfig(output=str(folder), save_updates=-1, tracking="none"), limits=LimitConfig(max_kl=0.0),
     )  # fmt: skip
-    config = override(config, trainer.flags)
-    return replace(config, run=replace(config.run, output=str(folder)))
+    return with_flags(config, trainer.flags, folder)
 
 
 def train_in_games(trainer: BasePlayPen, game_registry: GameRegistry, config: PPOConfig) -> None:

@@ -1,6 +1,8 @@
 """SFT on the rows of examples/trl/results.jsonl whose game succeeded: all weights, all of the model's turns.
 
 playpen run examples/trl/sft_trainer_simple.py -l smollm2-135m -> models/sft/smollm2-135m/checkpoint-N
+
+With -g only on the rows of those games. Further flags are settings of lmgym train sft: -- --max_updates 100.
 """
 
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
 from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.trainers.base import BasePlayPen
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, successful_rows
+from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, successful_rows, with_flags
 from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 from sft.train import train
@@ -19,17 +21,20 @@ ROWS = Path(__file__).with_name("results.jsonl")
 class SimpleSftTrainer(BasePlayPen):
     """SFT of all weights."""
 
+    takes_flags = True
+
     def learn(self, game_registry: GameRegistry) -> None:
         """Train, and print the entry that makes the model playable."""
         folder = Path("models/sft") / self.learner.name
         source = learner_source(self.learner)
+        rows = successful_rows(ROWS, folder, game_registry)
         config = SftConfig(
             name="sft_trainer_simple",
             policy=ModelConfig(model=source.model, precision="fp32"),
-            data=SftDataConfig(str(successful_rows(ROWS, folder)), eval_size=0.2, max_length=source.context),
+            data=SftDataConfig(str(rows), eval_size=0.2, max_length=source.context),
             optimizer=OptimizerConfig(2e-5, global_batch=8, micro_batch=2, epochs=3.0, split_seed=42),
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),
         )
-        train(config, CHAT)
+        train(with_flags(config, self.flags, folder), CHAT)
         keep_checkpoint(self.learner, folder, "model", "sft")

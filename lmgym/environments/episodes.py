@@ -105,6 +105,8 @@ class RunningEpisode:
                 "as in lmgym/environments/blackjack.py"
             )
         self.result = result
+        if result.restarted:
+            self.steps.clear()
         shown = self.observations.values() if isinstance(self.observations, Mapping) else [self.observations]
         if wrong := [type(observation).__name__ for observation in shown if not isinstance(observation, Observation)]:
             raise InputError(

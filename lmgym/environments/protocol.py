@@ -51,6 +51,8 @@ class StepResult:
     info: Mapping[str, float] = field(default_factory=dict)
     """numbers to log, from the last step"""
     score_requests: Sequence[ScoreRequest] = ()
+    restarted: bool = False
+    """the episode began anew: its agents' former actions leave no steps"""
 
 
 class Environment(Protocol):

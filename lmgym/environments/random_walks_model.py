@@ -84,17 +84,18 @@ def _ids(walk: str, eos: int) -> list[int]:
 
 
 def fit(
-    policy: PolicyModel, rows: Sequence[list[int]], starts: Sequence[int], steps: int, rng: np.random.Generator
-) -> None:
+    policy: PolicyModel, rows: Sequence[list[int]], starts: Sequence[int], steps: int, rng: np.random.Generator,
+    batch_size: int = BATCH, learning_rate: float = LEARNING_RATE,
+) -> None:  # fmt: skip
     """Update on `steps` batches of the cross entropy of each row's ids from its start on; epochs have own orders."""
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 1 - 0.9 * step / steps)
     )
-    epochs = -(-steps * BATCH // len(rows))
-    order = np.concatenate([rng.permutation(len(rows)) for _ in range(epochs)])[: steps * BATCH]
+    epochs = -(-steps * batch_size // len(rows))
+    order = np.concatenate([rng.permutation(len(rows)) for _ in range(epochs)])[: steps * batch_size]
     policy.train()
-    for batch in order.reshape(steps, BATCH).tolist():
+    for batch in order.reshape(steps, batch_size).tolist():
         chosen = [(rows[i], starts[i]) for i in batch]
         logits = policy(
             **policy.collate([row for row, _ in chosen], [range(at - 1, len(row) - 1) for row, at in chosen])

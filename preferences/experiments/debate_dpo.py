@@ -1,4 +1,4 @@
-"""Debate by DPO in rounds: speeches against those of the starting policy, before a judge that counts the letter l.
+"""Debate by DPO in rounds against the former policy, before a judge that counts a letter.
 
 lmgym train preference debate_dpo --model outputs/demo/policy/model
 """
@@ -12,15 +12,19 @@ from preferences.iterative.config import IterativeConfig, JudgeConfig, PromptCon
 CONFIG = IterativeConfig(
     name="debate_dpo",
     policy=ModelConfig(model="outputs/demo/policy/model", lora_rank=32, lora_alpha=64, precision="fp32"),
-    data=PromptConfig(prompts="outputs/debate_prompts.jsonl", max_length=256),
+    data=PromptConfig(prompts="outputs/debate_prompts.jsonl", eval_size=64, max_length=256),
     rounds=RoundConfig(prompts_per_round=128, num_generations=4, max_new_tokens=32, renew_reference=True),
-    judge=JudgeConfig(missing_eos_penalty=0.0),
-    loss=LossConfig("dpo", beta=0.1),
-    optimizer=OptimizerConfig(3e-3, schedule="constant_with_warmup", global_batch=64, micro_batch=64, max_updates=40),
-)
+    judge=JudgeConfig(weights="p_win=1,won=0", missing_eos_penalty=0.0), loss=LossConfig("dpo", beta=0.1),
+    optimizer=OptimizerConfig(2e-3, schedule="constant_with_warmup", global_batch=64, micro_batch=64, max_updates=16),
+)  # fmt: skip
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from preferences.debates import train_on_letters
+    from lmgym.environments.debate.formats import debate
+    from lmgym.environments.debate.players.judges import LetterJudge
+    from lmgym.environments.debate.prompts.short import PROMPTS
+    from lmgym.environments.debate.synthetic import synthetic_questions
+    from preferences.debates import train_on_debates
 
-    launch(lambda: train_on_letters(config, "l"))
+    questions = synthetic_questions(512, seed=config.optimizer.split_seed)
+    launch(lambda: train_on_debates(config, questions, debate(rounds=1), PROMPTS, LetterJudge("l")))

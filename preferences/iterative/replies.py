@@ -138,8 +138,8 @@ class Answerer:
         seeds = tuple((seed + place) % 2**63 for place in places)
         sampling = replace(self.sampling, seed=seeds)
         replies = self.generator.generate([prompt.ids for prompt in prompts], n, sampling)
-        model.train(training)
         judged = self.judge.judge(tasks, replies, with_monitor)
+        model.train(training)  # after the scorers, which may sample from the policy too
         return [
             Answers(
                 place, prompt.text, prompt.ids, [list(one.ids) for one in own], [one.text for one in own],

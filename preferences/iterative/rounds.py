@@ -12,6 +12,7 @@ from lmgym.distributed.deepspeed_engine import end_prefetch
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
 from lmgym.environments.groups import tasks_of_iteration
 from lmgym.errors import InputError
+from lmgym.generation.local_generation import LocalGenerator
 from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
 from lmgym.text import Replies
@@ -25,6 +26,8 @@ from preferences.objectives import Pairwise
 PAIRS = "pairs.json"
 ReferenceSums = Callable[[Sequence[Replies], torch.nn.Module, torch.device], torch.Tensor]
 """(rows, the model with its wrappers, device) -> [replies] summed log-probabilities by the reference; collective"""
+RoundBegins = Callable[[LocalGenerator], None]
+"""called before the replies of a round are sampled, with the policy that samples them"""
 
 
 def folder_of(run: Run, number: int) -> Path:
@@ -41,6 +44,7 @@ class Rounds:
     reference: ReferenceSums | None
     """None if the loss takes the reference from below the adapters, or has none"""
     run: Run
+    begins: RoundBegins | None = None
     number: int = -1
     """of the present round"""
     pairs: list[PairExample] = field(default_factory=list)
@@ -62,6 +66,8 @@ class Rounds:
         chosen = tasks_of_iteration(tasks, r.prompts_per_round, number, seed)
         first = int(np.random.default_rng([seed, number, 1]).integers(2**62))
         folder = folder_of(self.run, number)
+        if self.begins:
+            self.begins(self.answerer.generator)
         answers = self.answerer.answer(
             [tasks[i] for i in chosen], range(len(chosen)), r.num_generations, first, folder / REPLIES, self.run
         )

@@ -25,15 +25,18 @@ from preferences.iterative.config import IterativeConfig
 from preferences.iterative.probe import RoundProbe
 from preferences.iterative.replies import Answerer, Judge
 from preferences.iterative.report import save_results, show_plan, show_rounds
-from preferences.iterative.rounds import ReferenceSums, RoundPairs, Rounds
+from preferences.iterative.rounds import ReferenceSums, RoundBegins, RoundPairs, Rounds
 from preferences.objectives import Pairwise, ReplyModel
 from preferences.probes import Forwards
 
 
-def train(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) -> None:
+def train(
+    config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None, round_begins: RoundBegins | None = None
+) -> None:
     """Train a policy in rounds, evaluate it and save it; `scorers` are an experiment's own, by name.
 
-    Raises InputError before training for what cannot work.
+    `round_begins` is called with the policy at the beginning of each round, for scorers that depend on it. Raises
+    InputError before training for what cannot work.
     """
     adopt_original_token_names()
 
@@ -52,7 +55,7 @@ def train(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
         checkpoint,
     ):
         # 3. the model, its trainer, and the run: a round's replies are sampled when its first update begins
-        trainer = make_trainer(plan, run, supervisor)
+        trainer = make_trainer(plan, run, supervisor, round_begins)
         began = time.perf_counter()
         trainer.train_from(checkpoint)
 
@@ -63,7 +66,9 @@ def train(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
     stop_distributed()
 
 
-def make_trainer(plan: IterativePlan, run: Run, supervisor: Supervisor | None = None):
+def make_trainer(
+    plan: IterativePlan, run: Run, supervisor: Supervisor | None = None, round_begins: RoundBegins | None = None
+):
     """The policy in a trainer whose updates are on pairs of its own replies."""
     # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.best import BestModel
@@ -90,7 +95,7 @@ def make_trainer(plan: IterativePlan, run: Run, supervisor: Supervisor | None = 
     own, of_start = _sums(replies, config), _sums(start, config, below_adapter=bool(settings.lora_rank))
     reference = own if config.rounds.renew_reference else of_start
     needs_sums = config.loss.has_reference and not config.uses_adapter
-    rounds = Rounds(plan, answerer, reference if needs_sums else None, run)
+    rounds = Rounds(plan, answerer, reference if needs_sums else None, run, round_begins)
     objective = RoundPairs(Pairwise(replies, config.loss), rounds)
     probe = RoundProbe(plan.prompts.evaluation, answerer, own, of_start, run, config.updates_per_round)
     best = BestModel(

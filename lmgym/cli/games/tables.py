@@ -6,6 +6,7 @@ from rich.table import Table
 from lmgym.config import SEED, Range
 from lmgym.console import CONSOLE, say
 from lmgym.environments.games.ladder import GAMES, Measured, find_game
+from lmgym.environments.self_play.two_players import TWO_PLAYER_GAMES
 
 EPISODES = Range(2, 10**7)
 PLAYERS = ("random", "heuristic", "optimal")
@@ -23,6 +24,8 @@ def show_ladder() -> None:
         table.add_row(game.name, *figures, f"{episodes:,}")
     CONSOLE.print(table)
     say("lmgym games measure GAME measures them again; lmgym games play GAME plays")
+    both = " and ".join(name for name in TWO_PLAYER_GAMES if name in GAMES)
+    say(f"{both} are textarena's here; `lmgym train ppo self_play` and `lmgym games rate` have rules of their own")
 
 
 def show_measured(name: str, episodes: int, seed: int) -> None:

@@ -81,7 +81,8 @@ def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
 @playpen.command("eval")
 @click.argument("model")
 @click.option("--suite", type=click.Choice(["clem", "static", "all"]), default="all", show_default=True)
-@click.option("-g", "--game", help="only this game; with -r its results are replaced")
+@click.option("-g", "--game", multiple=True, metavar="GAME",
+              help="only this game, several times for several; with -r its results are replaced")  # fmt: skip
 @click.option("-r", "--results_dir", metavar="DIR", help="folder of the results  [default: playpen-eval/TIMESTAMP]")
 @click.option("--skip_gameplay", is_flag=True, help="score the episodes of -r, and play none")
 @click.option("--static", metavar="ROWS", help="questions of the static suite: a file, or a data set of the hub")

@@ -44,7 +44,8 @@ class EvalSettings:
     """What to evaluate on."""
 
     suite: str = ALL
-    game: str | None = None
+    game: Sequence[str] = ()
+    """only these"""
     folder: str | None = None
     """of earlier results, which are completed or, for `game`, replaced"""
     skip_gameplay: bool = False
@@ -64,8 +65,9 @@ def evaluate(player: Player, registry: GameRegistry, settings: EvalSettings) -> 
     folder = Path(settings.folder or f"{TOP}/{time.strftime('%Y-%m-%dT%H-%M-%S')}").expanduser()
     suites = SUITES if settings.suite == ALL else (settings.suite,)
     games = {suite: _games_of(suite, registry, settings) for suite in suites}
-    if settings.game and not any(games.values()):
-        raise InputError(f"there is no game {shown(settings.game)} in suite {settings.suite}; see playpen list games")
+    found = {game.spec.name for chosen in games.values() for game in chosen}
+    if missing := [name for name in settings.game if name not in found]:
+        raise InputError(f"there is no game {shown(missing[0])} in suite {settings.suite}; see playpen list games")
     expected: dict[str, dict[str, int]] = {suite: {} for suite in SUITES}
     for suite, chosen in games.items():
         for game in chosen if not settings.skip_gameplay else ():
@@ -84,16 +86,18 @@ def evaluate(player: Player, registry: GameRegistry, settings: EvalSettings) -> 
 
 
 def _games_of(suite: str, registry: GameRegistry, settings: EvalSettings) -> list[Game]:
-    """The games of a suite that are to be played: all, or the one that -g names."""
+    """The games of a suite that are to be played: all, or those that -g names."""
     if suite == STATIC:
         tagged = [spec for spec in registry.select(ALL) if any("static" in str(t) for t in spec.get("benchmark") or ())]
         rows = read_static_games(settings.static) if settings.static else []
         games = [*map(open_game, tagged), *rows]
     else:
-        games = [open_game(spec) for spec in registry.to_play()]
-        if settings.game and settings.game not in [game.spec.name for game in games]:
-            games += [open_game(spec) for spec in registry.specs if spec.name == settings.game][:1]
-    return [game for game in games if settings.game in (None, game.spec.name)]
+        specs = registry.to_play()
+        for name in settings.game:
+            if name not in {spec.name for spec in specs}:
+                specs += [spec for spec in registry.specs if spec.name == name][:1]
+        games = [open_game(spec) for spec in specs]
+    return [game for game in games if not settings.game or game.spec.name in settings.game]
 
 
 def play_game(

@@ -68,7 +68,7 @@ def load_trainer(file: str) -> type[BasePlayPen]:
 
 
 def run_eval(
-    model: str, suite: str, game: str | None, results_dir: str | None, skip_gameplay: bool, static: str | None,
+    model: str, suite: str, game: Sequence[str], results_dir: str | None, skip_gameplay: bool, static: str | None,
     temperature: float, max_tokens: int, games: str | None, seed: int, at_once: int,
 ) -> None:  # fmt: skip
     """Evaluates a model."""

@@ -1,13 +1,13 @@
 """Taboo: one player describes a word without it and its related words, the other guesses it in three rounds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
 
 from lmgym.environments.dialogue_games.dialogue import Dialogue, Drawn, Script
-from lmgym.environments.dialogue_games.instances import instance_of, needed_fields
+from lmgym.environments.dialogue_games.instances import Draw, instance_of, needed_fields
 from lmgym.environments.dialogue_games.records import Records
 from lmgym.environments.dialogue_games.scoring import RewardKind, abort, check_reward_kind, lose, success
 from lmgym.environments.dialogue_games.words import LEVELS, all_words, words_of
@@ -49,16 +49,17 @@ class Taboo:
     CLUE: or GUESS:, or a guess of several words, aborts. `reward`: see scoring.py.
     """
 
-    def __init__(self, reward: RewardKind = "main_score") -> None:
+    def __init__(self, reward: RewardKind = "main_score", draws: tuple[Draw, Sequence[str]] | None = None) -> None:
         check_reward_kind(reward)
         self.reward: RewardKind = reward
+        self.draws = draws or (draw, LEVELS)
         self.target = ""
         self.related: list[str] = []
         self.round = 1
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
         """Show the describer the word."""
-        instance = instance_of(task, seed, draw, LEVELS)
+        instance = instance_of(task, seed, *self.draws)
         self.target, self.related = needed_fields(instance, NAME, ("target_word", "related_word"))
         self.round = 1
         self.dialogue = Dialogue.begin(NAME, ROLES, task, instance, self.reward)

@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, final
 
 import numpy as np
 
 from lmgym.environments.dialogue_games.dialogue import Dialogue, Drawn
-from lmgym.environments.dialogue_games.instances import instance_of, needed_fields
+from lmgym.environments.dialogue_games.instances import Draw, instance_of, needed_fields
 from lmgym.environments.dialogue_games.records import Records
 from lmgym.environments.dialogue_games.scoring import RewardKind, abort, check_reward_kind, lose, success
 from lmgym.environments.dialogue_games.words import LEVELS, words_of
@@ -51,18 +51,22 @@ class WordGuess:
     five letters are a guess. A reply without exactly one line of the form asked for aborts. `reward`: see scoring.py.
     """
 
-    def __init__(self, variant: Variant = "plain", reward: RewardKind = "main_score") -> None:
+    def __init__(
+        self, variant: Variant = "plain", reward: RewardKind = "main_score",
+        draws: tuple[Draw, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
         if variant not in NAMES:
             raise InputError(f"variant={shown(variant)}; needed: {', '.join(NAMES)}")
         check_reward_kind(reward)
         self.variant, self.name = variant, NAMES[variant]
         self.reward: RewardKind = reward
+        self.draws = draws or (draw, LEVELS)
         self.target, self.clue = "", ""
         self.guesses, self.proposed = 0, ""
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
         """Give the guesser the rules, and the clue if there is one."""
-        instance = instance_of(task, seed, draw, LEVELS)
+        instance = instance_of(task, seed, *self.draws)
         self.target, self.clue = needed_fields(instance, self.name, ("target_word", "target_word_clue"))
         self.guesses, self.proposed = 0, ""
         roles = (GUESSER, CRITIC) if self.variant == "critic" else (GUESSER,)

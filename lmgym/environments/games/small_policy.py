@@ -3,6 +3,7 @@
 Its tokens are the words of the game, and its model a Llama of 2 layers.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.random_state import seeded
 from lmgym.environments.games.ladder import Game, conversation, find_game, random_move
 from lmgym.environments.protocol import Environment, Observation
-from lmgym.environments.random_walks_model import fit, made_once
+from lmgym.environments.random_walks_model import BATCH, LEARNING_RATE, fit, made_once
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.small_models import build_model, size_settings, train_word_tokenizer
 from lmgym.text import Conversation, render_all, to_transcript, tokenize_texts
@@ -31,9 +32,15 @@ def train_start(game: Game, seed: int = 0, steps: int = STEPS):
     return imitate(random_games(game, MOVES, seed), seed, steps)
 
 
-def imitate(moves: Moves, seed: int = 0, steps: int = STEPS):
-    """(model, tokenizer) in fp32, trained on (prompt, move), `steps` batches of 100. A function of the seed."""
-    texts = [to_transcript(prompt, move) for prompt, move in moves]
+def imitate(
+    moves: Moves, seed: int = 0, steps: int = STEPS, vocabulary: Sequence[Conversation] | None = None,
+    batch_size: int = BATCH, learning_rate: float = LEARNING_RATE,
+):  # fmt: skip
+    """(model, tokenizer) in fp32, trained on (prompt, move) for so many batches. A function of the seed.
+
+    The tokens are the words of `vocabulary`, and letters of other words; None: the words of all prompts and moves.
+    """
+    texts = [to_transcript(*move) for move in moves] if vocabulary is None else [*map(to_transcript, vocabulary)]
     words = train_word_tokenizer(texts, MOST_WORDS, LONGEST)
     with seeded(seed), without_sharded_load():
         model = build_model("llama", words, "causal", seed, **size_settings("llama", LAYERS, WIDTH, HEADS, LONGEST))
@@ -41,7 +48,8 @@ def imitate(moves: Moves, seed: int = 0, steps: int = STEPS):
     rows = tokenize_texts(words, render_all(words, [prompt for prompt, _ in moves], [move for _, move in moves]))
     # prompts end where a reply begins, and words keep their spaces: the rows go on from them
     assert all(row[: len(prompt)] == prompt for row, prompt in zip(rows, prompts, strict=True))
-    fit(PolicyModel(model), rows, [len(prompt) for prompt in prompts], steps, np.random.default_rng(seed))
+    starts, rng = [len(prompt) for prompt in prompts], np.random.default_rng(seed)
+    fit(PolicyModel(model), rows, starts, steps, rng, batch_size, learning_rate)
     return model.eval(), words
 
 

@@ -15,7 +15,7 @@ from lmgym.playpen.clembench.bridge import FOLDER, VARIABLE
 
 VERSION = "2.5.2"
 NEWEST_PYTHON = (3, 13)  # clemcore needs one below it
-MEGABYTES = 700
+MEGABYTES = 900
 EXTRAS = ("scikit-learn", "networkx")  # privateshared, textmapworld
 # clembench's taboo asks nltk for English stop words; nltk's own list is a download from elsewhere
 STOP_WORDS = (
@@ -47,12 +47,14 @@ def set_up(folder: str | None, version: str, check_only: bool) -> None:
     if missing := [need for need, there in needs.items() if not there]:
         raise InputError(f"found no {missing[0]}; needed: all of the above")
     if (target / "bin" / "python").exists():
+        if not any(target.glob("lib/*/site-packages/clemcore")):
+            raise InputError(f"{shown_path(target)} is an environment without clemcore; needed: remove it, and repeat")
         say(f"{target} exists already; remove it to make it anew")
         return
     if check_only:
         return
     for command in commands(target, version, str(python), uv):
-        _run(command)
+        _run(command, target)
     words = target / "nltk_data" / "corpora" / "stopwords" / "english"  # where nltk looks below sys.prefix
     words.parent.mkdir(parents=True, exist_ok=True)
     words.write_text("\n".join(STOP_WORDS.split()) + "\n", encoding="utf-8")
@@ -75,7 +77,7 @@ def commands(target: Path, version: str, python: str, uv: str | None) -> list[li
     return [[python, "-m", "venv", str(target)], [own, "-m", "pip", "install", "--quiet", *packages]]
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], target: Path) -> None:
     say(f"$ {' '.join(command)}")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS)
@@ -85,5 +87,5 @@ def _run(command: list[str]) -> None:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise InputError(
             f"{shown_path(command[0])} ended with exit code {done.returncode}: {one_line(last, 300)}; needed: an index "
-            f"that has these packages, and then an empty {shown_path(command[-1])}"
+            f"that has these packages, and {shown_path(target)} removed before the next try"
         )

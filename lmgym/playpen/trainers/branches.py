@@ -37,6 +37,8 @@ class _Branch:
         result = self.environment.step(action)
         self.actions.append(action)
         self.observations = {} if result.terminated else dict(result.observations)
+        if result.restarted:
+            self.turns.clear()
         if result.terminated:
             samples = [Sample(request, "", Completion("", "eos")) for request in result.score_requests]
             [found] = GameReward().rewards(samples)
@@ -74,7 +76,8 @@ def branch_pairs(
                 forks += [(len(siblings) - 1, branch) for branch in again]
     _play_on([branch for _, branch in forks], learner, teacher)
     for point, branch in forks:
-        if branch.reward is not None and branch.turns:
+        # a branch that was played once more may have read another prompt
+        if branch.reward is not None and branch.turns and branch.turns[0][1] == siblings[point][0]:
             siblings[point][1].append((branch.turns[0][2], branch.reward))
     rows = [row for prompt, replies in siblings if (row := _pair(prompt, replies))]
     if not rows:

@@ -2,17 +2,23 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from lmgym.config import StageConfig
 from lmgym.console import say
 from lmgym.environments.dialogue_games.rows import RowFilter, write_dialogue_rows
 from lmgym.errors import InputError, listed, shown_path
 from lmgym.playpen.model_settings import context_size, model_config
 from lmgym.playpen.players import Player
+from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.trainers.base import say_entry
 from lmgym.runs.files import read_json
+from lmgym.runs.flags import override
 
+Stage = TypeVar("Stage", bound=StageConfig)
 CORRECTIONS = {"embed_token": "embed_tokens"}
 """misspelt names of modules in Playpen's trainers, and the layer's own"""
 MOST_CONTEXT = 4096
@@ -46,16 +52,25 @@ def learner_source(learner: Player) -> LearnerSource:
     return LearnerSource(local_source(spec), size, bits_of(learner.name, config))
 
 
-def successful_rows(rows: Path, folder: Path) -> Path:
-    """A file of the rows whose game succeeded. Raises InputError for none."""
+def successful_rows(rows: Path, folder: Path, games: GameRegistry) -> Path:
+    """A file of the rows whose game succeeded, of the games that the user chose if any. Raises InputError for none."""
     if not rows.is_file():
         raise InputError(
             f"there is no {shown_path(rows)}; needed: python3 examples/trl/data_utils.py RESULTS, which writes it"
         )
     path = folder / "rows.jsonl"
-    found = write_dialogue_rows(str(rows), path, RowFilter(outcome=("success",)))
+    chosen = tuple(games.names) if games.is_chosen else ()
+    found = write_dialogue_rows(str(rows), path, RowFilter(outcome=("success",), game=chosen))
     say(f"{len(found)} rows of games that were won, in {path}")
     return path
+
+
+def with_flags(config: Stage, flags: Sequence[str], folder: Path) -> Stage:
+    """The config with the flags of the command. Raises InputError for flags that do not fit, and for --output."""
+    changed = override(config, list(flags))
+    if changed.output != str(folder):
+        raise InputError(f"--output {shown_path(changed.output)}; needed: leave it out, the trainer writes {folder}")
+    return changed
 
 
 def corrected_modules(model: str, modules: str) -> str:

@@ -5,8 +5,9 @@ Design decisions:
   replies of both players, and the game's outcome is credited to all of them.
 - The teacher's replies are context, which is never trained on: it is an agent with a generator of its own, or the
   game's own script.
-- A game that the teacher's reply aborted is taken back by one reply, and the teacher asked once more. If it aborts
-  again, or if the learner never got a turn, or if the game or its scorer failed, the reward is masked with the reason.
+- A game that the teacher's reply aborted is played once more from its beginning, and the learner's former replies
+  leave no steps. If the teacher aborts again, or if the learner never got a turn, or if the game or its scorer failed,
+  the reward is masked with the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -92,9 +93,8 @@ class LearningGame:
         """The first turn of the learner or the teacher."""
         self.task, self.seed = task, seed
         self.game = self.games[task["game"]]
-        self.taken_back = self.learner_acted = self.teacher_spoke_last = False
-        self.failure = ""
-        return self._replay([]).observations
+        self.is_second = False
+        return self._begin().observations
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
         """The next turn, or the end with a request for the learner's reward."""
@@ -106,18 +106,18 @@ class LearningGame:
         self._give(reply)
         return self._turn()
 
-    def _replay(self, steps: Sequence[Mapping[str, str]]) -> StepResult:
-        """A new episode up to these steps."""
+    def _begin(self) -> StepResult:
+        """A new game, up to the first turn that no script takes."""
         self.inner: Playable = self.game.environment()
-        self.history: list[Mapping[str, str]] = []
+        self.learner_acted: bool = False
+        self.teacher_spoke_last = False
+        self.failure, self.steps = "", 0
         self.replies: dict[str, str] = {}
+        self.pending: dict[str, Observation] = {}
         try:
             self.pending = dict(self.inner.reset(self.task, self.seed))
-            for step in steps:
-                self.pending = _next(self.inner.step(step))
-                self.history.append(step)
         except EpisodeFailed as error:
-            self.failure, self.pending = str(error), {}
+            self.failure = str(error)
         return self._turn()
 
     def _give(self, reply: str) -> None:
@@ -126,7 +126,7 @@ class LearningGame:
         if len(self.replies) < len(self.pending):
             return
         step, self.replies = dict(self.replies), {}
-        self.history.append(step)
+        self.steps += 1
         try:
             self.pending = _next(self.inner.step(step))
         except EpisodeFailed as error:
@@ -144,11 +144,11 @@ class LearningGame:
             if script is None:
                 return StepResult({agent: self.pending[seat]})
             self.teacher_spoke_last = True
-            rng = np.random.default_rng([self.seed % 2**32, len(self.history)])
+            rng = np.random.default_rng([self.seed % 2**32, self.steps])
             self._give(script(conversation_of(self.pending[seat]), rng))
-        if self._aborted_by_teacher() and not self.taken_back and not self.teacher_is_programmed:
-            self.taken_back, self.teacher_spoke_last = True, False
-            return self._replay(self.history[:-1])
+        if self._aborted_by_teacher() and not self.is_second and not self.teacher_is_programmed:
+            self.is_second = True
+            return replace(self._begin(), restarted=True)
         if not self.learner_acted:  # it has a turn whose reward is masked: every game has an episode of the learner
             return StepResult({LEARNER: Observation(OVER)})
         return self._end()

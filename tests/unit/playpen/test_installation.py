@@ -35,8 +35,18 @@ def test_it_uses_uv_where_there_is_one_and_pip_elsewhere() -> None:
 
 def test_a_command_that_fails_is_reported_in_its_last_words(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(installation, "commands", lambda *given: [["sh", "-c", "echo no index >&2; exit 3"]])
-    with pytest.raises(InputError, match="sh ended with exit code 3: no index"):
+    with pytest.raises(InputError, match=r"exit code 3: no index; needed: .* and .*new removed"):
         set_up(str(tmp_path / "new"), "2.5.2", check_only=False)
+
+
+def test_an_environment_that_is_there_is_kept_and_half_of_one_is_refused(tmp_path, capsys) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    with pytest.raises(InputError, match="an environment without clemcore; needed: remove it"):
+        set_up(str(tmp_path), "2.5.2", check_only=False)
+    (tmp_path / "lib/python3.11/site-packages/clemcore").mkdir(parents=True)
+    set_up(str(tmp_path), "2.5.2", check_only=False)
+    assert "exists already" in capsys.readouterr().out
 
 
 def test_stop_words_are_put_where_nltk_looks(tmp_path, monkeypatch) -> None:

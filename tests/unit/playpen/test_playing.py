@@ -108,11 +108,11 @@ def test_one_game_is_replaced_and_the_scores_are_computed_again(say_games) -> No
     loser = scripted(["no"], "model")
     evaluate(loser, registry, EvalSettings(folder="out"))
     winner = scripted(YES, "model")
-    evaluate(winner, registry, EvalSettings(folder="out", game="say"))
+    evaluate(winner, registry, EvalSettings(folder="out", game=("say",)))
     found = json.loads(Path("out/model.val.json").read_text())
     assert found == {"statscore": None, "clemscore": 50.0}
     games["say"].instances.pop()
-    evaluate(winner, registry, EvalSettings(folder="out", game="say"))
+    evaluate(winner, registry, EvalSettings(folder="out", game=("say",)))
     assert len(list(Path("out/clem/model-t0.0/say/0_easy").glob("episode_*"))) == 3
 
 
@@ -120,10 +120,10 @@ def test_a_folder_of_another_models_results_and_an_unknown_game_are_refused(say_
     registry, _ = say_games
     evaluate(MOCK, registry, EvalSettings(folder="out"))
     with pytest.raises(InputError, match=r"holds the results of mock-t0\.0, and not of other-t0\.0"):
-        evaluate(scripted(YES, "other"), registry, EvalSettings(folder="out", game="say"))
+        evaluate(scripted(YES, "other"), registry, EvalSettings(folder="out", game=("say",)))
     assert Path("out/clem/mock-t0.0/say").is_dir()
     with pytest.raises(InputError, match="there is no game 'nay'"):
-        evaluate(MOCK, registry, EvalSettings(game="nay"))
+        evaluate(MOCK, registry, EvalSettings(game=("nay",)))
     with pytest.raises(InputError, match="--skip_gameplay without -r"):
         evaluate(MOCK, registry, EvalSettings(skip_gameplay=True))
 
@@ -139,7 +139,7 @@ def test_half_written_scores_are_left_out_and_reported(say_games, capsys) -> Non
 
 def test_our_own_games_are_evaluated_without_a_checkout(monkeypatch, tmp_path) -> None:
     without_keys(monkeypatch, tmp_path)
-    scores = evaluate(MOCK, load_games(), EvalSettings(folder="out", game="taboo"))
+    scores = evaluate(MOCK, load_games(), EvalSettings(folder="out", game=("taboo",)))
     assert scores["clem"].games["taboo"].played == 100
     assert scores["clem"].games["taboo"].quality > 0
 

@@ -7,15 +7,17 @@ import pytest
 from toy_games import SayGame, scripted
 
 from lmgym.cli.playpen.running import load_trainer, run_file
+from lmgym.config import RunConfig
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.playpen.players import Player
 from lmgym.playpen.playing import tasks_of
+from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.registries.specs import Spec
 from lmgym.playpen.trainers.base import BaseCallback, BasePlayPen, GameRecordCallback
 from lmgym.playpen.trainers.branches import branch_pairs
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source
+from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, successful_rows, with_flags
 from lmgym.playpen.trainers.learning_games import (
     TEACHER,
     GameReward,
@@ -26,6 +28,7 @@ from lmgym.playpen.trainers.learning_games import (
     split_tasks,
 )
 from lmgym.text import Conversation
+from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]
 YES = ["yes"]
@@ -140,10 +143,15 @@ def test_with_a_teacher_the_learner_takes_each_seat_and_only_its_turns_are_steps
 def test_a_game_that_the_teacher_aborts_is_played_once_more_and_then_masked(tokenizers) -> None:
     first, second = tasks(False)
     replies = ["?", "yes"]
-    found = episode(tokenizers["gpt2"], first, Learner("yes", "yes"), scripted(lambda c, rng: replies.pop(0)))
+    learner = Learner("yes", "yes", "yes")
+    found = episode(tokenizers["gpt2"], first, learner, scripted(lambda c, rng: replies.pop(0)))
     assert (found.total_reward, replies) == (1.0, [])
-    found = episode(tokenizers["gpt2"], first, Learner("yes"), scripted(["?"]))
+    # from its beginning: what the learner said in the game that the teacher aborted is not trained on
+    assert [step.prompt for step in found.steps] == learner.prompts[1:]
+    assert len(learner.prompts) == 3
+    found = episode(tokenizers["gpt2"], first, Learner("yes", "yes"), scripted(["?"]))
     assert found.total_reward is None
+    assert len(found.steps) == 1
     assert found.steps[-1].error == "the teacher aborted the game"
     found = episode(tokenizers["gpt2"], second, Learner("unheard"), scripted(["?"]))
     assert found.total_reward is None
@@ -202,6 +210,20 @@ def test_branches_give_pairs_of_the_best_and_the_worst_sibling_of_a_point() -> N
         branch_pairs(scripted(YES), None, games, own, 3)
 
 
+def test_siblings_of_a_branching_point_read_its_prompt_also_if_the_teacher_aborts() -> None:
+    def learn(conversation, rng) -> str:
+        is_first = conversation.turns[-1].text.endswith("0")
+        return "yes" if rng.random() < 0.5 else "what?" if is_first else "no"
+
+    teacher = scripted(lambda conversation, rng: "yes" if rng.random() < 0.8 else "?", "b", 1.0)
+    games = [SayGame(20, length=5)]
+    pairs = branch_pairs(scripted(learn, "a", 1.0), teacher, games, learning_tasks(games, False, "b"), 6)
+    assert {"0", "1", "2"} <= {row["prompt"][-1]["content"][-1] for row in pairs}
+    for row in pairs:
+        said = "what?" if row["prompt"][-1]["content"].endswith("0") else "no"
+        assert row["rejected"][0]["content"] == said
+
+
 def test_a_trained_model_gets_its_checkpoint_and_its_registry_entry(tmp_path, capsys) -> None:
     learner = Player(Spec({"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b",
                            "model_config": {"eos_to_cull": "x"}}))  # fmt: skip
@@ -217,6 +239,31 @@ def test_a_trained_model_gets_its_checkpoint_and_its_registry_entry(tmp_path, ca
         assert entry["huggingface_id"] == (str(target) if result == "model" else "b")
         assert entry["model_config"] == (config or {"eos_to_cull": "x", "peft_model": str(target)})
         assert '"model_name": "a-sft"' in capsys.readouterr().out
+
+
+def test_sft_learns_from_the_won_games_that_the_user_chose(tmp_path) -> None:
+    said = [{"role": "user", "content": "say"}, {"role": "assistant", "content": "yes"}]
+    rows = [{"messages": said, "meta": {"game": game, "outcome": outcome}}
+            for game, outcome in (("a", "success"), ("a", "lose"), ("b", "success"))]  # fmt: skip
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    specs = [Spec({"game_name": name}) for name in ("a", "b")]
+
+    def kept(registry: GameRegistry) -> list[dict]:
+        lines = successful_rows(path, tmp_path / "out", registry).read_text().splitlines()
+        return [json.loads(line)["meta"]["game"] for line in lines]
+
+    assert kept(GameRegistry(specs)) == ["a", "b"]
+    assert kept(GameRegistry(specs[:1], is_chosen=True)) == ["a"]
+    with pytest.raises(InputError, match="no row has the game 'c'"):
+        kept(GameRegistry([Spec({"game_name": "c"})], is_chosen=True))
+
+
+def test_the_folder_of_a_trainer_is_not_a_flag(tmp_path) -> None:
+    config = SftConfig("a", run=RunConfig(output="models/sft/a"))
+    assert with_flags(config, ["--max_updates", "3"], Path("models/sft/a")).optimizer.max_updates == 3
+    with pytest.raises(InputError, match="--output elsewhere; needed: leave it out"):
+        with_flags(config, ["--output", "elsewhere"], Path("models/sft/a"))
 
 
 def test_a_learner_must_have_weights_here() -> None:

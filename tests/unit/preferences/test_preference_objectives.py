@@ -119,6 +119,19 @@ def test_the_loss_is_that_of_summed_log_probabilities_with_the_eos(pairs: list[P
     assert float(means) == pytest.approx(wanted, rel=1e-5)
 
 
+def test_bon_of_three_pairs_is_a_plain_loop_over_them(pairs: list[PairExample], model: ReplyModel) -> None:
+    found, _ = update(Pairwise(model, LossConfig("bon", beta=0.5, sft_share=0.2)), [counted(pairs[:3])])
+    wanted = 0.0
+    for example, preference in zip(pairs[:3], (1.0, 0.9, 0.8), strict=True):
+        lengths = [len(suffix) for suffix in example.replies.suffixes]
+        chosen, rejected = (total / n for total, n in zip(alone(model, example.replies), lengths, strict=True))
+        of_chosen, of_rejected = (total / n for total, n in zip(example.reference, lengths, strict=True))
+        margin = 0.5 * (chosen - of_chosen - rejected + of_rejected)
+        soft = preference * math.log1p(math.exp(-margin)) + (1 - preference) * math.log1p(math.exp(margin))
+        wanted += (-0.2 * chosen + 0.8 * soft) / 3
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
 def test_kto_compares_with_the_baseline_of_the_whole_update_however_it_is_cut(
     thumbs: list[ThumbExample], model: ReplyModel
 ) -> None:

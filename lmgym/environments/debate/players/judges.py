@@ -105,6 +105,11 @@ class JudgePlayer:
         return [[Spoken(write_verdict(p))] * n for p in found]
 
 
+def won(p_win: float) -> float:
+    """Whether a side with this probability has won: 1, 0, or 1/2 at P = 1/2."""
+    return 0.5 + 0.5 * ((p_win > 0.5) - (p_win < 0.5))
+
+
 @dataclass(frozen=True)
 class JudgeReward:
     """A judge as the reward function of rounds whose verdict is a scorer's: P(win) less the side's baseline.
@@ -125,6 +130,5 @@ class JudgeReward:
         for request in requests:
             p = first[id(request.columns["transcript"])]
             p_win = {FIRST: p, SECOND: 1 - p}[request.reply]  # the agent may have another name: "policy"
-            scores = {"p_win": p_win, "won": 0.5 + 0.5 * ((p_win > 0.5) - (p_win < 0.5))}
-            rewards.append(SampleReward(p_win - request.columns["baseline"], scores))
+            rewards.append(SampleReward(p_win - request.columns["baseline"], {"p_win": p_win, "won": won(p_win)}))
         return rewards

@@ -9,17 +9,26 @@ from acting import TOKENIZER, Scripted
 
 from lmgym.environments.debate.debate import Debate
 from lmgym.environments.debate.formats import DEBATERS, FIRST, JUDGE, SECOND, debate, interactive_debate
-from lmgym.environments.debate.players.judges import JudgePlayer, JudgeReward, LetterJudge, RandomJudge, ScorerJudge
+from lmgym.environments.debate.players.judges import (
+    JudgePlayer,
+    JudgeReward,
+    LetterJudge,
+    RandomJudge,
+    ScorerJudge,
+    won,
+)
 from lmgym.environments.debate.players.name_judge import NameJudge
 from lmgym.environments.debate.players.probe import LinearProbe
 from lmgym.environments.debate.players.protocol import Call
 from lmgym.environments.debate.players.served_judge import ServedNameJudge, p_first_of
 from lmgym.environments.debate.prompts.debate import PROMPTS
 from lmgym.environments.debate.transcript import Transcript
+from lmgym.environments.protocol import Sample, ScoreRequest
 from lmgym.environments.rollout_engine import run_episodes
+from lmgym.environments.self_play.one_side import OPPONENT, SIDE, OneSide
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.generation.protocol import LikelyTokens, Sampling
+from lmgym.generation.protocol import Completion, LikelyTokens, Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 
@@ -112,6 +121,31 @@ def test_a_judge_rewards_both_sides_of_rounds_that_the_engine_plays() -> None:
         (FIRST, pytest.approx(0.5 - 0.67)), (SECOND, pytest.approx(0.5 - 0.33)),
         (FIRST, pytest.approx(0.5 - 0.33)), (SECOND, pytest.approx(0.5 - 0.67)),
     ]  # fmt: skip
+
+
+def test_of_one_side_against_an_opponent_the_policy_has_the_reward_of_its_side() -> None:
+    made = Debate(debate(1), PROMPTS, verdict="scorer", baselines=(0.67, 0.33))
+    players = {OPPONENT: ScriptedGenerator(lambda conversation, seed: "lll")}
+    for side, p_win, baseline in ((FIRST, 0.25, 0.67), (SECOND, 0.25, 0.33)):
+        [episode] = run_episodes(
+            [OneSide(made, DEBATERS)], [TASK | {SIDE: side}], [1], Scripted(lambda text, seed: "l", max_length=4096),
+            TOKENIZER, Sampling(max_new_tokens=8), JudgeReward(LetterJudge()), players,
+        )  # fmt: skip
+        assert episode.agent == "policy"
+        assert episode.total_reward == pytest.approx(p_win - baseline)
+        assert episode.steps[-1].scores == {"p_win": p_win, "won": 0.0}
+        assert {"won", "lost"}.isdisjoint(episode.info)
+
+
+def test_a_round_is_won_above_one_half_and_half_won_at_it() -> None:
+    assert [won(p) for p in (0.0, 0.49, 0.5, 0.51, 1.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+
+
+def test_a_judge_rewards_nothing_but_debates() -> None:
+    with pytest.raises(InputError, match=r"a request for policy has no transcript; needed: those of Debate"):
+        JudgeReward(LetterJudge()).rewards(
+            [Sample(ScoreRequest("policy", "hi", "there"), "hi", Completion("there", "eos", ()))]
+        )
 
 
 @pytest.fixture(scope="module")

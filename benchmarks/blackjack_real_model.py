@@ -1,0 +1,77 @@
+"""SmolLM2-135M plays Blackjack before and after about 30 minutes of PPO on one thread.
+
+    .venv/bin/python benchmarks/blackjack_real_model.py --model outputs/models/smollm2-135m --max_updates 400
+
+The prompt is the game's own, written before any run: one line with the hand, and no example. The policy is over the
+actions hit and stick (`--policy_over actions`), so that no reply is illegal. Mean return of hands of the same 500 seeds
+at temperature 1, and the exact expected return. Other flags are those of `ppo/experiments/blackjack.py`. Writes
+benchmarks/results/blackjack_real_model.json.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from games import ROOT, exact_blackjack, load, returns_of
+from machine import describe_machine
+
+HANDS = 500
+FLAGS = ("--policy_over", "actions", "--precision", "bf16", "--learning_rate", "1e-5", "--num_rollouts", "128",
+         "--global_batch", "64", "--micro_batch", "32", "--entropy_coef", "0.01", "--eval_updates", "9999")  # fmt: skip
+
+
+def mean_and_interval(values: np.ndarray) -> list[float]:
+    """Mean, and the ends of its 95% interval (normal)."""
+    half = 1.96 * values.std(ddof=1) / len(values) ** 0.5
+    return [float(values.mean()), float(values.mean() - half), float(values.mean() + half)]
+
+
+def play(folder: Path, hands: int) -> tuple[np.ndarray, dict[str, object]]:
+    """The returns of the hands of seeds 0 to `hands` - 1, and their summary beside the exact return."""
+    policy = load(folder)
+    returns = np.array(returns_of(policy, "blackjack", "actions", range(hands)))
+    return returns, {"return": mean_and_interval(returns), "exact": exact_blackjack(policy, "actions")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--hands", type=int, default=HANDS)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/blackjack_real_model.json")
+    arguments, more = parser.parse_known_args()
+    torch.set_num_threads(1)
+    returns, before = play(arguments.model, arguments.hands)
+    print("before", before, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "run"
+        command = [sys.executable, "ppo/experiments/blackjack.py", "--model", str(arguments.model), "--output",
+                   str(output), "--tracking", "none", "--save_updates", "-1", *FLAGS, *more]  # fmt: skip
+        began = time.monotonic()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        seconds = time.monotonic() - began
+        record = json.loads((output / "run.json").read_text())
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        returns_after, after = play(output / "model", arguments.hands)
+    print("after", after, flush=True)
+    found = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
+        "flags": [*FLAGS, *more], "hands": arguments.hands, "training_seconds": seconds,
+        "cpu_seconds": record["cpu_seconds"], "updates": lines[-1]["step"], "before": before, "after": after,
+        "difference": mean_and_interval(returns_after - returns),
+        "rollouts_before_update": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
+    }  # fmt: skip
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    print("difference", found["difference"], f"{seconds:.0f} s of training")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Learning in dialogue games, and episodes a CPU second, in games of our own and of clembench.
+
+    .venv/bin/python benchmarks/dialogue_games.py          # adds to benchmarks/results/dialogue_games.json
+    LMGYM_CLEMCORE=PATH .venv/bin/python benchmarks/dialogue_games.py --parts speed --checkout PATH
+
+learning: SFT of a small policy on records of scripted players, stopped early, then GRPO, launched as a user launches
+it; both play the same held-out instances. speed: games whose players say the same at every turn, on one thread.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from machine import describe_machine
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
+
+from lmgym.environments.dialogue_games.syllables import SMALL_GAMES, make_start  # noqa: E402
+from lmgym.environments.rollout_engine import run_episodes  # noqa: E402
+from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
+from lmgym.generation.protocol import Sampling, ScriptedGenerator  # noqa: E402
+from lmgym.models.forward.policies import load_policy  # noqa: E402
+from lmgym.models.loading import load_tokenizer  # noqa: E402
+from lmgym.playpen.clembench.clembench_game import ClembenchGame, open_game  # noqa: E402
+from lmgym.playpen.players import Player  # noqa: E402
+from lmgym.playpen.playing import Game, play, tasks_of  # noqa: E402
+from lmgym.playpen.registries.games import load_games  # noqa: E402
+from lmgym.playpen.registries.specs import Spec  # noqa: E402
+from lmgym.playpen.trainers.base import close_games  # noqa: E402
+
+PARTS = ("learning", "speed")
+ROLE, HELD_OUT, TIMES = "guesser", 50, 4
+AT_ONCE = {1: 64, 64: 256, 256: 512}  # episodes
+WORD = "guess: stove\nexplanation: a common word"
+SAYINGS = {
+    "taboo": ("CLUE: a thing that one knows", "GUESS: nothing"), "word_guess": (WORD,), "wordle": (WORD,),
+}  # fmt: skip
+
+
+def held_out(name: str, folder: Path) -> np.ndarray:
+    """[held-out instance, 2]: Main Score (0 if aborted) and aborted, means of TIMES games at temperature 1."""
+    game, tokenizer = SMALL_GAMES[name], load_tokenizer(str(folder))
+    policy = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=256)
+    tasks = game.tasks(HELD_OUT, split="validation") * TIMES
+    others = {role: ScriptedGenerator(game.script(role)) for role in game.roles if role != ROLE}
+    environments = [game.environment() for _ in tasks]
+    given = environments, tasks, range(len(tasks)), policy, tokenizer, Sampling(10, seed=1), None, others
+    found = [(e.info["main_score"], e.info["aborted"]) for e in run_episodes(*given)]
+    return np.array(found).reshape(TIMES, HELD_OUT, 2).mean(0)
+
+
+def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
+    """SFT, then GRPO: quality and share played on held-out instances, before and after."""
+    began = time.process_time()
+    start, output = make_start(name, folder / f"{name}{seed}", seed), folder / f"{name}{seed}_run"
+    sft_seconds, before = time.process_time() - began, held_out(name, start)
+    command = [sys.executable, "ppo/experiments/dialogue_games.py", "--prompts", f"dialogue:{name}/{ROLE}", "--model",
+               start, "--output", output, "--seed", seed, "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run([*map(str, command), *flags], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    after = held_out(name, output / "model")
+    gain = (after - before)[:, 0]
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "game": name, "seed": seed, "quality": [x[:, 0].mean() for x in (before, after)],
+        "played": [100 * (1 - x[:, 1].mean()) for x in (before, after)], "gain": gain.mean(),
+        "half_interval": 1.96 * gain.std(ddof=1) / math.sqrt(len(gain)), "sft_cpu_seconds": sft_seconds,
+        "grpo_cpu_seconds": json.loads((output / "run.json").read_text())["cpu_seconds"],
+        "reward": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
+    }  # fmt: skip
+
+
+def speed(game: Game, at_once: int) -> dict[str, object]:
+    """Episodes a CPU second of this process and the game's own, which has loaded the game before."""
+    players = [Player(Spec({"model_name": "scripted", "backend": "huggingface_local"})) for _ in game.seats]
+    for player, saying in zip(players, SAYINGS[game.spec.name], strict=True):
+        vars(player)["generator"] = ScriptedGenerator((saying,))
+    tasks = (tasks_of(game) * AT_ONCE[at_once])[: AT_ONCE[at_once]]
+    began, theirs = time.process_time(), _cpu_seconds(game)
+    records = play(game, players, tasks, at_once=at_once)
+    own, theirs = time.process_time() - began, _cpu_seconds(game) - theirs
+    assert not any(one.failure for one in records), records[0].failure
+    turns = sum(len(one.requests) for one in records) / len(records)
+    of = "clembench" if isinstance(game, ClembenchGame) else "lmgym"
+    return {
+        "game": game.spec.name, "of": of, "at_once": at_once, "per_cpu_second": len(tasks) / (own + theirs),
+        "turns": turns, "share_of_the_games_process": theirs / (own + theirs),
+    }  # fmt: skip
+
+
+def _cpu_seconds(game: Game) -> float:
+    """Of the subprocess of a game of clembench so far; 0 for one of ours."""
+    if not isinstance(game, ClembenchGame):
+        return 0.0
+    words = Path(f"/proc/{game.bridge._process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Runs the parts, prints and writes what was measured; a figure replaces the one of the same game and setting."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--games", nargs="+", default=list(SMALL_GAMES), choices=list(SMALL_GAMES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--checkout", type=Path, help="of clembench")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/dialogue_games.json")
+    given, flags = parser.parse_known_args()
+    torch.set_num_threads(1)
+    found = json.loads(given.output.read_text()) if given.output.exists() else {}
+
+    def keep(part: str, one: dict[str, object], *key: str) -> None:
+        print({k: v for k, v in one.items() if k != "reward"}, flush=True)
+        others = [r for r in found.get(part, []) if any(r[k] != one[k] for k in key)]
+        found.update({"date": f"{datetime.datetime.now(datetime.UTC):%F}", "machine": describe_machine()})
+        found[part] = [*others, one]
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        if "learning" in given.parts:
+            for name in given.games:
+                for seed in given.seeds:
+                    keep("learning", learn(name, seed, Path(folder), flags), "game", "seed")
+        registry = load_games(str(given.checkout) if given.checkout else None)
+        if "speed" in given.parts:
+            names = [name for name in SAYINGS if name in registry.names]
+            for spec in [spec for spec in registry.specs if spec.name in names]:
+                game = open_game(spec)
+                for at_once in AT_ONCE:
+                    keep("speed", speed(game, at_once), "game", "of", "at_once")
+                close_games([game])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Dialogue games small enough for a policy from scratch: words of syllables, and a scripted guesser that it copies.
+
+Taboo's words have three letters: the describer's clues are the first one, then the first two, then all. Those of the
+word game have five, and its clue is the first three. A quarter of the words is held out, as in all games.
+"""
+
+import re
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmgym.environments.dialogue_games.dialogue import Drawn, Script
+from lmgym.environments.dialogue_games.games import GAMES, DialogueGame, find_dialogue_game, play_scripted
+from lmgym.environments.dialogue_games.rows import rows_of_episode
+from lmgym.environments.dialogue_games.word_guess import feedback
+from lmgym.environments.dialogue_games.word_guess_players import FEEDBACK
+from lmgym.environments.games.small_policy import Moves, imitate
+from lmgym.environments.random_walks_model import made_once
+from lmgym.text import Conversation, from_messages
+
+EXPERIMENT, GUESSER = "syllables", "guesser"
+CLUE_WORDS = tuple(map("".join, product("bdglmnrt", "aeio", "bdglmnrt")))
+GUESS_WORDS = tuple(map("".join, product("lnrs", "ae", "lnrs", "ae", "lnrs")))
+LETTERS = re.compile(r"letters, and ([a-z ]+) in front")
+START_GAMES, BATCH_SIZE, LEARNING_RATE = 500, 25, 4e-3
+
+
+def draw(words: tuple[str, ...], rng: np.random.Generator, experiment: str) -> Drawn:
+    """One of the words, without related words."""
+    word = words[int(rng.integers(len(words)))]
+    clue = f"{len(word)} letters, and {' '.join(word[:3])} in front"
+    return Drawn(word, {"target_word": word, "related_word": [], "target_word_clue": clue})
+
+
+def guess_from_letters(conversation: Conversation, rng: np.random.Generator) -> str:
+    """Taboo: a word that begins with the letters of the last clue."""
+    return f"GUESS: {_fitting(CLUE_WORDS, conversation.turns[-1].text, rng)}"
+
+
+def guess_from_colours(conversation: Conversation, rng: np.random.Generator) -> str:
+    """The word game: a word that begins with the letters of the clue, and that all feedback leaves."""
+    text = "\n".join(turn.text for turn in conversation.turns if turn.speaker == "user")
+    return f"guess: {_fitting(GUESS_WORDS, text, rng)}"
+
+
+def _fitting(words: tuple[str, ...], heard: str, rng: np.random.Generator) -> str:
+    """One of the words that the letters and the feedback in what was heard leave."""
+    letters = LETTERS.findall(heard)[-1].replace(" ", "")
+    seen = [(re.sub(r"<[a-z]+> ?", "", colours), colours.strip()) for colours in FEEDBACK.findall(heard)]
+    left = [w for w in words if w.startswith(letters) and all(feedback(g, w) == colours for g, colours in seen)]
+    return left[int(rng.integers(len(left)))]
+
+
+def _small(game: DialogueGame, words: tuple[str, ...], script: Script) -> DialogueGame:
+    drawn, winners = partial(draw, words), {**game.scripts["winner"], GUESSER: script}
+    make = partial(game.make, draws=(drawn, (EXPERIMENT,)))
+    return replace(
+        game, name=f"{game.name}_{EXPERIMENT}", make=make, draw=drawn, experiment_names=(EXPERIMENT,),
+        scripts={**game.scripts, "winner": winners},
+    )  # fmt: skip
+
+
+TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters)
+WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours)
+SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
+START_STEPS = {TABOO.name: 220, WORD_GUESS.name: 220}
+"""of SFT: stopped early, where the policy knows the form and few of the answers"""
+
+
+def find_game(name: str) -> DialogueGame:
+    """A small game or one of GAMES. Raises InputError if there is none."""
+    return SMALL_GAMES.get(name) or find_dialogue_game(name)
+
+
+def make_start(name: str, folder: str | Path, seed: int = 0, steps: int | None = None) -> Path:
+    """`folder` with a small policy that guesses in a small game, made on first use: SFT on records of the scripts."""
+
+    def make() -> tuple[Any, Any]:
+        moves = recorded_moves(SMALL_GAMES[name], START_GAMES, seed)
+        # replies are no part of the vocabulary, so that words are spelled, and those held out can be
+        heard = [replace(shown, turns=shown.turns[::2]) for shown, _ in moves]
+        return imitate(moves, seed, steps or START_STEPS[name], heard, BATCH_SIZE, LEARNING_RATE)
+
+    return made_once(Path(folder), make)
+
+
+def recorded_moves(game: DialogueGame, number: int, seed: int = 0) -> Moves:
+    """The (prompt, reply) of the guesser in the records of so many training games of the scripted winners."""
+    rng, players = np.random.default_rng(seed), dict.fromkeys(game.roles, "winner")
+    found: Moves = []
+    for _ in range(number):
+        records = play_scripted(game, {}, players, int(rng.integers(2**31)))
+        for row in rows_of_episode(records.interactions or {}):
+            if row["meta"]["game_role"] == GUESSER:
+                turns = from_messages(row["messages"]).turns
+                found += [(Conversation(turns[:i]), turns[i].text) for i in range(1, len(turns), 2)]
+    return found

@@ -1,0 +1,27 @@
+"""A small policy from scratch as the guesser of a dialogue game with words of syllables; a script describes them.
+
+deepspeed --num_gpus 2 ppo/experiments/dialogue_games.py --prompts dialogue:word_guess_clue_syllables/guesser
+"""
+
+from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+from ppo.config import LimitConfig, MethodConfig, PPOConfig, RolloutConfig
+
+CONFIG = PPOConfig(
+    name="dialogue_games",
+    policy=ModelConfig(model="outputs/dialogue_games", precision="fp32"),
+    rollout=RolloutConfig(prompts="dialogue:taboo_syllables/guesser", num_rollouts=64, max_new_tokens=10, eval_size=48),
+    method=MethodConfig(method="grpo", init_kl_coef=0.0), limits=LimitConfig(max_kl=0.0),
+    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=64, micro_batch=64, max_updates=160),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from lmgym.environments.dialogue_games.syllables import make_start
+    from ppo.dialogue_setup import DIALOGUE, dialogue_episodes
+    from ppo.train import train
+
+    if config.policy.model == CONFIG.policy.model:
+        make_start(config.rollout.prompts.removeprefix(DIALOGUE).partition("/")[0], config.policy.model)
+    launch(lambda: train(config, dialogue_episodes))
