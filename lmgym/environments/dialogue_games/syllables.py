@@ -23,7 +23,8 @@ from lmgym.environments.random_walks_model import made_once
 from lmgym.text import Conversation, from_messages
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
-CLUE_WORDS = tuple(map("".join, product("bdglmnrt", "aeio", "bdglmnrt")))
+SAID = "letters, and in front"  # of every clue: a word in it, such as "let", may not be described
+CLUE_WORDS = tuple(word for word in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if word not in SAID)
 GUESS_WORDS = tuple(map("".join, product("lnrs", "ae", "lnrs", "ae", "lnrs")))
 LETTERS = re.compile(r"letters, and ([a-z ]+) in front")
 START_GAMES, BATCH_SIZE, LEARNING_RATE = 500, 25, 4e-3

@@ -40,7 +40,7 @@ def test_a_task_without_an_instance_draws_a_training_word_of_syllables() -> None
 def test_the_describer_spells_the_word_and_the_guesser_begins_with_its_letters() -> None:
     prompt = Conversation((Turn("user", "CLUE: 3 letters, and b a in front"),))
     assert {guess_from_letters(prompt, np.random.default_rng(i))[:9] for i in range(20)} == {"GUESS: ba"}
-    outcomes = [play_scripted(TABOO, {}, dict.fromkeys(TABOO.roles, "winner"), seed).outcome for seed in range(20)]
+    outcomes = [play_scripted(TABOO, {}, dict.fromkeys(TABOO.roles, "winner"), seed).outcome for seed in range(600)]
     # the third clue has all letters
     assert {one["Success"] for one in outcomes} == {1}
     assert {round(one["Main Score"]) for one in outcomes} <= {100, 50, 33}
