@@ -4,7 +4,6 @@ The person and the world are those of benchmarks/flywheel.py; the policy learns 
 replies show every taste alike. Picks at random drift somewhere too, so the control is a person of opposite tastes.
 """
 
-import json
 import random
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from flywheel import TURNS_A_CHAT, enter
 from scipy.stats import ttest_1samp
-from scripted_person import Person, bot_reply, lines_of_a_chat
+from scripted_person import Person, lines_of_a_chat
 
 from lmgym.chat.actions import ChatView
 from lmgym.chat.session import ChatSession
@@ -21,17 +20,13 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.models.small_models import make_small_model
 from lmgym.scoring.random_scorer import RandomScorer
-from lmgym.text import Conversation, Turn, messages
+from lmgym.text import Conversation, Turn
 from lmgym.world.world import World
 from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
 from preferences.train import train as train_preferences
-from sft.config import SftConfig, SftDataConfig
-from sft.tasks import CHAT
-from sft.train import train as train_sft
 
-SEED, CHATS, PICKS, BEST_OF, UNSEEN = 1, 1500, 40, 6, 200
+SEED, PICKS, BEST_OF, UNSEEN = 1, 40, 6, 200
 GAIN, P_VALUE = 0.5, 1e-4  # fixed before the first run: of the person's worth, whose tastes are +3 and -3
 NO_SAMPLES = SamplesConfig(sample_prompts=0)
 
@@ -45,39 +40,6 @@ def generator_of(folder: Path) -> LocalGenerator:
 def run_config(folder: Path) -> RunConfig:
     """No checkpoints, and no evaluation on the way."""
     return RunConfig(str(folder), tracking="none", eval_updates=10_000, save_updates=-1)
-
-
-@pytest.fixture(scope="module")
-def world() -> World:
-    return World(SEED)
-
-
-@pytest.fixture(scope="module")
-def policy(world: World, tmp_path_factory) -> Path:
-    """A policy that talks as the world's bot does."""
-    folder = tmp_path_factory.mktemp("policy")
-    words, rng, rows = random.Random("chats"), np.random.default_rng(0), []
-    for _ in range(CHATS):
-        turns: tuple[Turn, ...] = ()
-        for line in lines_of_a_chat(world, words, TURNS_A_CHAT):
-            turns = (*turns, Turn("user", line))
-            turns = (*turns, Turn("bot", bot_reply(world, Conversation(turns), rng)))
-        rows.append({"messages": messages(Conversation(turns))})
-    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    texts = [message["content"] for row in rows for message in row["messages"]]
-    make_small_model(folder / "start", "llama", texts, width=64, max_length=256)
-    train_sft(
-        SftConfig(
-            "chat",
-            ModelConfig(str(folder / "start"), precision="fp32"),
-            SftDataConfig(str(folder / "chats.jsonl"), max_length=128, eval_size=50),
-            optimizer=OptimizerConfig(learning_rate=5e-3, adam_beta2=0.99, epochs=4, global_batch=16, micro_batch=16),
-            samples=NO_SAMPLES,
-            run=run_config(folder / "chat"),
-        ),
-        CHAT,
-    )
-    return folder / "chat/model"
 
 
 def learn_picks(policy: Path, world: World, person: Person, folder: Path) -> Path:
@@ -120,12 +82,12 @@ def worth(policy: Path, person: Person) -> np.ndarray:
 
 @pytest.mark.slow
 def test_a_persons_picks_move_the_policy_towards_their_tastes_and_those_of_their_opposite_away_from_them(
-    policy: Path, world: World, tmp_path: Path
+    chat_policy: Path, chat_world: World, tmp_path: Path
 ) -> None:
-    person, opposite = Person(world, SEED), Person(world, SEED)
+    person, opposite = Person(chat_world, SEED), Person(chat_world, SEED)
     opposite.loves, opposite.hates = person.hates, person.loves
-    before = worth(policy, person)
+    before = worth(chat_policy, person)
     for name, picker, sign in (("own", person, 1), ("opposite", opposite, -1)):
-        change = sign * (worth(learn_picks(policy, world, picker, tmp_path / name), person) - before)
+        change = sign * (worth(learn_picks(chat_policy, chat_world, picker, tmp_path / name), person) - before)
         assert change.mean() > GAIN
         assert ttest_1samp(change, 0.0, alternative="greater").pvalue < P_VALUE
