@@ -11,16 +11,14 @@ benchmarks/results/blackjack_real_model.json.
 import argparse
 import datetime
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from games import ROOT, exact_blackjack, load, returns_of
+from games import exact_blackjack, load, returns_of
+from launched import ROOT, launch, metrics_of, rewards_of, seconds_of
 from machine import describe_machine
 
 HANDS = 500
@@ -52,22 +50,17 @@ def main() -> None:
     print("before", before, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
-        command = [sys.executable, "ppo/experiments/blackjack.py", "--model", str(arguments.model), "--output",
-                   str(output), "--tracking", "none", "--save_updates", "-1", *FLAGS, *more]  # fmt: skip
-        began = time.monotonic()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
-        seconds = time.monotonic() - began
-        record = json.loads((output / "run.json").read_text())
-        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        flags, began = [*FLAGS, *more], time.monotonic()
+        launch("ppo/experiments/blackjack.py", arguments.model, output, flags, shown=True)
+        seconds, lines, cpu_seconds = time.monotonic() - began, metrics_of(output), seconds_of(output)
         returns_after, after = play(output / "model", arguments.hands)
     print("after", after, flush=True)
     found = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
-        "flags": [*FLAGS, *more], "hands": arguments.hands, "training_seconds": seconds,
-        "cpu_seconds": record["cpu_seconds"], "updates": lines[-1]["step"], "before": before, "after": after,
+        "flags": flags, "hands": arguments.hands, "training_seconds": seconds,
+        "cpu_seconds": cpu_seconds, "updates": lines[-1]["step"], "before": before, "after": after,
         "difference": mean_and_interval(returns_after - returns),
-        "rollouts_before_update": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
+        "rollouts_before_update": rewards_of(lines),
     }  # fmt: skip
     arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     print("difference", found["difference"], f"{seconds:.0f} s of training")

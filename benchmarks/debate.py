@@ -43,7 +43,7 @@ def right(round: Transcript) -> float:
 
 
 def said(round: Transcript, right_side: bool) -> dict[str, float] | None:
-    """What a side's speech has: a valid quote, an invalid one, the wanted fact as a plain claim."""
+    """A side's speech: 1 for a valid quote, an invalid one, the wanted fact as a plain claim."""
     side = next((s for s in round.speeches if s.kind == "speech" and (s.speaker == round.correct) == right_side), None)
     if side is None:
         return None
@@ -68,7 +68,7 @@ def by_question(rounds: Sequence[Transcript]) -> dict[str, float]:
 
 
 def difference(first: Sequence[Transcript], second: Sequence[Transcript]) -> dict[str, float]:
-    """How many more verdicts are right in the first rounds, paired over questions."""
+    """The first rounds' share of right verdicts less the second's, paired over questions."""
     ours, theirs = by_question(first), by_question(second)
     values = np.array([ours[name] - theirs[name] for name in ours])
     low, high = accuracy_interval(values, np.arange(len(values)), 2000)

@@ -12,7 +12,6 @@ import datetime
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,23 +19,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from launched import ROOT, launch, metrics_of, rewards_of, seconds_of
 from machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.dialogue_games.syllables import SMALL_GAMES, make_start  # noqa: E402
-from lmgym.environments.rollout_engine import run_episodes  # noqa: E402
-from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
-from lmgym.generation.protocol import Sampling, ScriptedGenerator  # noqa: E402
-from lmgym.models.forward.policies import load_policy  # noqa: E402
-from lmgym.models.loading import load_tokenizer  # noqa: E402
-from lmgym.playpen.clembench.clembench_game import ClembenchGame, open_game  # noqa: E402
-from lmgym.playpen.players import Player  # noqa: E402
-from lmgym.playpen.playing import Game, play, tasks_of  # noqa: E402
-from lmgym.playpen.registries.games import load_games  # noqa: E402
-from lmgym.playpen.registries.specs import Spec  # noqa: E402
-from lmgym.playpen.trainers.base import close_games  # noqa: E402
+from lmgym.environments.dialogue_games.syllables import SMALL_GAMES, make_start
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import load_tokenizer
+from lmgym.playpen.clembench.clembench_game import ClembenchGame, open_game
+from lmgym.playpen.players import Player
+from lmgym.playpen.playing import Game, play, tasks_of
+from lmgym.playpen.registries.games import load_games
+from lmgym.playpen.registries.specs import Spec
+from lmgym.playpen.trainers.base import close_games
 
 PARTS = ("learning", "speed")
 ROLE, HELD_OUT, TIMES = "guesser", 50, 4
@@ -64,19 +63,16 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
     began = time.process_time()
     start, output = make_start(name, folder / f"{name}{seed}", seed), folder / f"{name}{seed}_run"
     sft_seconds, before = time.process_time() - began, held_out(name, start)
-    command = [sys.executable, "ppo/experiments/dialogue_games.py", "--prompts", f"dialogue:{name}/{ROLE}", "--model",
-               start, "--output", output, "--seed", seed, "--tracking", "none", "--save_updates", "-1"]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run([*map(str, command), *flags], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
+    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *flags])
     after = held_out(name, output / "model")
     gain = (after - before)[:, 0]
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return {
         "game": name, "seed": seed, "quality": [x[:, 0].mean() for x in (before, after)],
         "played": [100 * (1 - x[:, 1].mean()) for x in (before, after)], "gain": gain.mean(),
         "half_interval": 1.96 * gain.std(ddof=1) / math.sqrt(len(gain)), "sft_cpu_seconds": sft_seconds,
-        "grpo_cpu_seconds": json.loads((output / "run.json").read_text())["cpu_seconds"],
-        "reward": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
+        "grpo_cpu_seconds": seconds_of(output),
+        "reward": rewards_of(metrics_of(output)),
     }  # fmt: skip
 
 

@@ -13,9 +13,6 @@ is the mean of 1,000 sampled episodes. Bars: Blackjack at least -0.10, FrozenLak
 import argparse
 import datetime
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,23 +20,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from launched import ROOT, launch, metrics_of, rewards_of
 from machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.games.ladder import find_game  # noqa: E402
-from lmgym.environments.games.replies import choice_of  # noqa: E402
-from lmgym.environments.games.small_policy import make_start  # noqa: E402
-from lmgym.environments.games.toy_players import expected_return, hands  # noqa: E402
-from lmgym.environments.games.toy_text import BLACKJACK, show_hand  # noqa: E402
-from lmgym.environments.rollout_engine import run_episodes  # noqa: E402
-from lmgym.generation.actions import ActionPolicy  # noqa: E402
-from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
-from lmgym.generation.protocol import Sampling  # noqa: E402
-from lmgym.models.forward.policies import load_policy  # noqa: E402
-from lmgym.models.loading import load_tokenizer  # noqa: E402
-from lmgym.text import Conversation, Turn, render_all, tokenize_texts  # noqa: E402
+from lmgym.environments.games.ladder import find_game
+from lmgym.environments.games.replies import choice_of
+from lmgym.environments.games.small_policy import make_start
+from lmgym.environments.games.toy_players import expected_return, hands
+from lmgym.environments.games.toy_text import BLACKJACK, show_hand
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import load_tokenizer
+from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
 BARS = {"blackjack": -0.10, "frozen_lake": 0.95}
 METHODS = ("ppo", "grpo", "ppo_actions", "grpo_actions")
@@ -139,27 +136,21 @@ def value(name: str, folder: Path, method: str) -> float:
 
 
 def flags_of(name: str, method: str) -> list[str]:
-    """What a method adds to the experiment of a game."""
+    """The flags that a method adds to the experiment of a game."""
     groups = f"--method grpo {GROUPS[name]}" if method.startswith("grpo") else ""
     return [*groups.split(), *(["--policy_over", "actions"] if method.endswith("actions") else [])]
 
 
-def run(name: str, method: str, seed: int, folder: Path, flags: list[str]) -> dict:
+def run(name: str, method: str, seed: int, folder: Path, flags: Sequence[object]) -> dict:
     """A whole run, and what came of it."""
     start, output = make_start(name, folder / f"{name}_start_{seed}", seed), folder / f"{name}_{method}_{seed}"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, f"ppo/experiments/{name}.py", "--model", str(start), "--output", str(output), "--seed",
-               str(seed), *flags_of(name, method), "--tracking", "none", "--save_updates", "-1", *flags]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    flags = ["--seed", seed, *flags_of(name, method), *flags]
+    seconds, lines = launch(f"ppo/experiments/{name}.py", start, output, flags), metrics_of(output)
     ended = value(name, output / "model", method)
     return {
         "game": name, "method": method, "seed": seed, "start": value(name, start, method), "return": ended,
         "reached": ended >= BARS[name], "updates": lines[-1]["step"],
-        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "rollouts_before_update": {str(x["step"]): x["reward/mean"] for x in lines if "reward/mean" in x},
+        "cpu_seconds": seconds, "rollouts_before_update": rewards_of(lines),
     }  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from launched import metrics_of
 from machine import describe_machine
-from ppo_world import launch, lines, monitored, paired_gain, with_interval
+from ppo_world import launch, monitored, paired_gain, with_interval
 from random_walks import ROOT, make_start, optimality  # puts the repository's root before this folder
 
 from ppo.algorithms.methods import MethodName, preset
@@ -55,7 +56,7 @@ def iterations(folder: Path, rollouts: int) -> Rows:
 
     Groups that were played again count with the mean length of those that were kept.
     """
-    found = [line for line in lines(folder) if "reward/mean" in line]
+    found = [line for line in metrics_of(folder) if "reward/mean" in line]
     of_each = [row["rollout/reply_tokens"] * rollouts * (1 + row.get("groups/refilled", 0.0)) for row in found]
     return [{**row, "tokens": int(total)} for row, total in zip(found, np.cumsum(of_each), strict=True)]
 

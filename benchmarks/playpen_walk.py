@@ -19,6 +19,7 @@ from lmgym.environments.dialogue_games.instances import TRAIN
 from lmgym.environments.dialogue_games.records import read_episodes
 from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
 from lmgym.playpen.registries.own_games import TRAINING_INSTANCES
+from lmgym.report.held_out import wilson
 
 RESULT = Path(__file__).parent / "results/playpen_walk.json"
 Z = 1.959964
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def instances(folder: Path) -> Iterator[str]:
-    """What the episodes below a folder are about, without their number."""
+    """The instances of the episodes below a folder, without their numbers."""
     for episode in read_episodes(folder):
         assert episode.records.interactions is not None
         yield about(episode.records.interactions["meta"]["game_name"], episode.instance)
@@ -79,7 +80,7 @@ def scores_by_game(folder: Path) -> dict[str, list[dict]]:
 def figures(scores: list[dict]) -> dict:
     """Of one game."""
     played = [score[MAIN_SCORE] for score in scores if not score[ABORTED]]
-    result: dict = {"episodes": len(scores), "played": wilson(len(played), len(scores)), "quality": None}
+    result: dict = {"episodes": len(scores), "played": played_share(len(played), len(scores)), "quality": None}
     if played:
         half = Z * stdev(played) / math.sqrt(len(played)) if len(played) > 1 else math.nan
         result["quality"] = [
@@ -88,12 +89,10 @@ def figures(scores: list[dict]) -> dict:
     return result
 
 
-def wilson(successes: int, number: int) -> list[float]:
+def played_share(played: int, number: int) -> list[float]:
     """(share, low, high) in percent."""
-    share, square = successes / number, Z * Z / number
-    centre = (share + square / 2) / (1 + square)
-    half = Z / (1 + square) * math.sqrt(share * (1 - share) / number + square / (4 * number))
-    return [round(100 * x, 1) for x in (share, max(0.0, centre - half), min(1.0, centre + half))]
+    low, high = wilson(played, number, Z)
+    return [round(100 * x, 1) for x in (played / number, max(0.0, low), min(1.0, high))]
 
 
 def rise(before: list[float], after: list[float]) -> list[float]:

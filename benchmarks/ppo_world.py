@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from launched import ROOT, metrics_of
 from machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 SEEDS, HACKING_SEEDS = (11, 12, 13), (11, 12, 13, 14, 15)
 HACKING_UPDATES = 4
 USERS, BEST_OF = 150, 4
@@ -43,11 +43,6 @@ def launch(experiment: str, output: Path, *flags: object) -> float:
         raise SystemExit(f"{experiment} ended with {done.returncode}: {done.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """A run's metrics."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def monitored(folder: Path, name: str, number: int = -1) -> np.ndarray:
@@ -75,7 +70,7 @@ def engagement(folder: Path, common: Sequence[object], held_out: Path | None) ->
         run = folder / f"engagement_{seed}"
         watched = ("--monitor_scorers", f"held_out={held_out}") if held_out else ()
         seconds = launch("world_engagement", run, *common, *watched, "--seed", seed, "--save_updates", -1)
-        last = lines(run)[-1]
+        last = metrics_of(run)[-1]
         row = {"seed": seed, "kl": last["kl/reference"], "reward": last["eval/reward/mean"], "cpu_seconds": seconds}
         row["gold"] = paired_gain(run, "eval_scorer")
         if held_out:
@@ -92,7 +87,7 @@ def hacking(folder: Path, common: Sequence[object], updates: int) -> list[dict[s
         run = folder / f"hacking_{seed}"
         free = ("--init_kl_coef", 0, "--max_kl", 0, "--max_updates", updates, "--eval_updates", updates // 10)
         launch("world_engagement", run, *common, *free, "--seed", seed, "--save_updates", -1)
-        seen = [line for line in lines(run) if "eval/eval_scorer" in line]
+        seen = [line for line in metrics_of(run) if "eval/eval_scorer" in line]
         curve = [
             {
                 "update": line["step"],
@@ -117,7 +112,7 @@ def conversation(folder: Path, common: Sequence[object]) -> list[dict[str, Any]]
     for seed in SEEDS:
         run = folder / f"conversation_{seed}"
         seconds = launch("world_conversation", run, *common, "--seed", seed, "--save_updates", -1)
-        found = lines(run)
+        found = metrics_of(run)
         first, last = (next(x for x in order if "eval/episode/length" in x) for order in (found, found[::-1]))
         keys = ("eval/episode/length", "eval/episode/utility")
         rows.append({"seed": seed, "before": {k: first[k] for k in keys}, "after": {k: last[k] for k in keys}})

@@ -10,25 +10,22 @@ at least .93 each and .95 on average, greedy at least .98, from a start below .4
 import argparse
 import datetime
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from launched import ROOT, launch, metrics_of, rewards_of
 from machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.random_walks import draw_random_walks  # noqa: E402
-from lmgym.environments.random_walks_model import make_start  # noqa: E402
-from lmgym.generation.local_generation import LocalGenerator  # noqa: E402
-from lmgym.generation.protocol import Sampling  # noqa: E402
-from lmgym.models.forward.policies import load_policy  # noqa: E402
-from lmgym.models.loading import load_tokenizer  # noqa: E402
+from lmgym.environments.random_walks import draw_random_walks
+from lmgym.environments.random_walks_model import make_start
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.protocol import Sampling
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.loading import load_tokenizer
 
 SEEDS = (0, 1, 2)
 SAMPLES = 100  # of each of the 20 starts
@@ -51,17 +48,10 @@ def optimality(folder: Path) -> dict[str, float]:
 
 def run(seed: int, output: Path, start: Path) -> dict[str, float]:
     """A whole run, and what came of it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "ppo/experiments/randomwalks.py", "--model", start, "--output", output, "--seed", seed]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [*map(str, command), "--tracking", "none", "--save_updates", "-1"]
-    subprocess.run(words, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    curve = {str(line["step"]): line["reward/mean"] for line in lines if "reward/mean" in line}
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = launch("ppo/experiments/randomwalks.py", start, output, ["--seed", seed])
+    lines = metrics_of(output)
     return {"seed": seed, **optimality(output / "model"), "updates": lines[-1]["step"], "cpu_seconds": seconds} | {
-        "rollouts_before_update": curve  # type: ignore[dict-item]
+        "rollouts_before_update": rewards_of(lines)  # type: ignore[dict-item]
     }
 
 

@@ -11,22 +11,20 @@ at most 5% lost. The start, which only copies random legal moves, is played too:
 import argparse
 import datetime
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from launched import ROOT, launch, metrics_of, seconds_of
 from machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.self_play.matches import play_games  # noqa: E402
-from lmgym.environments.self_play.two_players import find_two_player_game, make_start  # noqa: E402
-from lmgym.generation.local_generation import load_causal  # noqa: E402
-from lmgym.generation.protocol import Sampling, ScriptedGenerator  # noqa: E402
+from lmgym.environments.self_play.matches import play_games
+from lmgym.environments.self_play.two_players import find_two_player_game, make_start
+from lmgym.generation.local_generation import load_causal
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 
 SEEDS, GAMES = (0, 1, 2), 2000
 FIRST_RETURN, MOST_LOST = 0.9, 0.05
@@ -50,15 +48,11 @@ def against_random(folder: Path, games: int = GAMES) -> dict[str, float]:
 
 def run(kind: str, seed: int, start: Path, output: Path, flags: list[str]) -> dict[str, object]:
     """A whole run, and what came of it."""
-    command = [sys.executable, "ppo/experiments/self_play.py", "--model", start, "--output", output, "--seed", seed]
-    command += [*OPPONENTS[kind], "--tracking", "none", "--save_updates", "-1", *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*map(str, command)], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    launch("ppo/experiments/self_play.py", start, output, ["--seed", seed, *OPPONENTS[kind], *flags])
+    lines = metrics_of(output)
     names = ("eval/reward/mean", "eval/episode/lost", "eval/episode/return_first", "eval/episode/return_second")
     curve = {str(line["step"]): [line[name] for name in names] for line in lines if names[0] in line}
-    record = json.loads((output / "run.json").read_text())
-    made = {"opponents": kind, "seed": seed, "cpu_seconds": record["cpu_seconds"], "updates": lines[-1]["step"]}
+    made = {"opponents": kind, "seed": seed, "cpu_seconds": seconds_of(output), "updates": lines[-1]["step"]}
     return {**made, **against_random(output / "model"), "curve": curve}
 
 

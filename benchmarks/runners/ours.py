@@ -39,21 +39,26 @@ def read_examples(spec: Spec) -> list[PairExample]:
     return [examples[index] for update in spec.order for index in update]
 
 
+def optimizer_of(spec: Spec, rows_a_pair: int = 1) -> OptimizerConfig:
+    """The spec's optimizer; batches are of rows."""
+    return OptimizerConfig(
+        learning_rate=spec.learning_rate,
+        schedule="constant_with_warmup",
+        warmup=0,
+        max_updates=spec.updates,
+        global_batch=rows_a_pair * spec.pairs_per_update,
+        micro_batch=rows_a_pair * spec.micro_batch,
+        seed=spec.seed,
+    )
+
+
 def make_config(spec: Spec, folder: str) -> RewardModelConfig:
     """The spec in our words."""
     return RewardModelConfig(
         name="benchmark",
         scorer=ModelConfig(model=spec.model, precision=spec.dtype),
         data=RewardDataConfig(max_length=spec.max_length),
-        optimizer=OptimizerConfig(
-            learning_rate=spec.learning_rate,
-            schedule="constant_with_warmup",
-            warmup=0,
-            max_updates=spec.updates,
-            global_batch=spec.pairs_per_update,
-            micro_batch=spec.micro_batch,
-            seed=spec.seed,
-        ),
+        optimizer=optimizer_of(spec),
         run=RunConfig(output=folder, eval_updates=10**9, tracking="none"),
         trainer=TrainerConfig(log_updates=1),
     )

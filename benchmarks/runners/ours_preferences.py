@@ -6,9 +6,9 @@ import tempfile
 import time
 
 import numpy as np
-from ours import OurClock
+from ours import OurClock, optimizer_of
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, RunConfig, TrainerConfig
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.task_data import TaskData
 from lmgym.models.forward.policies import PolicyModel, load_policy
@@ -49,21 +49,12 @@ def read_examples(spec: Spec) -> list[PairExample] | list[ThumbExample]:
 
 def make_config(spec: Spec, folder: str) -> PreferenceConfig:
     """The spec in our words; KTO's batches are of replies, two a pair."""
-    replies_a_pair = 2 if spec.loss == "kto" else 1
     return PreferenceConfig(
         name="benchmark",
         policy=ModelConfig(model=spec.model, precision=spec.dtype),
         data=PreferenceDataConfig(max_length=spec.max_length),
         loss=LossConfig(spec.loss, beta=0.1),
-        optimizer=OptimizerConfig(
-            learning_rate=spec.learning_rate,
-            schedule="constant_with_warmup",
-            warmup=0,
-            max_updates=spec.updates,
-            global_batch=replies_a_pair * spec.pairs_per_update,
-            micro_batch=replies_a_pair * spec.micro_batch,
-            seed=spec.seed,
-        ),
+        optimizer=optimizer_of(spec, rows_a_pair=2 if spec.loss == "kto" else 1),
         run=RunConfig(output=folder, eval_updates=10**6, tracking="none"),
         trainer=TrainerConfig(log_updates=1),
     )

@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
-from trl_reward import WarmupFirst
+from trl_reward import WarmupFirst, common_settings
 
 CONFIGS = {"dpo": DPOConfig, "kto": KTOConfig}
 
@@ -60,23 +60,7 @@ def batch_rows(spec: Spec) -> int:
 
 def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
     """A variant's config; whatever is not named here is TRL's default."""
-    settings: dict[str, Any] = {
-        "output_dir": folder,
-        "use_cpu": True,  # bf16 on a CPU is refused without it
-        "max_length": spec.max_length,
-        "per_device_train_batch_size": batch_rows(spec),
-        "gradient_accumulation_steps": spec.accumulation_steps,
-        "max_steps": spec.updates,
-        "learning_rate": spec.learning_rate,
-        "lr_scheduler_type": "constant",
-        "seed": spec.seed,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
-    if spec.dtype == "fp32":
-        settings["bf16"] = False  # TRL's default is True
+    settings = common_settings(spec, folder, batch_rows(spec)) | {"max_length": spec.max_length}
     if spec.variant in ("best", "best_precomputed"):
         settings["gradient_checkpointing"] = False  # TRL's default is True
         if spec.loss == "dpo":  # KTO's trainer takes rows as given only
@@ -88,9 +72,10 @@ def make_config(spec: Spec, folder: str) -> DPOConfig | KTOConfig:
     elif spec.variant != "defaults":
         raise ValueError(f"variant={spec.variant!r} must be defaults, best, best_precomputed or ordered")
     config = CONFIGS[spec.loss](**settings)
-    own = CONFIGS[spec.loss](folder, use_cpu=True).per_device_train_batch_size
-    if spec.variant == "defaults" and batch_rows(spec) != own:
-        raise ValueError(f"variant defaults means TRL's own micro-batch, not {batch_rows(spec)} rows")
+    if spec.variant == "defaults":
+        own = CONFIGS[spec.loss](folder, use_cpu=True).per_device_train_batch_size
+        if batch_rows(spec) != own:
+            raise ValueError(f"variant defaults means TRL's own micro-batch, not {batch_rows(spec)} rows")
     return config
 
 

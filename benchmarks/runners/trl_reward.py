@@ -8,6 +8,7 @@ from interface import UpdateClock, full_sequences, parse_paths, read_spec, write
 
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -49,13 +50,12 @@ class TimedRewardTrainer(RewardTrainer):
         return WarmupFirst(self.warmup_rows, measured)
 
 
-def reward_config(spec, folder: str) -> RewardConfig:
-    """RewardConfig of a variant; whatever is not named here is TRL's default."""
-    settings = {
+def common_settings(spec, folder: str, rows: int) -> dict[str, Any]:
+    """Settings of any of TRL's trainers with so many rows a micro-batch."""
+    settings: dict[str, Any] = {
         "output_dir": folder,
         "use_cpu": True,  # bf16 on a CPU is refused without it
-        "max_length": None,  # real_pairs.py has already left out what is too long
-        "per_device_train_batch_size": spec.micro_batch,
+        "per_device_train_batch_size": rows,
         "gradient_accumulation_steps": spec.accumulation_steps,
         "max_steps": spec.updates,
         "learning_rate": spec.learning_rate,
@@ -68,6 +68,13 @@ def reward_config(spec, folder: str) -> RewardConfig:
     }
     if spec.dtype == "fp32":
         settings["bf16"] = False  # TRL's default is True
+    return settings
+
+
+def reward_config(spec, folder: str) -> RewardConfig:
+    """RewardConfig of a variant; whatever is not named here is TRL's default."""
+    settings = common_settings(spec, folder, spec.micro_batch)
+    settings["max_length"] = None  # real_pairs.py has already left out what is too long
     if spec.variant == "best":
         settings["gradient_checkpointing"] = False  # TRL's default is True
         settings["train_sampling_strategy"] = "group_by_length"

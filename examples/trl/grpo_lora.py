@@ -1,4 +1,4 @@
-"""What the GRPO and PPO trainers share: games as a task setup, the settings of Playpen's paper, and the run.
+"""Shared by the GRPO and PPO trainers: games as a task setup, the settings of Playpen's paper, and the run.
 
 Further flags of `playpen run` are settings of lmgym train ppo: -- --max_updates 40 --learning_rate 1e-5.
 """

@@ -26,7 +26,7 @@ OnInvalid = Literal["penalty", "retry", "truncate"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reply does."""
+    """The effect of a reply."""
 
     action: Any = None
     """None: the reply is no action"""

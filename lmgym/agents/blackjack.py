@@ -1,11 +1,10 @@
 """An agent for Gymnasium's Blackjack-v1: the example to copy."""
 
-import re
 from typing import Any, final
 
 from lmgym.agents.agent import Agent
-
-MOVES = {"stick": 0, "hit": 1}
+from lmgym.environments.games.replies import choice_of
+from lmgym.environments.games.toy_text import BLACKJACK, show_hand
 
 
 @final
@@ -21,11 +20,8 @@ class BlackjackAgent(Agent):
 
     def format_observation(self, observation: Any) -> str:
         """(own sum, the dealer's card, whether an ace counts 11) in words."""
-        total, dealer, ace = observation
-        held = f"{total} with an ace that counts 11" if ace else f"{total}"
-        return f"You hold {held}. The dealer shows {'an ace' if dealer == 1 else dealer}. Hit or stick?"
+        return show_hand(observation)
 
     def extract_action(self, response: str) -> int | None:
         """The one of the two words that the reply has; None for neither or both."""
-        found = MOVES.keys() & set(re.findall("[a-z]+", response.lower()))
-        return MOVES[found.pop()] if len(found) == 1 else None
+        return choice_of(BLACKJACK)(response)

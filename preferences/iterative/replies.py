@@ -150,7 +150,7 @@ class Answerer:
 
 
 def read_answers(file: Path) -> list[Answers]:
-    """What the file holds, on every rank; a last line that a kill has cut is removed from it. Collective."""
+    """The contents of the file, on every rank; a last line that a kill has cut is removed from it. Collective."""
     lines: list[str] = []
     if rank() == 0 and file.is_file():
         whole = file.read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ SCORE_NAMES = {CLEM: "clemscore", STATIC: "statscore"}
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What to evaluate on."""
+    """The games to evaluate on, and how they are played."""
 
     suite: str = ALL
     game: Sequence[str] = ()

@@ -16,6 +16,7 @@ import numpy as np
 from lmgym.environments.dialogue_games.dialogue import Drawn, Script
 from lmgym.environments.dialogue_games.games import GAMES, DialogueGame, find_dialogue_game, play_scripted
 from lmgym.environments.dialogue_games.rows import rows_of_episode
+from lmgym.environments.dialogue_games.taboo import SPELLED, spelled
 from lmgym.environments.dialogue_games.word_guess import feedback
 from lmgym.environments.dialogue_games.word_guess_players import FEEDBACK
 from lmgym.environments.games.small_policy import Moves, imitate
@@ -23,18 +24,16 @@ from lmgym.environments.random_walks_model import made_once
 from lmgym.text import Conversation, from_messages
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
-SAID = "letters, and in front"  # of every clue: a word in it, such as "let", may not be described
-CLUE_WORDS = tuple(word for word in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if word not in SAID)
+CLUE_WORDS = tuple(w for w in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if w not in spelled(w, 0))
+"""without words such as let, which a clue says itself"""
 GUESS_WORDS = tuple(map("".join, product("lnrs", "ae", "lnrs", "ae", "lnrs")))
-LETTERS = re.compile(r"letters, and ([a-z ]+) in front")
 START_GAMES, BATCH_SIZE, LEARNING_RATE = 500, 25, 4e-3
 
 
 def draw(words: tuple[str, ...], rng: np.random.Generator, experiment: str) -> Drawn:
     """One of the words, without related words."""
     word = words[int(rng.integers(len(words)))]
-    clue = f"{len(word)} letters, and {' '.join(word[:3])} in front"
-    return Drawn(word, {"target_word": word, "related_word": [], "target_word_clue": clue})
+    return Drawn(word, {"target_word": word, "related_word": [], "target_word_clue": spelled(word, 3)})
 
 
 def guess_from_letters(conversation: Conversation, rng: np.random.Generator) -> str:
@@ -50,7 +49,7 @@ def guess_from_colours(conversation: Conversation, rng: np.random.Generator) -> 
 
 def _fitting(words: tuple[str, ...], heard: str, rng: np.random.Generator) -> str:
     """One of the words that the letters and the feedback in what was heard leave."""
-    letters = LETTERS.findall(heard)[-1].replace(" ", "")
+    letters = SPELLED.findall(heard)[-1][1].replace(" ", "")
     seen = [(re.sub(r"<[a-z]+> ?", "", colours), colours.strip()) for colours in FEEDBACK.findall(heard)]
     left = [w for w in words if w.startswith(letters) and all(feedback(g, w) == colours for g, colours in seen)]
     return left[int(rng.integers(len(left)))]
@@ -68,7 +67,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], script: Script) -> Dialog
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters)
 WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
-START_STEPS = {TABOO.name: 220, WORD_GUESS.name: 220}
+START_STEPS = 220
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
 
 
@@ -77,14 +76,14 @@ def find_game(name: str) -> DialogueGame:
     return SMALL_GAMES.get(name) or find_dialogue_game(name)
 
 
-def make_start(name: str, folder: str | Path, seed: int = 0, steps: int | None = None) -> Path:
+def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = START_STEPS) -> Path:
     """`folder` with a small policy that guesses in a small game, made on first use: SFT on records of the scripts."""
 
     def make() -> tuple[Any, Any]:
         moves = recorded_moves(SMALL_GAMES[name], START_GAMES, seed)
         # replies are no part of the vocabulary, so that words are spelled, and those held out can be
         heard = [replace(shown, turns=shown.turns[::2]) for shown, _ in moves]
-        return imitate(moves, seed, steps or START_STEPS[name], heard, BATCH_SIZE, LEARNING_RATE)
+        return imitate(moves, seed, steps, heard, BATCH_SIZE, LEARNING_RATE)
 
     return made_once(Path(folder), make)
 

@@ -20,6 +20,7 @@ ROLES = (DESCRIBER, GUESSER)
 ROUNDS = 3
 CLUE, GUESS = re.compile(r"clue:\s*(\S.*)", re.I | re.S), re.compile(r"guess:\s*([a-z][a-z'-]*)[.!]?", re.I)
 SHORTEST_PART = 4  # letters of a word that may be a part of another
+SPELLED = re.compile(r"(\d+) letters, and ([a-z ]+) in front")
 SUFFIXES = ("ingly", "ings", "edly", "ers", "ing", "ies", "est", "ed", "er", "es", "ly", "s")
 
 DESCRIBE = """You play a game with a partner, who has to find a secret word from your descriptions.
@@ -144,7 +145,12 @@ def describe(conversation: Conversation, rng: np.random.Generator) -> str:
     known = all_words().get(target)
     if guesses == 0 and known:
         return f"CLUE: {known.clue}"
-    return f"CLUE: {len(target)} letters, and {' '.join(target[: guesses + 1])} in front"
+    return f"CLUE: {spelled(target, guesses + 1)}"
+
+
+def spelled(word: str, letters: int) -> str:
+    """A clue that gives the number of letters and the first ones; SPELLED reads it."""
+    return f"{len(word)} letters, and {' '.join(word[:letters])} in front"
 
 
 def guess(conversation: Conversation, rng: np.random.Generator) -> str:
@@ -153,7 +159,7 @@ def guess(conversation: Conversation, rng: np.random.Generator) -> str:
              if line.startswith("CLUE: ")]  # fmt: skip
     wrong = {turn.text.removeprefix("GUESS: ") for turn in conversation.turns if turn.speaker == "bot"}
     said = {stem(word) for clue in clues for word in re.findall("[a-z]+", clue.lower())}
-    letters = re.search(r"(\d+) letters, and ([a-z ]+) in front", clues[-1])
+    letters = SPELLED.search(clues[-1])
 
     def fit(word: str) -> int:
         known = all_words()[word]

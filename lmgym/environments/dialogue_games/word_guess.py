@@ -132,7 +132,7 @@ def draw(rng: np.random.Generator, experiment: str) -> Drawn:
 
 
 def read_line(said: str, tag: str) -> str | None:
-    """What follows the tag, in small letters; None unless exactly one line has the tag, and in the form asked for."""
+    """The text after the tag, in small letters; None unless exactly one line has the tag, and in the form asked for."""
     found = (GUESS if tag == "guess" else OPINION).findall(said)
     return found[0].lower() if len(found) == len(TAGS[tag].findall(said)) == 1 else None
 

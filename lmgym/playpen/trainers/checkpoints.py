@@ -1,4 +1,4 @@
-"""What the example trainers share: the learner's source, the rows, and the folder and entry of what was trained."""
+"""Shared by the example trainers: the learner's source, the rows, and the folder and entry of what was trained."""
 
 import json
 import shutil

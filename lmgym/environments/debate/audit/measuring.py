@@ -39,7 +39,7 @@ class Effect:
 
     @property
     def reading(self) -> str:
-        """What the interval says: `biased`, `loses, as it may`, `none found`, or `unknown` without any question."""
+        """The interval in words: `biased`, `loses, as it may`, `none found`, or `unknown` without any question."""
         if not self.questions:
             return "unknown"
         if self.low > 0:

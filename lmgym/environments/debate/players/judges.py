@@ -106,7 +106,7 @@ class JudgePlayer:
 
 
 def won(p_win: float) -> float:
-    """Whether a side with this probability has won: 1, 0, or 1/2 at P = 1/2."""
+    """1 for a side that has won with this probability, 0 for one that has lost, 1/2 at P = 1/2."""
     return 0.5 + 0.5 * ((p_win > 0.5) - (p_win < 0.5))
 
 

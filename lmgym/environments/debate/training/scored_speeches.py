@@ -60,7 +60,7 @@ class ScoredSpeeches:
         return [self.judged[pair] for pair in asked]
 
     def won(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> list[float]:
-        """Whether each reply wins its round: 1, 0, or 1/2 at P = 1/2."""
+        """1 for each reply that wins its round, 0 for one that loses it, 1/2 at P = 1/2."""
         return [won(p) for p in self(conversations, replies)]
 
     def renew(self, opponent: Player) -> None:
