@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import free_port
 
 from lmgym.environments.random_walks_model import make_start
 from lmgym.models.forward.decoder import Decoder
@@ -65,7 +66,7 @@ def test_logprobs_and_gradients_are_those_of_the_cpu(
 def test_random_walks_are_learned_on_one_gpu(
     zero: str | None, precision: str, most_gap: float, start: Path, tmp_path: Path
 ) -> None:
-    launcher = ["deepspeed", "--num_gpus", "1"] if zero else ["python"]
+    launcher = ["deepspeed", "--num_gpus", "1", "--master_port", str(free_port())] if zero else ["python"]
     command = [
         *(str(Path(sys.executable).with_name(launcher[0])), *launcher[1:]),
         *(str(ROOT / "ppo/experiments/randomwalks.py"), "--model", str(start), "--output", str(tmp_path / "run")),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import free_port
 
 from lmgym.models.forward.packed_rows import pad_right
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -55,7 +56,7 @@ def test_bf16_scores_on_the_gpu_are_close_to_fp32(small_models):
     ("zero", "precision"), [("zero2", "bf16"), ("zero3", "bf16"), ("zero2", "fp32"), (None, "bf16")]
 )
 def test_the_experiment_learns_on_one_gpu(small_models, demo_file, tmp_path, zero, precision):
-    launcher = ["deepspeed", "--num_gpus", "1"] if zero else ["python"]
+    launcher = ["deepspeed", "--num_gpus", "1", "--master_port", str(free_port())] if zero else ["python"]
     command = [
         *(str(Path(sys.executable).with_name(launcher[0])), *launcher[1:]),
         str(ROOT / "reward_models/experiments/hh_pairwise.py"),

@@ -56,11 +56,14 @@ class CompletedSteps:
 
 
 def deepspeed(stage: str, experiment: str) -> list[object]:
-    """The command that launches an experiment of a stage on two ranks with ZeRO 2."""
+    """The command that launches an experiment of a stage with ZeRO 2, on two ranks, or one if there is just one GPU."""
+    import torch
+
     package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
     launcher = Path(sys.executable).parent / "deepspeed"
     file = package / f"experiments/{experiment}.py"
-    return [launcher, "--num_gpus", 2, "--log_level", "error", file, "--deepspeed", "zero2"]
+    ranks = min(2, torch.cuda.device_count() or 2)
+    return [launcher, "--num_gpus", ranks, "--log_level", "error", file, "--deepspeed", "zero2"]
 
 
 def run_steps(

@@ -10,6 +10,7 @@ Design decisions:
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,16 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from lmgym.models.forward.packed_rows import PackedRows, Varlen
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ModuleNotFoundError:  # torch before 2.10
+    VARLEN: frozenset[str] = frozenset()
+else:
+    VARLEN = frozenset(inspect.signature(varlen_attn).parameters)
 
 NAME = "lmgym_packed"
 
@@ -260,7 +267,7 @@ def softmax_with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torc
 
 
 def _flash_supports(query: torch.Tensor, layer: LayerAttention) -> bool:
-    half = query.dtype in (torch.float16, torch.bfloat16)
+    half = query.dtype in (torch.float16, torch.bfloat16) and "window_size" in VARLEN
     return query.is_cuda and half and layer.dropout == 0 and layer.softcap is None and layer.sinks is None
 
 
@@ -269,10 +276,11 @@ def _flash_attention(query, key, value, layer: LayerAttention, varlen: Varlen) -
     if varlen.keys is not None:
         key, value = key.index_select(0, varlen.keys), value.index_select(0, varlen.keys)
     back = -1 if layer.window is None else layer.window - 1
+    # torch 2.11 has no such setting, and its kernel takes fewer key heads without it
+    grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in VARLEN else {}
     found = varlen_attn(
         query.contiguous(), key.contiguous(), value.contiguous(), varlen.query_starts, varlen.key_starts,
-        varlen.longest_query, varlen.longest_key, scale=layer.scaling, window_size=(back, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        varlen.longest_query, varlen.longest_key, scale=layer.scaling, window_size=(back, 0), **grouped,
     )  # fmt: skip
     assert isinstance(found, torch.Tensor)  # a tuple only with return_aux
     return found

@@ -51,6 +51,16 @@ def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
         assert config.run.deepspeed == "zero2"
 
 
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 2), (1, 1), (2, 2), (8, 2)])
+def test_training_runs_on_two_ranks_or_on_the_only_gpu(
+    gpus: int, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    found = [step.words for step in steps(tmp_path).values() if "--num_gpus" in step.words]
+    assert len(found) == 3
+    assert {words[words.index("--num_gpus") + 1] for words in found} == {str(ranks)}
+
+
 def test_the_app_compares_both_policies_alone_and_with_the_best_of_4(tmp_path: Path) -> None:
     words = steps(tmp_path)["app"].words
     arms = words[2 : words.index("--users")]
