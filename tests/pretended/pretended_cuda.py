@@ -215,6 +215,8 @@ def _replace_attention() -> None:
         window_size: tuple[int, int], enable_gqa: bool,
     ) -> torch.Tensor:  # fmt: skip
         assert query.dtype in (torch.float16, torch.bfloat16), "flash attention knows no other type"
+        assert query.shape[-1] % 8 == 0, "head_size must be a multiple of 8"
+        assert query.shape[-1] <= 256, "flash attention has no wider heads"
         assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
         warns, MODE.warns = MODE.warns, False  # a kernel reads the lengths; the CPU does not wait for them
         asking, seen = (edges.diff().tolist() for edges in (cu_seq_q, cu_seq_k))

@@ -267,8 +267,9 @@ def softmax_with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torc
 
 
 def _flash_supports(query: torch.Tensor, layer: LayerAttention) -> bool:
-    half = query.dtype in (torch.float16, torch.bfloat16) and "window_size" in VARLEN
-    return query.is_cuda and half and layer.dropout == 0 and layer.softcap is None and layer.sinks is None
+    half, width = query.dtype in (torch.float16, torch.bfloat16), query.shape[-1]
+    kernel = query.is_cuda and half and "window_size" in VARLEN and width % 8 == 0 and width <= 256
+    return kernel and layer.dropout == 0 and layer.softcap is None and layer.sinks is None
 
 
 def _flash_attention(query, key, value, layer: LayerAttention, varlen: Varlen) -> torch.Tensor:
