@@ -87,7 +87,7 @@ def evaluate(
     ]
     own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
     games = [game for of_rank in all_gather_objects(own) for game in of_rank]
-    return Evaluated(metrics, table_rows(episodes, tasks, scores), notes, failures["rewards"], games)
+    return Evaluated(metrics, table_rows(episodes, scores), notes, failures["rewards"], games)
 
 
 def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:
@@ -114,7 +114,7 @@ def replies_to_show(
     tasks = [setup.eval_tasks[i] for i in numbers]
     episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
     scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, _retries(config)))
-    return table_rows(episodes, tasks, scores), f"{own} ({source})"
+    return table_rows(episodes, scores), f"{own} ({source})"
 
 
 def _retries(config: PPOConfig) -> RetryPolicy:
@@ -205,20 +205,19 @@ def monitor(
 
 
 def table_rows(
-    episodes: Sequence[Episode],
-    tasks: Sequence[Task],
-    scores: Mapping[str, Sequence[RewardResult[float]]] | None = None,
+    episodes: Sequence[Episode], scores: Mapping[str, Sequence[RewardResult[float]]] | None = None
 ) -> list[dict[str, Any]]:
     """One row per reply, with its reward and each scorer's score."""
     rows = []
     for number, episode in enumerate(episodes):
-        prompt, total = tasks[episode.index].get("prompt", ""), episode.total_reward
+        total = episode.total_reward
         for turn, step in enumerate(episode.steps):
+            seen = step.observed
             row = {
                 "task": episode.index,
                 "agent": episode.agent,
                 "turn": turn,
-                "prompt": to_transcript(prompt) if isinstance(prompt, Conversation) and not turn else step.prompt_text,
+                "prompt": to_transcript(seen) if isinstance(seen, Conversation) else step.prompt_text,
                 "reply": step.completion.text,
                 "tokens": len(step.completion.ids),
                 "finish": step.completion.finish_reason,
@@ -234,11 +233,9 @@ def table_rows(
     return rows
 
 
-def rollout_rows(
-    episodes: Sequence[Episode], tasks: Sequence[Task], advantages: Sequence[float]
-) -> list[dict[str, Any]]:
+def rollout_rows(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[dict[str, Any]]:
     """Rows of the rollouts' first episodes, with each reply's advantage."""
-    rows = table_rows(episodes, tasks)
+    rows = table_rows(episodes)
     return [row | {"advantage": mean} for row, mean in zip(rows, advantages, strict=False)]
 
 

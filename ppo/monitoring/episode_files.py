@@ -24,7 +24,7 @@ def write_rollouts(run: Run, update: int, played: Played, rollouts: Rollouts) ->
     """Write an iteration's first episodes as replies, and its first games whole, with the mean advantage of a reply."""
     advantages = (rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)).tolist()
     episodes, tasks = played.episodes, played.share.tasks
-    write_samples(run, "rollouts", update, rollout_rows(episodes[:SAMPLES], tasks, advantages))
+    write_samples(run, "rollouts", update, rollout_rows(episodes[:SAMPLES], advantages))
     first = [episode for episode in episodes if episode.index < SAMPLES]
     write_games(run, "rollouts", update, record_games(first, tasks, advantages))
 

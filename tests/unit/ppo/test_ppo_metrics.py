@@ -13,8 +13,10 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.report.status_line import StatusLine
 from lmgym.scoring.scorers import TextCounts
+from lmgym.text import Conversation, Turn, to_transcript
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
+from ppo.evaluation import table_rows
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.monitoring.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums
@@ -48,6 +50,17 @@ def test_what_is_said_of_episodes_by_hand() -> None:
     assert found["rollout/truncated_fraction"] == found["rollout/cut_prompts"] == 0.25
     assert found["rollout/failed_rewards"] == found["rollout/truncated_episodes"] == pytest.approx(1 / 3)
     assert math.isnan(reduce_means({"nothing": (0.0, 0.0)})["nothing"])
+
+
+def test_rows_show_what_the_policy_saw_without_the_templates_marks() -> None:
+    said, rendered = Completion("hit", "eos", (3,), (-0.5,), 1), "<|user|>You hold 16.<|end|>\n<|bot|>\n"
+    chat = Conversation((Turn("user", "You hold 16."),))
+    seen = [Step([1, 2], rendered, said, 0.0, observed=chat), Step([1, 2], "a text", said, 1.0, observed="a text")]
+    first, second = (row["prompt"] for row in table_rows([episode(*seen)]))
+    assert first == to_transcript(chat)
+    assert "You hold 16." in first
+    assert "<|" not in first
+    assert second == "a text"
 
 
 def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
