@@ -67,7 +67,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], script: Script) -> Dialog
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters)
 WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
-START_STEPS = 220
+START_STEPS = 400
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
 
 
