@@ -11,7 +11,9 @@ from ppo.config import LimitConfig, MethodConfig, PPOConfig, RolloutConfig
 CONFIG = PPOConfig(
     name="dialogue_games",
     policy=ModelConfig(model="outputs/dialogue_games", precision="fp32"),
-    rollout=RolloutConfig(prompts="dialogue:taboo_syllables/guesser", num_rollouts=256, max_new_tokens=10, eval_size=48),
+    rollout=RolloutConfig(
+        prompts="dialogue:taboo_syllables/guesser", num_rollouts=256, max_new_tokens=10, eval_size=48
+    ),
     method=MethodConfig(method="grpo", init_kl_coef=0.0, ppo_epochs=1), limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=64, micro_batch=64, max_updates=320),
 )  # fmt: skip
