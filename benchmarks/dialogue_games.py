@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/dialogue_games.py          # adds to benchmarks/results/dialogue_games.json
     LMGYM_CLEMCORE=PATH .venv/bin/python benchmarks/dialogue_games.py --parts speed --checkout PATH
 
-learning: SFT of a small policy on records of scripted players, stopped early, then GRPO, launched as a user launches
-it; both play the same held-out instances. speed: games whose players say the same at every turn, on one thread.
+learning: SFT of a small policy on records of scripted players, the first of 400, 600, ... 1,600 steps whose quality in
+training games is at least 15, then GRPO, launched as a user launches it; both play the same held-out instances.
+speed: games whose players say the same at every turn, on one thread.
 """
 
 import argparse
@@ -38,7 +39,8 @@ from lmgym.playpen.registries.specs import Spec
 from lmgym.playpen.trainers.base import close_games
 
 PARTS = ("learning", "speed")
-ROLE, HELD_OUT, TIMES = "guesser", 50, 4
+ROLE, INSTANCES, TIMES = "guesser", 50, 4
+STEPS, START_QUALITY = range(400, 1601, 200), 15
 AT_ONCE = {1: 64, 64: 256, 256: 512}  # episodes
 WORD = "guess: stove\nexplanation: a common word"
 SAYINGS = {
@@ -46,31 +48,40 @@ SAYINGS = {
 }  # fmt: skip
 
 
-def held_out(name: str, folder: Path) -> np.ndarray:
-    """[held-out instance, 2]: Main Score (0 if aborted) and aborted, means of TIMES games at temperature 1."""
+def qualities(name: str, folder: Path, split: str) -> np.ndarray:
+    """[instance, 2]: Main Score (0 if aborted) and aborted, means of TIMES games at temperature 1."""
     game, tokenizer = SMALL_GAMES[name], load_tokenizer(str(folder))
     policy = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=256)
-    tasks = game.tasks(HELD_OUT, split="validation") * TIMES
+    tasks = game.tasks(INSTANCES, split=split) * TIMES
     others = {role: ScriptedGenerator(game.script(role)) for role in game.roles if role != ROLE}
     environments = [game.environment() for _ in tasks]
     given = environments, tasks, range(len(tasks)), policy, tokenizer, Sampling(10, seed=1), None, others
     found = [(e.info["main_score"], e.info["aborted"]) for e in run_episodes(*given)]
-    return np.array(found).reshape(TIMES, HELD_OUT, 2).mean(0)
+    return np.array(found).reshape(TIMES, INSTANCES, 2).mean(0)
+
+
+def make_stopped_start(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """The policy that GRPO begins with, and its steps of SFT. Raises ValueError if none is good enough."""
+    for steps in STEPS:
+        start = make_start(name, folder / f"{name}{seed}_{steps}", seed, steps)
+        if qualities(name, start, "train")[:, 0].mean() >= START_QUALITY:
+            return start, steps
+    raise ValueError(f"{name}, seed {seed}: quality below {START_QUALITY} after {steps} steps of SFT")
 
 
 def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
     """SFT, then GRPO: quality and share played on held-out instances, before and after."""
     began = time.process_time()
-    start, output = make_start(name, folder / f"{name}{seed}", seed), folder / f"{name}{seed}_run"
-    sft_seconds, before = time.process_time() - began, held_out(name, start)
+    (start, steps), output = make_stopped_start(name, seed, folder), folder / f"{name}{seed}_run"
+    sft_seconds, before = time.process_time() - began, qualities(name, start, "validation")
     own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
     launch("ppo/experiments/dialogue_games.py", start, output, [*own, *flags])
-    after = held_out(name, output / "model")
+    after = qualities(name, output / "model", "validation")
     gain = (after - before)[:, 0]
     return {
-        "game": name, "seed": seed, "quality": [x[:, 0].mean() for x in (before, after)],
-        "played": [100 * (1 - x[:, 1].mean()) for x in (before, after)], "gain": gain.mean(),
-        "half_interval": 1.96 * gain.std(ddof=1) / math.sqrt(len(gain)), "sft_cpu_seconds": sft_seconds,
+        "game": name, "seed": seed, "sft_steps": steps, "quality": [float(x[:, 0].mean()) for x in (before, after)],
+        "played": [float(100 * (1 - x[:, 1].mean())) for x in (before, after)], "gain": float(gain.mean()),
+        "half_interval": float(1.96 * gain.std(ddof=1) / math.sqrt(len(gain))), "sft_cpu_seconds": sft_seconds,
         "grpo_cpu_seconds": seconds_of(output),
         "reward": rewards_of(metrics_of(output)),
     }  # fmt: skip

@@ -67,7 +67,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], script: Script) -> Dialog
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters)
 WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
-START_STEPS = {TABOO.name: 400, WORD_GUESS.name: 800}
+START_STEPS = 800
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
 
 
@@ -76,17 +76,14 @@ def find_game(name: str) -> DialogueGame:
     return SMALL_GAMES.get(name) or find_dialogue_game(name)
 
 
-def make_start(name: str, folder: str | Path, seed: int = 0, steps: int | None = None) -> Path:
-    """`folder` with a small policy that guesses in a small game, made on first use.
-
-    It has learned from records of the scripts for so many `steps`; None: those of START_STEPS.
-    """
+def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = START_STEPS) -> Path:
+    """`folder` with a small policy that guesses in a small game, made on first use: SFT on records of the scripts."""
 
     def make() -> tuple[Any, Any]:
         moves = recorded_moves(SMALL_GAMES[name], START_GAMES, seed)
         # replies are no part of the vocabulary, so that words are spelled, and those held out can be
         heard = [replace(shown, turns=shown.turns[::2]) for shown, _ in moves]
-        return imitate(moves, seed, steps or START_STEPS[name], heard, BATCH_SIZE, LEARNING_RATE)
+        return imitate(moves, seed, steps, heard, BATCH_SIZE, LEARNING_RATE)
 
     return made_once(Path(folder), make)
 
