@@ -36,7 +36,10 @@ def train_grpo(trainer: BasePlayPen, game_registry: GameRegistry, **lora: Any) -
 
 
 def grpo_config(trainer: BasePlayPen, folder: Path, method: MethodConfig, **lora: Any) -> PPOConfig:
-    """The settings of Playpen's paper: 16 games with 8 replies each, 100 tokens, temperature 1; and the flags."""
+    """The settings of Playpen's paper: 16 games with 8 replies each, at most 100 tokens; and the flags.
+
+    The temperature is the learner's, or the paper's 1 if that is 0: a greedy learner tries nothing.
+    """
     source = learner_source(trainer.learner)
     config = PPOConfig(
         name="playpen",
@@ -45,7 +48,8 @@ def grpo_config(trainer: BasePlayPen, folder: Path, method: MethodConfig, **lora
         ),
         rollout=RolloutConfig(
             num_rollouts=128, num_generations=8 if method.method == "grpo" else None,
-            max_new_tokens=min(100, trainer.learner.max_tokens), temperature=1.0, generation_batch_size=64,
+            max_new_tokens=min(100, trainer.learner.max_tokens), temperature=trainer.learner.temperature or 1.0,
+            generation_batch_size=64,
         ),
         # a masked game is no fault of the run
         reward=RewardConfig(normalize=False, max_failed_rewards=1.0), method=method,

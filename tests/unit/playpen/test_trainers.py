@@ -1,6 +1,7 @@
 """Trainers: their base class, the file that names one, games to learn in, branches, and checkpoints."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from lmgym.playpen.trainers.learning_games import (
     split_tasks,
 )
 from lmgym.text import Conversation
+from ppo.config import MethodConfig
 from sft.config import SftConfig
 
 ROOT = Path(__file__).parents[3]
@@ -91,6 +93,17 @@ def test_a_file_must_define_one_trainer(tmp_path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/trl").glob("*_trainer*.py")), ids=lambda p: p.stem)
 def test_each_example_defines_a_trainer(path: Path) -> None:
     assert issubclass(load_trainer(str(path)), BasePlayPen)
+
+
+@pytest.mark.parametrize(("of_the_learner", "of_rollouts"), [(0.0, 1.0), (0.4, 0.4), (1.3, 1.3)])
+def test_grpo_samples_at_the_learners_temperature_or_at_1(
+    of_the_learner: float, of_rollouts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples/trl")
+    fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b"}
+    learner = Player(Spec(fields), of_the_learner, 20)
+    config = import_module("grpo_lora").grpo_config(Plays(learner), tmp_path / "run", MethodConfig("grpo"))
+    assert (config.rollout.temperature, config.rollout.max_new_tokens) == (of_rollouts, 20)
 
 
 class Learner:
