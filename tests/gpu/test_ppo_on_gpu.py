@@ -2,12 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from launching import free_port
+from launching import launch
 
 from lmgym.environments.random_walks_model import make_start
 from lmgym.models.forward.decoder import Decoder
@@ -66,18 +65,17 @@ def test_logprobs_and_gradients_are_those_of_the_cpu(
 def test_random_walks_are_learned_on_one_gpu(
     zero: str | None, precision: str, most_gap: float, start: Path, tmp_path: Path
 ) -> None:
-    launcher = ["deepspeed", "--num_gpus", "1", "--master_port", str(free_port())] if zero else ["python"]
-    command = [
-        *(str(Path(sys.executable).with_name(launcher[0])), *launcher[1:]),
-        *(str(ROOT / "ppo/experiments/randomwalks.py"), "--model", str(start), "--output", str(tmp_path / "run")),
-        *("--max_updates", "40", "--precision", precision, "--tracking", "none"),
-        *(("--deepspeed", str(tmp_path / "deepspeed.json")) if zero else ()),
+    flags = [
+        *("--model", start, "--output", tmp_path / "run", "--max_updates", 40, "--precision", precision),
+        *("--tracking", "none", *(("--deepspeed", tmp_path / "deepspeed.json") if zero else ())),
     ]
+    script = ROOT / "ppo/experiments/randomwalks.py"
+    command = launch("deepspeed" if zero else "python", *flags, ranks=1, script=script)
     if zero:
         deepspeed = json.loads((ROOT / f"configs/{zero}.json").read_text())
         deepspeed["fp16"]["initial_scale_power"] = 24  # that gradients overflow at first
         (tmp_path / "deepspeed.json").write_text(json.dumps(deepspeed))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=560)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=560)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if "reward/mean" in line]  # the first line is of an evaluation alone

@@ -1,13 +1,12 @@
-"""What only a GPU can show. Every test skips itself without one."""
+"""Reward models on a GPU: packed scores, bf16, and launches. Every test skips itself without one."""
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from launching import free_port
+from launching import launch
 
 from lmgym.models.forward.packed_rows import pad_right
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -56,15 +55,13 @@ def test_bf16_scores_on_the_gpu_are_close_to_fp32(small_models):
     ("zero", "precision"), [("zero2", "bf16"), ("zero3", "bf16"), ("zero2", "fp32"), (None, "bf16")]
 )
 def test_the_experiment_learns_on_one_gpu(small_models, demo_file, tmp_path, zero, precision):
-    launcher = ["deepspeed", "--num_gpus", "1", "--master_port", str(free_port())] if zero else ["python"]
-    command = [
-        *(str(Path(sys.executable).with_name(launcher[0])), *launcher[1:]),
-        str(ROOT / "reward_models/experiments/hh_pairwise.py"),
-        *(("--deepspeed", str(ROOT / f"configs/{zero}.json")) if zero else ()),
-        *("--model", str(small_models["llama"]), "--dataset", str(demo_file), "--precision", precision),
-        *("--max_length", "256", "--global_batch", "32", "--learning_rate", "3e-3", "--epochs", "3"),
-        *("--eval_size", "100", "--output", str(tmp_path), "--tracking", "none"),
+    flags = [
+        *(("--deepspeed", ROOT / f"configs/{zero}.json") if zero else ()),
+        *("--model", small_models["llama"], "--dataset", demo_file, "--precision", precision, "--max_length", 256),
+        *("--global_batch", 32, "--learning_rate", 3e-3, "--epochs", 3, "--eval_size", 100),
+        *("--output", tmp_path, "--tracking", "none"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    command = launch("deepspeed" if zero else "python", *flags, ranks=1)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads((tmp_path / "evaluation.json").read_text())["metrics"]["accuracy"] > 0.6

@@ -1,4 +1,4 @@
-"""What torch.cuda, torch.accelerator and NCCL answer where a GPU is pretended (pretended_gpu.py)."""
+"""The answers of torch.cuda, torch.accelerator and NCCL where a GPU is pretended (pretended_gpu.py)."""
 
 import contextlib
 import functools
@@ -46,7 +46,7 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        """Whether a graph is."""
+        """True while a graph is captured."""
         return MODE.tape is not None
 
     def elapsed_time(self, _: Any) -> float:
@@ -69,7 +69,7 @@ class Graph:
         MODE.tape = None
 
     def replay(self) -> None:
-        """What was made then is overwritten; a view of it shows what it is a view of."""
+        """Overwrites the results of the capture; a view of one shows what it is a view of."""
         warns, MODE.warns = MODE.warns, False  # the CPU launches a graph, and waits for none of it
         for func, args, kwargs, found in self.tape:
             for old, new in zip(tree_iter(found), tree_iter(func(*args, **kwargs)), strict=True):

@@ -106,7 +106,7 @@ def test_layers_recomputed_in_the_backward_attend_as_in_the_forward(family: str)
     for one, other in zip(*found, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
-            torch.testing.assert_close(one, other, atol=5e-5, rtol=1e-4)
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
