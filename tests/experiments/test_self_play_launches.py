@@ -1,4 +1,4 @@
-"""Self-play against a pool as a user launches it, on two ranks with LoRA."""
+"""Self-play against a pool as a user launches it, on two ranks: with LoRA, and under DeepSpeed."""
 
 from pathlib import Path
 
@@ -18,12 +18,17 @@ SMALL = {
 
 
 @pytest.mark.slow
-def test_two_ranks_with_lora_play_earlier_policies_whose_folders_are_whole(
-    talkative_models: dict[str, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("launcher", "kind"),
+    [("torchrun", {"lora_rank": 4}), ("deepspeed", {"deepspeed": "zero2"}), ("deepspeed", {"deepspeed": "zero3"})],
+    ids=["lora", "zero2", "zero3"],
+)
+def test_two_ranks_play_earlier_policies_whose_folders_are_whole(
+    launcher: str, kind: dict[str, object], talkative_models: dict[str, Path], tmp_path: Path
 ) -> None:
     pool, folder = tmp_path / "pool", tmp_path / "run"
-    given = {**SMALL, "lora_rank": 4, "model": talkative_models["llama"], "opponents": f"pool:{pool}", "output": folder}
-    done = run(launch("torchrun", *flags(**given), script=SCRIPT), seconds=SECONDS)
+    given = {**SMALL, **kind, "model": talkative_models["llama"], "opponents": f"pool:{pool}", "output": folder}
+    done = run(launch(launcher, *flags(**given), script=SCRIPT), seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     played = list(read_metrics(folder)["opponent/iteration"].values())
     assert played == [draw_opponent(0, i, 2) for i in range(4)]
@@ -31,7 +36,7 @@ def test_two_ranks_with_lora_play_earlier_policies_whose_folders_are_whole(
     assert [path.parent.name for path in members] == ["iteration_00000000", "iteration_00000002"]
     start, later = (load_file(path / "model.safetensors") for path in members)
     whole = load_file(talkative_models["llama"] / "model.safetensors")
-    assert start.keys() == later.keys() == whole.keys(), "LoRA is merged into the weights"
+    assert start.keys() == later.keys() == whole.keys(), "LoRA is merged into the weights, and shards are gathered"
     assert all(torch.allclose(start[name], whole[name], atol=1e-6) for name in whole), "the policy before any update"
     assert any(not torch.allclose(later[name], whole[name], atol=1e-4) for name in whole), "the policy has learned"
     assert read_metrics(folder)["eval/episode/lost"], "the policy was evaluated"

@@ -2,6 +2,10 @@
 
 Taboo's words have three letters: the describer's clues are the first one, then the first two, then all. Those of the
 word game have five, and its clue is the first three. A quarter of the words is held out, as in all games.
+
+Design decisions:
+- The policy of the word game copies a guesser who ignores half of the feedback. The winner's games end by the fourth
+  guess: a policy trained on those alone breaks the rules at the fifth, which it has never seen.
 """
 
 import re
@@ -47,6 +51,13 @@ def guess_from_colours(conversation: Conversation, rng: np.random.Generator) -> 
     return f"guess: {_fitting(GUESS_WORDS, text, rng)}"
 
 
+def guess_carelessly(conversation: Conversation, rng: np.random.Generator) -> str:
+    """The word game: as `guess_from_colours`, but half of the time without a look at the feedback."""
+    if rng.random() < 0.5:
+        return guess_from_colours(conversation, rng)
+    return f"guess: {_fitting(GUESS_WORDS, conversation.turns[0].text, rng)}"
+
+
 def _fitting(words: tuple[str, ...], heard: str, rng: np.random.Generator) -> str:
     """One of the words that the letters and the feedback in what was heard leave."""
     letters = SPELLED.findall(heard)[-1][1].replace(" ", "")
@@ -55,17 +66,18 @@ def _fitting(words: tuple[str, ...], heard: str, rng: np.random.Generator) -> st
     return left[int(rng.integers(len(left)))]
 
 
-def _small(game: DialogueGame, words: tuple[str, ...], script: Script) -> DialogueGame:
-    drawn, winners = partial(draw, words), {**game.scripts["winner"], GUESSER: script}
+def _small(game: DialogueGame, words: tuple[str, ...], winner: Script, recorded: Script) -> DialogueGame:
+    drawn = partial(draw, words)
+    guessers = {"winner": winner, "recorded": recorded}
     make = partial(game.make, draws=(drawn, (EXPERIMENT,)))
     return replace(
         game, name=f"{game.name}_{EXPERIMENT}", make=make, draw=drawn, experiment_names=(EXPERIMENT,),
-        scripts={**game.scripts, "winner": winners},
+        scripts=game.scripts | {name: {**game.scripts["winner"], GUESSER: one} for name, one in guessers.items()},
     )  # fmt: skip
 
 
-TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters)
-WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours)
+TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters, guess_from_letters)
+WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours, guess_carelessly)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
 START_STEPS = 800
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
@@ -89,8 +101,8 @@ def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = START_
 
 
 def recorded_moves(game: DialogueGame, number: int, seed: int = 0) -> Moves:
-    """The (prompt, reply) of the guesser in the records of so many training games of the scripted winners."""
-    rng, players = np.random.default_rng(seed), dict.fromkeys(game.roles, "winner")
+    """The (prompt, reply) of the guesser in so many training games of the scripts named "recorded"."""
+    rng, players = np.random.default_rng(seed), dict.fromkeys(game.roles, "recorded")
     found: Moves = []
     for _ in range(number):
         records = play_scripted(game, {}, players, int(rng.integers(2**31)))

@@ -12,6 +12,7 @@ from lmgym.environments.dialogue_games.syllables import (
     TABOO,
     WORD_GUESS,
     find_game,
+    guess_carelessly,
     guess_from_colours,
     guess_from_letters,
     make_start,
@@ -54,6 +55,19 @@ def test_the_word_games_guesser_says_words_that_all_feedback_leaves() -> None:
         assert said in GUESS_WORDS
         assert said.startswith("rer")
         assert feedback("salan", said) == colours
+
+
+def test_the_careless_guesser_ignores_half_of_the_feedback_and_plays_games_of_all_lengths() -> None:
+    colours = feedback("reran", "reres")
+    words = (Turn("user", "clue: 5 letters, and r e r in front"), Turn("bot", "guess: reran"))
+    prompt = Conversation((*words, Turn("user", f"feedback: {colours}")))
+    said = [guess_carelessly(prompt, np.random.default_rng(seed)).removeprefix("guess: ") for seed in range(400)]
+    assert {word[:3] for word in said} == {"rer"}
+    # 3 of the 8 words fit: e, and no n at the end, as the feedback says
+    fitting = np.mean([feedback("reran", word) == colours for word in said])
+    assert fitting == pytest.approx(0.5 + 0.5 * 3 / 8, abs=0.08)
+    turns = {(len(prompt.turns) + 1) // 2 for prompt, _ in recorded_moves(WORD_GUESS, 100)}
+    assert turns == {1, 2, 3, 4, 5, 6}
 
 
 def test_a_start_spells_its_guesses_and_is_made_once(tmp_path) -> None:
