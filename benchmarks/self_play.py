@@ -21,27 +21,33 @@ from machine import describe_machine
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.self_play.matches import play_games
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.environments.self_play.one_side import OPPONENT, OneSide, both_sides
 from lmgym.environments.self_play.two_players import find_two_player_game, make_start
+from lmgym.generation.actions import ActionPolicy
 from lmgym.generation.local_generation import load_causal
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 
-SEEDS, GAMES = (0, 1, 2), 2000
+SEEDS, GAMES, TOGETHER = (0, 1, 2), 2000, 250
 FIRST_RETURN, MOST_LOST = 0.9, 0.05
 OPPONENTS = {"self": (), "random": ("--opponents", "random")}
 
 
 def against_random(folder: Path, games: int = GAMES) -> dict[str, float]:
-    """Mean return and share of lost games of a policy, moving first and second."""
-    game = find_two_player_game("tic_tac_toe")
-    policy, chance = load_causal(str(folder)), ScriptedGenerator(game.script("random"))
+    """Mean return and share of lost games of a policy over the listed moves, moving first and second."""
+    game, policy = find_two_player_game("tic_tac_toe"), load_causal(str(folder))
+    chance, sampling = {OPPONENT: ScriptedGenerator(game.script("random"))}, Sampling(game.max_new_tokens)
+    played = []
+    for first in range(0, 2 * games, TOGETHER):
+        seeds = range(first, first + TOGETHER)
+        environments = [OneSide(game.make(), game.sides) for _ in seeds]
+        tasks = both_sides(game.sides, TOGETHER)
+        acting = ActionPolicy(policy), policy.tokenizer, sampling, None, chance
+        played += run_episodes(environments, tasks, seeds, *acting)
     found: dict[str, float] = {}
-    for side, players in (("first", (policy, chance)), ("second", (chance, policy))):
-        named = dict(zip(game.sides, players, strict=True))
-        played = play_games([game.make() for _ in range(games)], range(games), named, Sampling(game.max_new_tokens))
-        returns = np.array([one[side] for one in played])
-        error = float(returns.std(ddof=1) / games**0.5)
-        found |= {f"return_{side}": float(returns.mean()), f"error_{side}": error}
+    for number, side in enumerate(game.sides):
+        returns = np.array([one.total_reward for one in played[number::2]])
+        found |= {f"return_{side}": float(returns.mean()), f"error_{side}": float(returns.std(ddof=1) / games**0.5)}
         found[f"lost_{side}"] = float((returns < 0).mean())
     return found | {"lost": (found["lost_first"] + found["lost_second"]) / 2}
 

@@ -16,11 +16,12 @@ from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.games.ladder import find_game
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
+from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError, shown
 from lmgym.generation.actions import read_candidates
-from lmgym.generation.protocol import Generator, ScriptedGenerator
+from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
 from lmgym.scoring.protocol import Scorer
 from lmgym.world.streams import draw_population
@@ -53,7 +54,7 @@ class TaskSetup:
     """further metrics of the evaluation's episodes"""
     monitors: Mapping[str, Scorer] = field(default_factory=dict)
     """scorers that are never optimised; the one named EVAL_SCORER has an alarm"""
-    players: Mapping[str, Generator] = field(default_factory=dict)
+    players: Mapping[str, Actor] = field(default_factory=dict)
     """generators of the agents that are not trained"""
     trained_agents: int = 1
     """per game; each acts in every game, is the policy, and has an episode of its own"""
@@ -68,7 +69,7 @@ class TaskSetup:
     """SCORER_SETTINGS that a custom reward function uses, and "opponents"; those that nothing uses are refused"""
     eval_environment: Callable[[], Environment] | None = None
     """of evaluations, with `eval_players`; None: they are played as training is"""
-    eval_players: Mapping[str, Generator] = field(default_factory=dict)
+    eval_players: Mapping[str, Actor] = field(default_factory=dict)
 
     @property
     def for_evaluation(self) -> "TaskSetup":

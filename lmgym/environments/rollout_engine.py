@@ -30,6 +30,8 @@ from lmgym.text import Conversation, Turn
 MAX_THREADS = 64  # for environments that block
 OnLongPrompt = Literal["cut", "refuse"]
 T = TypeVar("T")
+Actor = Generator | ActionPolicy
+"""acts for an agent that is not trained"""
 
 
 def run_episodes(
@@ -40,7 +42,7 @@ def run_episodes(
     tokenizer,
     sampling: Sampling,
     reward_function: RewardFunction | None,
-    others: Mapping[str, Generator] | None = None,
+    others: Mapping[str, Actor] | None = None,
     max_prompt: int | None = None,
     on_long_prompt: OnLongPrompt = "cut",
     members: Sequence[int] | None = None,
@@ -142,7 +144,7 @@ def _call_all(
 
 
 def _add_rewards(
-    episodes: Sequence[RunningEpisode], reward_function: RewardFunction | None, others: Mapping[str, Generator]
+    episodes: Sequence[RunningEpisode], reward_function: RewardFunction | None, others: Mapping[str, Actor]
 ) -> None:
     """Add to each step the environment's reward and, from one call, the reward function's."""
     requested: list[tuple[RunningEpisode, Sample]] = []
@@ -174,7 +176,7 @@ class ActingAgents:
     generator: TokenGenerator | ActionPolicy
     tokenizer: Any
     sampling: Sampling
-    others: Mapping[str, Generator]
+    others: Mapping[str, Actor]
     room: int
     on_long_prompt: OnLongPrompt
 
@@ -192,13 +194,12 @@ class ActingAgents:
                 )  # fmt: skip
                 episode.steps.setdefault(agent, []).append(step)
                 replies[episode.index, agent] = completion.text
-        for agent, generator in self.others.items():
+        for agent, player in self.others.items():
             acting = [(episode, agent) for episode in episodes if agent in episode.observations]
             if acting:
-                conversations = [_conversation(episode.observations[agent]) for episode, _ in acting]
-                completions = generator.reply(conversations, 1, self._seeded(acting))
-                for (episode, _), [completion] in zip(acting, completions, strict=True):
-                    replies[episode.index, agent] = completion.text
+                seen = [episode.observations[agent] for episode, _ in acting]
+                for (episode, _), reply in zip(acting, replies_of(player, seen, self._seeded(acting)), strict=True):
+                    replies[episode.index, agent] = reply
         return [{agent: replies[episode.index, agent] for agent in episode.observations} for episode in episodes]
 
     def _complete(
@@ -259,6 +260,16 @@ def _seed(base: int, episode: RunningEpisode, agent: str) -> int:
     member = f" {episode.member}" if episode.member else ""
     words = f"{base} {episode.seed} {episode.step_number} {agent}{member}"
     return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def replies_of(player: Actor, seen: Sequence[Observation], sampling: Sampling) -> list[str]:
+    """What a player says to each observation: a text, or one of the actions that it lists."""
+    prompts = [_conversation(one) for one in seen]
+    if isinstance(player, ActionPolicy):
+        found = player.pick(prompts, [one.actions for one in seen], sampling)
+    else:
+        found = player.reply(prompts, 1, sampling)
+    return [completion.text for [completion] in found]
 
 
 def _conversation(observation: Observation) -> Conversation:

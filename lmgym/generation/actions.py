@@ -15,13 +15,13 @@ import torch
 
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import split_reply
-from lmgym.errors import shown
+from lmgym.errors import InputError, shown
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Candidates, Choice, Completion, Sampling, seeds_of
 from lmgym.generation.token_sampling import row_seeds, sample_tokens, uniforms
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_choices
-from lmgym.text import Conversation, tokenize_texts
+from lmgym.text import Conversation, render_all, tokenize_texts
 
 ActionScores = Literal["sum", "token", "word"]
 TOKENS_AT_ONCE = 8192
@@ -119,6 +119,26 @@ class ActionPolicy:
             ]
             for own, number, logprob, entropy in found
         ]  # fmt: skip
+
+    def pick(
+        self, prompts: Sequence[Conversation], actions: Sequence[Sequence[str]], sampling: Sampling
+    ) -> list[list[Completion]]:
+        """One completion of each prompt: one of its listed actions. Raises InputError for a list that cannot be chosen
+        from, and a prompt that is too long.
+        """
+        tokenizer = self.generator.tokenizer
+        candidates: list[Candidates] = []
+        for found in read_candidates(tokenizer, prompts, actions, sampling.max_new_tokens, self.scores):
+            if isinstance(found, str):
+                raise InputError(f"--policy_over actions: an observation {found}")
+            candidates.append(found)
+        rows = tokenize_texts(tokenizer, render_all(tokenizer, prompts))
+        longest = max(map(len, rows), default=0) + sampling.max_new_tokens
+        if longest > self.max_length:
+            raise InputError(
+                f"a prompt and its longest action have up to {longest} tokens; needed: at most {self.max_length}"
+            )
+        return self.choose(rows, candidates, sampling)
 
     @torch.inference_mode()
     def _scores(self, prompts: Sequence[list[int]], candidates: Sequence[Candidates]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Tic-tac-toe by self-play: one small policy from scratch plays both sides, after SFT on random legal moves.
+"""Tic-tac-toe by self-play: one small policy from scratch plays both sides, over the moves that are listed.
 
 lmgym train ppo self_play --opponents pool:outputs/tic_tac_toe_pool
 """
@@ -11,9 +11,11 @@ from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, Rollo
 CONFIG = PPOConfig(
     name="self_play",
     policy=ModelConfig(model="outputs/games/tic_tac_toe_start", precision="fp32"),
-    rollout=RolloutConfig(prompts="game:tic_tac_toe", num_rollouts=256, max_new_tokens=2, eval_size=512),
-    method=MethodConfig(init_kl_coef=0.0), critic=CriticConfig(lam=1.0), limits=LimitConfig(max_kl=0.0),
-    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=128, micro_batch=128, max_updates=1600),
+    rollout=RolloutConfig(
+        prompts="game:tic_tac_toe", policy_over="actions", num_rollouts=512, max_new_tokens=2, eval_size=512
+    ),
+    method=MethodConfig(init_kl_coef=0.1, ppo_epochs=1), critic=CriticConfig(lam=0.8), limits=LimitConfig(max_kl=0.0),
+    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=32, max_updates=4000),
 )  # fmt: skip
 
 if __name__ == "__main__":

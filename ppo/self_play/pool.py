@@ -6,7 +6,7 @@
 Design decisions:
 - The members that iteration i draws from are those saved up to it, and the draw is a function of (seed, i): a run that
   was killed goes on with the same opponents, and needs no state but the folder.
-- Every rank loads the same opponent; one is in memory at a time.
+- Every rank loads the same opponent; one is in memory at a time. It plays as the policy does, over tokens or actions.
 """
 
 from dataclasses import replace
@@ -16,8 +16,10 @@ import numpy as np
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
+from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.self_play.one_side import OPPONENT
 from lmgym.errors import InputError, shown, shown_path
+from lmgym.generation.actions import ActionPolicy
 from lmgym.generation.local_generation import LocalGenerator, load_causal
 from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import submodule_weights
@@ -126,13 +128,14 @@ def set_opponent(config: PPOConfig, c: Trained, run: Run, supervisor: Supervisor
     drawn = draw_opponent(config.optimizer.seed, iteration, every)
     path = member(folder, drawn)
     playing = c.setup.players.get(OPPONENT)
+    playing = playing.generator if isinstance(playing, ActionPolicy) else playing
     if not isinstance(playing, LocalGenerator) or playing.model.name_or_path != str(path):
         c.setup = replace(c.setup, players={})  # frees the opponent of before
         c.setup = replace(c.setup, players={OPPONENT: raise_on_all_ranks(lambda: _load(path, config))})
     return {"opponent/iteration": float(drawn)}
 
 
-def _load(path: Path, config: PPOConfig) -> LocalGenerator:
+def _load(path: Path, config: PPOConfig) -> Actor:
     if not path.is_dir():
         raise InputError(
             f"the pool has no {shown_path(path)}, an opponent of this run; needed: the folder as the run left it, or "
@@ -142,4 +145,5 @@ def _load(path: Path, config: PPOConfig) -> LocalGenerator:
         generator = load_causal(str(path))
     assert isinstance(generator, LocalGenerator)
     generator.generation_batch_size = config.rollout.generation_batch_size
-    return generator
+    r = config.rollout
+    return ActionPolicy(generator, r.action_scores) if r.policy_over == "actions" else generator

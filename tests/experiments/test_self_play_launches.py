@@ -20,8 +20,12 @@ SMALL = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "kind"),
-    [("torchrun", {"lora_rank": 4}), ("deepspeed", {"deepspeed": "zero2"}), ("deepspeed", {"deepspeed": "zero3"})],
-    ids=["lora", "zero2", "zero3"],
+    [
+        ("torchrun", {"lora_rank": 4, "policy_over": "tokens"}),
+        ("deepspeed", {"deepspeed": "zero2", "policy_over": "tokens"}),
+        ("deepspeed", {"deepspeed": "zero3", "max_new_tokens": 8}),
+    ],
+    ids=["lora", "zero2", "zero3_over_actions"],
 )
 def test_two_ranks_play_earlier_policies_whose_folders_are_whole(
     launcher: str, kind: dict[str, object], talkative_models: dict[str, Path], tmp_path: Path

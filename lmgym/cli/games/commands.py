@@ -8,6 +8,8 @@ from lmgym.runs.launch import launch
 GAME = click.argument("game")
 EPISODES = click.option("--episodes", type=int, help="number of games  [default: 1 for a person, else 100]")
 SEED = click.option("--seed", default=0, show_default=True, help="of the first game; the next one has the next")
+POLICY_OVER = click.option("--policy_over", type=click.Choice(["tokens", "actions"]), default="tokens",
+                           show_default=True, help="a model writes its move, or chooses a listed one")  # fmt: skip
 
 
 @click.group(cls=OneLineErrors)
@@ -42,13 +44,15 @@ def measure(game: str, episodes: int, seed: int) -> None:
 @SEED
 @click.option("--temperature", default=1.0, show_default=True, help="of a model's moves")
 @click.option("--max_new_tokens", type=int, help="of a model's move  [default: the game's]")
+@POLICY_OVER
 def play(
-    game: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None
-) -> None:
+    game: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None,
+    policy_over: str,
+) -> None:  # fmt: skip
     """Play GAME: the first one is shown move by move; then the mean return of all."""
     from lmgym.cli.games.playing import play_games
 
-    launch(lambda: play_games(game, agent, episodes, seed, temperature, max_new_tokens))
+    launch(lambda: play_games(game, agent, episodes, seed, temperature, max_new_tokens, policy_over))
 
 
 @games.command()
@@ -61,16 +65,18 @@ def play(
 @SEED
 @click.option("--temperature", default=1.0, show_default=True, help="of the policies' moves; 0 is greedy")
 @click.option("--output", help="JSON file for the ratings")
+@POLICY_OVER
 def rate(
-    pool: str, game: str, scripts: str, number: int, every: int, seed: int, temperature: float, output: str | None
-) -> None:
+    pool: str, game: str, scripts: str, number: int, every: int, seed: int, temperature: float, output: str | None,
+    policy_over: str,
+) -> None:  # fmt: skip
     """Play the policies of POOL against each other: Bradley-Terry ratings, in points of Elo, with intervals.
 
     POOL is the PATH of `--opponents pool:PATH`, or a folder of models' folders.
     """
     from lmgym.cli.games.rating import rate_pool
 
-    launch(lambda: rate_pool(pool, game, scripts, number, every, seed, temperature, output))
+    launch(lambda: rate_pool(pool, game, scripts, number, every, seed, temperature, output, policy_over))
 
 
 @games.command()

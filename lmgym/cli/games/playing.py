@@ -21,8 +21,9 @@ HUMAN, TOGETHER = "human", 256
 
 
 def play_games(
-    name: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None
-) -> None:
+    name: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None,
+    policy_over: str = "tokens",
+) -> None:  # fmt: skip
     """Plays, shows the first game, and prints the mean return. Raises InputError for an unknown game or agent."""
     number = episodes if episodes is not None else (1 if agent == HUMAN else 100)
     EPISODES.check("episodes", number)
@@ -32,7 +33,7 @@ def play_games(
     if agent == HUMAN or agent in game.players:
         returns = _scripted(game, ask if agent == HUMAN else game.players[agent], number, seed)
     elif os.path.isdir(agent) or "/" in agent:
-        returns = _of_model(game, agent, number, seed, sampling)
+        returns = _of_model(game, agent, number, seed, sampling, policy_over)
     else:
         raise InputError(
             f"--agent {shown(agent)} is no folder; needed: {HUMAN}, {', '.join(game.players)}, or a model's folder or "
@@ -74,19 +75,21 @@ def _text(prompt: Conversation) -> str:
     return clean(to_transcript(prompt).removesuffix("\nBot:"))
 
 
-def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Sampling) -> list[float]:
+def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Sampling, policy_over: str) -> list[float]:
     """Returns of a model's games, many at a time; those that failed are left out, with a line."""
+    from lmgym.generation.actions import ActionPolicy
     from lmgym.generation.local_generation import LocalGenerator, load_causal
 
     model = load_causal(name)
     assert isinstance(model, LocalGenerator)
+    policy = ActionPolicy(model) if policy_over == "actions" else model
     others = {agent: ScriptedGenerator(script) for agent, script in game.opponents.items()}
     returns, errors = [], []
     for first in range(0, episodes, TOGETHER):
         seeds = list(range(seed + first, seed + min(first + TOGETHER, episodes)))
         environments = [game.environment(model.tokenizer) for _ in seeds]
         found = run_episodes(
-            environments, [{}] * len(seeds), seeds, model, model.tokenizer, sampling, None, others
+            environments, [{}] * len(seeds), seeds, policy, model.tokenizer, sampling, None, others
         )  # fmt: skip
         if not first:
             for step in found[0].steps:

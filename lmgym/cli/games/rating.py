@@ -5,10 +5,11 @@ from pathlib import Path
 
 from lmgym.config import SEED, Range
 from lmgym.console import CONSOLE, say
+from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.self_play.matches import round_robin
 from lmgym.environments.self_play.two_players import TwoPlayerGame, find_two_player_game
 from lmgym.errors import MOST_STEPS, InputError, shown, shown_path
-from lmgym.generation.protocol import Generator, Sampling, ScriptedGenerator
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.runs.files import write_json
 from lmgym.scoring.ratings import Rating, rate
 
@@ -17,8 +18,9 @@ TOGETHER = 256
 
 
 def rate_pool(
-    folder: str, name: str, scripts: str, games: int, every: int, seed: int, temperature: float, output: str | None
-) -> None:
+    folder: str, name: str, scripts: str, games: int, every: int, seed: int, temperature: float, output: str | None,
+    policy_over: str = "tokens",
+) -> None:  # fmt: skip
     """Plays every pair and prints the table. Raises InputError for an unknown game or player, and an empty pool."""
     GAMES.check("games", games)
     Range(1, MOST_STEPS).check("every", every)
@@ -35,7 +37,8 @@ def rate_pool(
             f"{shown_path(folder)} has {len(members)} policy; needed: two players or more, such as --scripts random"
         )
     sampling = Sampling(game.max_new_tokens, temperature, seed=seed)
-    found = round_robin(game, names, lambda one: _load(one, game, members), games, sampling, _say_progress(len(names)))
+    progress = _say_progress(len(names))
+    found = round_robin(game, names, lambda one: _load(one, game, members, policy_over), games, sampling, progress)
     ratings = rate(found, seed=seed)
     show(ratings, game, games)
     if output:
@@ -59,15 +62,16 @@ def pool_members(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _load(name: str, game: TwoPlayerGame, members: dict[str, Path]) -> Generator:
+def _load(name: str, game: TwoPlayerGame, members: dict[str, Path], policy_over: str) -> Actor:
     if name not in members:
         return ScriptedGenerator(game.script(name))
+    from lmgym.generation.actions import ActionPolicy
     from lmgym.generation.local_generation import LocalGenerator, load_causal
 
     generator = load_causal(str(members[name]))
     assert isinstance(generator, LocalGenerator)
     generator.generation_batch_size = TOGETHER
-    return generator
+    return ActionPolicy(generator) if policy_over == "actions" else generator
 
 
 def _say_progress(players: int):

@@ -21,10 +21,12 @@ Script = Callable[[Conversation, np.random.Generator], str]
 
 
 class Drawn(NamedTuple):
-    """An instance, and a key that is equal for instances that must be on one side of a split."""
+    """An instance, and a key: instances of one key are drawn once, and are on one side of a split."""
 
     key: str
     instance: dict[str, Any]
+    held_out_by: str = ""
+    """what is equal for instances of other keys that must be on the same side; empty: the key"""
 
 
 @dataclass

@@ -48,8 +48,8 @@ def _different(draw: Draw, experiment: str, number: int, seed: int, split: str) 
     for _ in range(TRIES * number):
         if len(found) == number:
             break
-        key, instance = draw(rng, experiment)
-        if split_of(key) == split:
+        key, instance, held_out_by = draw(rng, experiment)
+        if split_of(held_out_by or key) == split:
             found.setdefault(key, instance)
     return [{"game_id": i, **instance} for i, instance in enumerate(found.values())]
 

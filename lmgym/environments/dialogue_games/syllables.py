@@ -1,11 +1,12 @@
 """Dialogue games small enough for a policy from scratch: words of syllables, and a scripted guesser that it copies.
 
 Taboo's words have three letters: the describer's clues are the first one, then the first two, then all. Those of the
-word game have five, and its clue is the first three. A quarter of the words is held out, as in all games.
+word game have five, and its clue is the first three. Held out is a quarter of taboo's words, and of the other's clues.
 
 Design decisions:
 - The policy of the word game copies a guesser who ignores half of the feedback. The winner's games end by the fourth
   guess: a policy trained on those alone breaks the rules at the fifth, which it has never seen.
+- All words of a clue are held out together: where some of them are training words, a policy learns to say only those.
 """
 
 import re
@@ -30,14 +31,16 @@ from lmgym.text import Conversation, from_messages
 EXPERIMENT, GUESSER = "syllables", "guesser"
 CLUE_WORDS = tuple(w for w in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if w not in spelled(w, 0))
 """without words such as let, which a clue says itself"""
-GUESS_WORDS = tuple(map("".join, product("lnrs", "ae", "lnrs", "ae", "lnrs")))
+GUESS_WORDS = tuple(map("".join, product("bdglmnrst", "ae", "bdglmnrst", "ae", "lnrs")))
+CLUE_LETTERS = 3
 START_GAMES, BATCH_SIZE, LEARNING_RATE = 500, 25, 4e-3
 
 
 def draw(words: tuple[str, ...], rng: np.random.Generator, experiment: str) -> Drawn:
     """One of the words, without related words."""
     word = words[int(rng.integers(len(words)))]
-    return Drawn(word, {"target_word": word, "related_word": [], "target_word_clue": spelled(word, 3)})
+    instance = {"target_word": word, "related_word": [], "target_word_clue": spelled(word, CLUE_LETTERS)}
+    return Drawn(word, instance, word[:CLUE_LETTERS])
 
 
 def guess_from_letters(conversation: Conversation, rng: np.random.Generator) -> str:
@@ -72,7 +75,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], winner: Script, recorded:
     make = partial(game.make, draws=(drawn, (EXPERIMENT,)))
     return replace(
         game, name=f"{game.name}_{EXPERIMENT}", make=make, draw=drawn, experiment_names=(EXPERIMENT,),
-        scripts=game.scripts | {name: {**game.scripts["winner"], GUESSER: one} for name, one in guessers.items()},
+        scripts={**game.scripts, **{name: {**game.scripts["winner"], GUESSER: one} for name, one in guessers.items()}},
     )  # fmt: skip
 
 

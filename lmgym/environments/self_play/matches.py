@@ -6,17 +6,17 @@ from hashlib import blake2b
 from itertools import combinations
 
 from lmgym.environments.protocol import Environment
+from lmgym.environments.rollout_engine import Actor, replies_of
 from lmgym.environments.self_play.two_players import TwoPlayerGame
-from lmgym.generation.protocol import Generator, Sampling
+from lmgym.generation.protocol import Sampling
 from lmgym.scoring.ratings import Game
-from lmgym.text import Conversation, Turn
 
 TOGETHER = 256
 """games that are played at a time"""
 
 
 def round_robin(
-    game: TwoPlayerGame, names: Sequence[str], load: Callable[[str], Generator], games: int, sampling: Sampling,
+    game: TwoPlayerGame, names: Sequence[str], load: Callable[[str], Actor], games: int, sampling: Sampling,
     progress: Callable[[str, str], None] = lambda first, second: None,
 ) -> list[Game]:  # fmt: skip
     """`games` games of each pair of players, half of them on either side. Two players are loaded at a time.
@@ -25,7 +25,7 @@ def round_robin(
     its side: a pair's games are the same whoever else plays.
     """
     results: list[Game] = []
-    loaded: dict[str, Generator] = {}
+    loaded: dict[str, Actor] = {}
     for first, second in combinations(names, 2):
         progress(first, second)
         loaded = {name: loaded.get(name) or load(name) for name in (first, second)}
@@ -43,22 +43,21 @@ def _score(first_return: float) -> float:
 
 
 def play_games(
-    environments: Sequence[Environment], seeds: Sequence[int], players: Mapping[str, Generator], sampling: Sampling
+    environments: Sequence[Environment], seeds: Sequence[int], players: Mapping[str, Actor], sampling: Sampling
 ) -> list[dict[str, float]]:
-    """Play each environment to its end, all agents by their generators: the return of each agent, by game."""
+    """Play each environment to its end, all agents by their players: the return of each agent, by game."""
     returns: list[dict[str, float]] = [dict.fromkeys(players, 0.0) for _ in environments]
     shown = {i: env.reset({}, seed) for i, (env, seed) in enumerate(zip(environments, seeds, strict=True))}
     turn = 0
     while shown:
         said: dict[int, dict[str, str]] = {i: {} for i in shown}
-        for agent, generator in players.items():
+        for agent, player in players.items():
             acting = [i for i in shown if agent in shown[i]]
             if acting:
-                prompts = [shown[i][agent].prompt for i in acting]
-                chats = [Conversation((Turn("user", p),)) if isinstance(p, str) else p for p in prompts]
-                own = tuple(_seed(sampling, seeds[i], turn, agent) for i in acting)
-                for i, [reply] in zip(acting, generator.reply(chats, 1, replace(sampling, seed=own)), strict=True):
-                    said[i][agent] = reply.text
+                seeded = replace(sampling, seed=tuple(_seed(sampling, seeds[i], turn, agent) for i in acting))
+                replies = replies_of(player, [shown[i][agent] for i in acting], seeded)
+                for i, reply in zip(acting, replies, strict=True):
+                    said[i][agent] = reply
         results = {i: environments[i].step(actions) for i, actions in said.items()}
         for i, result in results.items():
             for agent, reward in result.rewards.items():

@@ -11,7 +11,7 @@ from lmgym.environments.games.alternating import SIDES, Alternating, Rules, mini
 from lmgym.environments.games.ladder import Script
 from lmgym.environments.games.nim import Nim
 from lmgym.environments.games.replies import unknown_id
-from lmgym.environments.games.small_policy import Moves, imitate
+from lmgym.environments.games.small_policy import Moves, untrained
 from lmgym.environments.games.tic_tac_toe import TicTacToe
 from lmgym.environments.protocol import Environment
 from lmgym.environments.random_walks_model import made_once
@@ -19,7 +19,7 @@ from lmgym.errors import InputError
 from lmgym.text import Conversation
 
 RANDOM = "random"
-START_MOVES, START_STEPS = 20_000, 1500
+START_MOVES = 2000
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,11 @@ def find_two_player_game(name: str) -> TwoPlayerGame:
 
 
 def make_start(name: str, folder: str | Path, seed: int = 0) -> Path:
-    """`folder` with a small policy from scratch that plays random legal moves on either side, made on first use."""
+    """`folder` with a small policy from scratch, made on first use. It knows the words of the game and nothing else:
+    over the listed moves it plays at random, over tokens it says no move.
+    """
     game = find_two_player_game(name)
-    return made_once(Path(folder), lambda: imitate(random_moves(game, START_MOVES, seed), seed, START_STEPS))
+    return made_once(Path(folder), lambda: untrained(random_moves(game, START_MOVES, seed), seed))
 
 
 def random_moves(game: TwoPlayerGame, moves: int, seed: int = 0) -> Moves:

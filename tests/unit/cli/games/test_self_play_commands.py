@@ -9,6 +9,7 @@ import pytest
 
 from lmgym.cli.games.rating import pool_members, rate_pool
 from lmgym.cli.games.replaying import replay_command, write_training_data
+from lmgym.environments.self_play.two_players import make_start
 from lmgym.errors import InputError
 
 
@@ -23,6 +24,17 @@ def test_a_pool_is_rated_beside_scripted_players(talkative_models: dict[str, Pat
     assert [one["games"] for one in ratings] == [12] * 4
     assert ratings[0]["player"] in ("random", "optimal"), "an untrained model says nothing that is legal"
     assert sum(one["elo"] for one in ratings) == pytest.approx(0, abs=1e-6)
+
+
+def test_policies_over_the_listed_moves_are_rated_as_they_play(tmp_path: Path) -> None:
+    make_start("tic_tac_toe", tmp_path / "pool/untrained")
+    points = {}
+    for over in ("tokens", "actions"):
+        rate_pool(str(tmp_path / "pool"), "tic_tac_toe", "random", 100, 1, 0, 1.0, str(tmp_path / over), over)
+        ratings = json.loads((tmp_path / over).read_text())["ratings"]
+        points[over] = next(one["score"] for one in ratings if one["player"] == "untrained")
+    assert points["tokens"] < 0.05
+    assert points["actions"] == pytest.approx(0.5, abs=0.2)
 
 
 def test_a_pool_without_policies_and_unknown_players_are_refused(tmp_path: Path) -> None:

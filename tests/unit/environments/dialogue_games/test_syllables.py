@@ -6,6 +6,7 @@ import pytest
 from lmgym.environments.dialogue_games.games import find_dialogue_game, play_scripted
 from lmgym.environments.dialogue_games.instances import split_of
 from lmgym.environments.dialogue_games.syllables import (
+    CLUE_LETTERS,
     CLUE_WORDS,
     GUESS_WORDS,
     SMALL_GAMES,
@@ -24,7 +25,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
 
 
-def test_a_task_without_an_instance_draws_a_training_word_of_syllables() -> None:
+def test_a_task_without_an_instance_draws_a_training_word_and_all_words_of_a_clue_are_of_one_split() -> None:
     for game, words in ((TABOO, CLUE_WORDS), (WORD_GUESS, GUESS_WORDS)):
         drawn = []
         for seed in range(20):
@@ -32,10 +33,10 @@ def test_a_task_without_an_instance_draws_a_training_word_of_syllables() -> None
             environment.reset({}, seed)
             drawn.append(environment.target)
         assert set(drawn) <= set(words)
-        assert {split_of(word) for word in drawn} == {"train"}
+        assert {split_of(word[:CLUE_LETTERS]) for word in drawn} == {"train"}
         held_out = [task["instance"]["target_word"] for task in game.tasks(40, split="validation")]
         assert len(set(held_out)) == 40
-        assert {split_of(word) for word in held_out} == {"validation"}
+        assert {split_of(word[:CLUE_LETTERS]) for word in held_out} == {"validation"}
 
 
 def test_the_describer_spells_the_word_and_the_guesser_begins_with_its_letters() -> None:
