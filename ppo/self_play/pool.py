@@ -131,11 +131,12 @@ def set_opponent(config: PPOConfig, c: Trained, run: Run, supervisor: Supervisor
     playing = playing.generator if isinstance(playing, ActionPolicy) else playing
     if not isinstance(playing, LocalGenerator) or playing.model.name_or_path != str(path):
         c.setup = replace(c.setup, players={})  # frees the opponent of before
-        c.setup = replace(c.setup, players={OPPONENT: raise_on_all_ranks(lambda: _load(path, config))})
+        c.setup = replace(c.setup, players={OPPONENT: raise_on_all_ranks(lambda: load_member(path, config))})
     return {"opponent/iteration": float(drawn)}
 
 
-def _load(path: Path, config: PPOConfig) -> Actor:
+def load_member(path: Path, config: PPOConfig) -> Actor:
+    """The opponent in a folder, over tokens or actions as the policy. Raises InputError if there is no such folder."""
     if not path.is_dir():
         raise InputError(
             f"the pool has no {shown_path(path)}, an opponent of this run; needed: the folder as the run left it, or "

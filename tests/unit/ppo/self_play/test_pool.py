@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from lmgym.errors import InputError
+from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.local_generation import LocalGenerator
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.self_play.pool import check_opponents, claim_pool, draw_opponent, has_pool, pool_folder
+from ppo.self_play.pool import check_opponents, claim_pool, draw_opponent, has_pool, load_member, pool_folder
 from ppo.self_play.setups import self_play
 from ppo.task_setups import TaskSetup
 
@@ -86,3 +88,12 @@ def test_what_no_game_can_use_is_refused() -> None:
         self_play(config("strong"), None)
     with pytest.raises(InputError, match="needed: 2 games or more"):
         self_play(config(None, eval_size=0.5), None)
+
+
+def test_an_opponent_plays_over_tokens_or_actions_as_the_policy_does(small_models: dict[str, Path]) -> None:
+    assert isinstance(load_member(small_models["llama"], config("pool:x")), LocalGenerator)
+    over_actions = load_member(small_models["llama"], config("pool:x", policy_over="actions", action_scores="token"))
+    assert isinstance(over_actions, ActionPolicy)
+    assert over_actions.scores == "token"
+    with pytest.raises(InputError, match=r"the pool has no .*gone"):
+        load_member(Path("gone"), config("pool:x"))
