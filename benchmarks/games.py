@@ -31,7 +31,7 @@ from lmgym.environments.games.small_policy import make_start
 from lmgym.environments.games.toy_players import expected_return, hands
 from lmgym.environments.games.toy_text import BLACKJACK, show_hand
 from lmgym.environments.rollout_engine import run_episodes
-from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
@@ -118,7 +118,7 @@ def exact_blackjack(policy: LocalGenerator, over: str) -> float:
 def returns_of(policy: LocalGenerator, name: str, over: str, seeds: Sequence[int]) -> list[float]:
     """The returns of a policy over tokens or actions in the episodes of some seeds, at temperature 1."""
     game, returns = find_game(name), []
-    acting = ActionPolicy(policy) if over == "actions" else policy
+    acting = policy_over(over, policy)
     for first in range(0, len(seeds), TOGETHER):
         now = list(seeds[first : first + TOGETHER])
         environments, sampling = [game.environment() for _ in now], Sampling(2, seed=1)

@@ -22,7 +22,7 @@ from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.rollout_engine import run_episodes
-from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
 from lmgym.models.forward.packed_rows import PackedRows, pack_choices, pack_rows
@@ -168,7 +168,7 @@ def play(
 ) -> list[Episode]:  # fmt: skip
     """Play one episode per task. Collective: an InputError of one rank is raised on all."""
     environments, r = [setup.environment() for _ in tasks], config.rollout
-    policy = ActionPolicy(generator, r.action_scores) if r.policy_over == "actions" else generator
+    policy = policy_over(r.policy_over, generator, r.action_scores)
     return raise_on_all_ranks(
         lambda: run_episodes(
             environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function,

@@ -22,9 +22,9 @@ from typing import Any, Literal, TypeVar
 from lmgym.environments.episodes import Episode, RunningEpisode, Step
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
 from lmgym.errors import InputError, RunStopped
-from lmgym.generation.actions import ActionPolicy, read_candidates
+from lmgym.generation.actions import ActionPolicy, accepted, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
-from lmgym.generation.protocol import Candidates, Completion, Generator, Sampling, TokenGenerator, seeds_of
+from lmgym.generation.protocol import Completion, Generator, Sampling, TokenGenerator, seeds_of
 from lmgym.text import Conversation, Turn
 
 MAX_THREADS = 64  # for environments that block
@@ -210,13 +210,13 @@ class ActingAgents:
             return self.generator.generate(prompts, 1, self._seeded(agents))
         seen = [episode.observations[agent] for episode, agent in agents]
         given = [one.prompt for one in seen], [one.actions for one in seen]
-        candidates: list[Candidates] = []
         read = read_candidates(self.tokenizer, *given, self.sampling.max_new_tokens, self.generator.scores)
-        for (episode, agent), found in zip(agents, read, strict=True):
-            if isinstance(found, str):
-                raise InputError(f"{episode}: --policy_over actions: the observation of {agent!r} {found}")
-            candidates.append(found)
-        return self.generator.choose(prompts, candidates, self._seeded(agents))
+
+        def whose(number: int) -> str:
+            episode, agent = agents[number]
+            return f"{episode}: --policy_over actions: the observation of {agent!r}"
+
+        return self.generator.choose(prompts, accepted(read, whose), self._seeded(agents))
 
     def finish(self, episodes: Sequence[RunningEpisode]) -> list[Episode]:
         """The episodes of trained agents, with the final prompt of truncated ones."""
@@ -263,7 +263,7 @@ def _seed(base: int, episode: RunningEpisode, agent: str) -> int:
 
 
 def replies_of(player: Actor, seen: Sequence[Observation], sampling: Sampling) -> list[str]:
-    """What a player says to each observation: a text, or one of the actions that it lists."""
+    """A player's reply to each observation: a text, or one of the actions that it lists."""
     prompts = [_conversation(one) for one in seen]
     if isinstance(player, ActionPolicy):
         found = player.pick(prompts, [one.actions for one in seen], sampling)

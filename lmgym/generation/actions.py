@@ -7,7 +7,7 @@ Design decisions:
   reply's first token, so that the rest of the batch changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, final
 
@@ -51,6 +51,14 @@ def read_candidates(
         refused = _refused(tokenizer, texts, candidates, most)
         found.append(refused or Candidates(tuple(texts), tuple(candidates), tuple(divisors[scores])))
     return found
+
+
+def accepted(read: Sequence[Candidates | str], whose: Callable[[int], str]) -> list[Candidates]:
+    """The candidates of `read_candidates`. Raises InputError for the first refusal, named by `whose`."""
+    for number, found in enumerate(read):
+        if isinstance(found, str):
+            raise InputError(f"{whose(number)} {found}")
+    return [found for found in read if not isinstance(found, str)]
 
 
 def _bodies(tokenizer, prompt: Conversation | str, actions: Sequence[str]) -> list[str] | str:
@@ -127,11 +135,8 @@ class ActionPolicy:
         from, and a prompt that is too long.
         """
         tokenizer = self.generator.tokenizer
-        candidates: list[Candidates] = []
-        for found in read_candidates(tokenizer, prompts, actions, sampling.max_new_tokens, self.scores):
-            if isinstance(found, str):
-                raise InputError(f"--policy_over actions: an observation {found}")
-            candidates.append(found)
+        read = read_candidates(tokenizer, prompts, actions, sampling.max_new_tokens, self.scores)
+        candidates = accepted(read, lambda number: "--policy_over actions: an observation")
         rows = tokenize_texts(tokenizer, render_all(tokenizer, prompts))
         longest = max(map(len, rows), default=0) + sampling.max_new_tokens
         if longest > self.max_length:
@@ -159,3 +164,8 @@ class ActionPolicy:
             found = rows.choices.scores(logprobs).cpu()
             table[batch, : found.shape[1]] = found
         return table[[distinct[request] for request in requests]]
+
+
+def policy_over(over: str, generator: LocalGenerator, scores: ActionScores = "sum") -> LocalGenerator | ActionPolicy:
+    """The policy over "tokens", the generator itself, or over "actions"."""
+    return ActionPolicy(generator, scores) if over == "actions" else generator

@@ -19,7 +19,7 @@ from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.self_play.one_side import OPPONENT
 from lmgym.errors import InputError, shown, shown_path
-from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.actions import ActionPolicy, policy_over
 from lmgym.generation.local_generation import LocalGenerator, load_causal
 from lmgym.models.forward.policies import save_policy
 from lmgym.models.saving import submodule_weights
@@ -146,5 +146,4 @@ def load_member(path: Path, config: PPOConfig) -> Actor:
         generator = load_causal(str(path))
     assert isinstance(generator, LocalGenerator)
     generator.generation_batch_size = config.rollout.generation_batch_size
-    r = config.rollout
-    return ActionPolicy(generator, r.action_scores) if r.policy_over == "actions" else generator
+    return policy_over(config.rollout.policy_over, generator, config.rollout.action_scores)

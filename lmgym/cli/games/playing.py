@@ -75,14 +75,14 @@ def _text(prompt: Conversation) -> str:
     return clean(to_transcript(prompt).removesuffix("\nBot:"))
 
 
-def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Sampling, policy_over: str) -> list[float]:
+def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Sampling, over: str) -> list[float]:
     """Returns of a model's games, many at a time; those that failed are left out, with a line."""
-    from lmgym.generation.actions import ActionPolicy
+    from lmgym.generation.actions import policy_over
     from lmgym.generation.local_generation import LocalGenerator, load_causal
 
     model = load_causal(name)
     assert isinstance(model, LocalGenerator)
-    policy = ActionPolicy(model) if policy_over == "actions" else model
+    policy = policy_over(over, model)
     others = {agent: ScriptedGenerator(script) for agent, script in game.opponents.items()}
     returns, errors = [], []
     for first in range(0, episodes, TOGETHER):

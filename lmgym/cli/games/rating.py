@@ -62,16 +62,16 @@ def pool_members(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _load(name: str, game: TwoPlayerGame, members: dict[str, Path], policy_over: str) -> Actor:
+def _load(name: str, game: TwoPlayerGame, members: dict[str, Path], over: str) -> Actor:
     if name not in members:
         return ScriptedGenerator(game.script(name))
-    from lmgym.generation.actions import ActionPolicy
+    from lmgym.generation.actions import policy_over
     from lmgym.generation.local_generation import LocalGenerator, load_causal
 
     generator = load_causal(str(members[name]))
     assert isinstance(generator, LocalGenerator)
     generator.generation_batch_size = TOGETHER
-    return ActionPolicy(generator) if policy_over == "actions" else generator
+    return policy_over(over, generator)
 
 
 def _say_progress(players: int):

@@ -96,7 +96,7 @@ class Dialogue:
         return info | {f"aborted_by_{r}": float(bool(result and result.aborted_by == r)) for r in self.recorder.roles}
 
     def records(self) -> Records:
-        """What the episode leaves, once it has ended."""
+        """The records of the episode, once it has ended."""
         assert self.result is not None, "the episode goes on"
         scores = episode_scores(self.result, sum(self.replies.values()))
         content = {"meta": dict(self.recorder.meta), "turn scores": {}, "episode scores": scores}

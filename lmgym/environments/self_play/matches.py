@@ -22,7 +22,7 @@ def round_robin(
     """`games` games of each pair of players, half of them on either side. Two players are loaded at a time.
 
     The seed of a game follows from `sampling.seed` and its number, and that of a reply from the game's, its turn and
-    its side: a pair's games are the same whoever else plays.
+    its side: a pair's games do not depend on the other players.
     """
     results: list[Game] = []
     loaded: dict[str, Actor] = {}
