@@ -138,11 +138,7 @@ class ActionPolicy:
         read = read_candidates(tokenizer, prompts, actions, sampling.max_new_tokens, self.scores)
         candidates = accepted(read, lambda number: "--policy_over actions: an observation")
         rows = tokenize_texts(tokenizer, render_all(tokenizer, prompts))
-        longest = max(map(len, rows), default=0) + sampling.max_new_tokens
-        if longest > self.max_length:
-            raise InputError(
-                f"a prompt and its longest action have up to {longest} tokens; needed: at most {self.max_length}"
-            )
+        self.generator.check(rows, 1, sampling)
         return self.choose(rows, candidates, sampling)
 
     @torch.inference_mode()

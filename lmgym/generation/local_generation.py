@@ -70,7 +70,7 @@ class LocalGenerator:
 
         Raises InputError for an empty prompt, and for one that leaves no room for `max_new_tokens`.
         """
-        self._check(prompts, n, sampling)
+        self.check(prompts, n, sampling)
         self.model.eval()
         seeds = row_seeds(seeds_of(sampling, len(prompts)), n)
         found: dict[int, Completion] = {}
@@ -109,7 +109,8 @@ class LocalGenerator:
         bytes_a_token = max(1, 4 * cache_numbers_per_token(self.model.config))  # fp32
         return max(1, min(size, int(CACHE_GIB * GIB) // (bytes_a_token * (longest + n * room))))
 
-    def _check(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
+    def check(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
+        """Raises InputError for no replies, an empty prompt, and one that leaves too little room for its reply."""
         if n < 1:
             raise InputError(f"n={n} replies; needed: 1 or more")
         for i, prompt in enumerate(prompts):
