@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/dialogue_games.py          # adds to benchmarks/results/dialogue_games.json
     LMGYM_CLEMCORE=PATH .venv/bin/python benchmarks/dialogue_games.py --parts speed --checkout PATH
 
-learning: SFT of a small policy on records of scripted players, the first of 400, 600, ... 1,600 steps whose quality in
-training games is at least 15, then GRPO, launched as a user launches it; both play the same held-out instances.
+learning: SFT of a small policy on records of scripted players, the first of 200, 250, ... 1,600 steps whose quality in
+training games is at least 20, then GRPO, launched as a user launches it; both play the same held-out instances.
 speed: games whose players say the same at every turn, on one thread.
 """
 
@@ -39,8 +39,10 @@ from lmgym.playpen.registries.specs import Spec
 from lmgym.playpen.trainers.base import close_games
 
 PARTS = ("learning", "speed")
-ROLE, INSTANCES, TIMES = "guesser", 50, 4
-STEPS, START_QUALITY = range(400, 1601, 200), 15
+ROLE, TIMES = "guesser", 4
+INSTANCES = {"taboo_syllables": 50, "word_guess_clue_syllables": 200}
+STEPS, START_QUALITY = range(200, 1601, 50), 20
+FLAGS = {"word_guess_clue_syllables": "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"}
 AT_ONCE = {1: 64, 64: 256, 256: 512}  # episodes
 WORD = "guess: stove\nexplanation: a common word"
 SAYINGS = {
@@ -52,12 +54,12 @@ def qualities(name: str, folder: Path, split: str) -> np.ndarray:
     """[instance, 2]: Main Score (0 if aborted) and aborted, means of TIMES games at temperature 1."""
     game, tokenizer = SMALL_GAMES[name], load_tokenizer(str(folder))
     policy = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=256)
-    tasks = game.tasks(INSTANCES, split=split) * TIMES
+    tasks = game.tasks(INSTANCES[name], split=split) * TIMES
     others = {role: ScriptedGenerator(game.script(role)) for role in game.roles if role != ROLE}
     environments = [game.environment() for _ in tasks]
     given = environments, tasks, range(len(tasks)), policy, tokenizer, Sampling(10, seed=1), None, others
     found = [(e.info["main_score"], e.info["aborted"]) for e in run_episodes(*given)]
-    return np.array(found).reshape(TIMES, INSTANCES, 2).mean(0)
+    return np.array(found).reshape(TIMES, -1, 2).mean(0)
 
 
 def make_stopped_start(name: str, seed: int, folder: Path) -> tuple[Path, int]:
@@ -75,7 +77,7 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
     (start, steps), output = make_stopped_start(name, seed, folder), folder / f"{name}{seed}_run"
     sft_seconds, before = time.process_time() - began, qualities(name, start, "validation")
     own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
-    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *flags])
+    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *FLAGS.get(name, "").split(), *flags])
     after = qualities(name, output / "model", "validation")
     gain = (after - before)[:, 0]
     return {

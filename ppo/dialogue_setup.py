@@ -1,9 +1,10 @@
 """The task setup of dialogue games: one role is trained, scripts play the others."""
 
+from dataclasses import replace
 from typing import Any
 
 from lmgym.environments.dialogue_games.instances import VALIDATION
-from lmgym.environments.dialogue_games.syllables import find_game
+from lmgym.environments.dialogue_games.syllables import find_game, make_start
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
@@ -34,3 +35,14 @@ def dialogue_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     evaluation = game.tasks(-(-held_out // len(game.experiment_names)), split=VALIDATION)
     others = {other: ScriptedGenerator(game.script(other)) for other in game.roles if other != (role or game.roles[0])}
     return TaskSetup([{}], evaluation, game.environment, None, words, players=others)
+
+
+def with_small_policy(config: PPOConfig, folder: str) -> PPOConfig:
+    """If the policy is `folder`, a small policy in a folder of that for the game, made on first use.
+
+    Raises InputError for a game that no small policy plays.
+    """
+    if config.policy.model != folder:
+        return config
+    game = config.rollout.prompts.removeprefix(DIALOGUE).partition("/")[0]
+    return replace(config, policy=replace(config.policy, model=str(make_start(game, f"{folder}/{game}"))))

@@ -1,6 +1,6 @@
 """A small policy from scratch as the guesser of a dialogue game with words of syllables; a script describes them.
 
-deepspeed --num_gpus 2 ppo/experiments/dialogue_games.py --prompts dialogue:word_guess_clue_syllables/guesser
+deepspeed --num_gpus 2 ppo/experiments/dialogue_games.py --prompts dialogue:taboo_syllables/guesser
 """
 
 from lmgym.config import ModelConfig, OptimizerConfig
@@ -20,10 +20,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from lmgym.environments.dialogue_games.syllables import make_start
-    from ppo.dialogue_setup import DIALOGUE, dialogue_episodes
+    from ppo.dialogue_setup import dialogue_episodes, with_small_policy
     from ppo.train import train
 
-    if config.policy.model == CONFIG.policy.model:
-        make_start(config.rollout.prompts.removeprefix(DIALOGUE).partition("/")[0], config.policy.model)
-    launch(lambda: train(config, dialogue_episodes))
+    launch(lambda: train(with_small_policy(config, CONFIG.policy.model), dialogue_episodes))

@@ -9,7 +9,7 @@ from ppo_in_process import train_small
 
 from lmgym.errors import InputError
 from ppo.config import RewardConfig
-from ppo.dialogue_setup import dialogue_episodes
+from ppo.dialogue_setup import dialogue_episodes, with_small_policy
 from ppo.experiments.taboo import CONFIG
 
 
@@ -56,3 +56,19 @@ def test_the_setup_has_held_out_instances_and_a_script_for_the_other_role() -> N
 def test_mistakes_are_refused(prompts, settings, found) -> None:
     with pytest.raises(InputError, match=found):
         prepared(prompts, **settings)
+
+
+def test_a_small_policy_is_made_for_each_game_unless_another_model_is_given(monkeypatch, tmp_path: Path) -> None:
+    made: list[tuple[str, str]] = []
+    monkeypatch.setattr("ppo.dialogue_setup.make_start", lambda game, folder: made.append((game, folder)) or folder)
+    games = ("taboo_syllables", "word_guess_clue_syllables")
+    for game in games:
+        rollout = replace(CONFIG.rollout, prompts=f"dialogue:{game}/guesser")
+        config = replace(CONFIG, policy=replace(CONFIG.policy, model=str(tmp_path)), rollout=rollout)
+        assert with_small_policy(config, str(tmp_path)).policy.model == f"{tmp_path}/{game}"
+        assert with_small_policy(config, "elsewhere") is config
+    assert made == [(game, f"{tmp_path}/{game}") for game in games]
+    taboo = replace(CONFIG, policy=replace(CONFIG.policy, model=str(tmp_path)))
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="no small policy plays 'taboo'"):
+        with_small_policy(taboo, str(tmp_path))

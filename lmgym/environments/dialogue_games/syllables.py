@@ -7,6 +7,7 @@ Design decisions:
 - The policy of the word game copies a guesser who ignores half of the feedback. The winner's games end by the fourth
   guess: a policy trained on those alone breaks the rules at the fifth, which it has never seen.
 - All words of a clue are held out together: where some of them are training words, a policy learns to say only those.
+- Four words fit each of 576 clues: with eight to each of 162, success was too rare to learn from.
 """
 
 import re
@@ -26,14 +27,15 @@ from lmgym.environments.dialogue_games.word_guess import feedback
 from lmgym.environments.dialogue_games.word_guess_players import FEEDBACK
 from lmgym.environments.games.small_policy import Moves, imitate
 from lmgym.environments.random_walks_model import made_once
+from lmgym.errors import InputError, shown
 from lmgym.text import Conversation, from_messages
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
 CLUE_WORDS = tuple(w for w in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if w not in spelled(w, 0))
 """without words such as let, which a clue says itself"""
-GUESS_WORDS = tuple(map("".join, product("bdglmnrst", "ae", "bdglmnrst", "ae", "lnrs")))
+GUESS_WORDS = tuple(map("".join, product("bdfgklmnprst", "aeio", "bdfgklmnprst", "ae", "ns")))
 CLUE_LETTERS = 3
-START_GAMES, BATCH_SIZE, LEARNING_RATE = 500, 25, 4e-3
+START_GAMES, BATCH_SIZE, LEARNING_RATE = 2000, 25, 4e-3
 
 
 def draw(words: tuple[str, ...], rng: np.random.Generator, experiment: str) -> Drawn:
@@ -82,7 +84,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], winner: Script, recorded:
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters, guess_from_letters)
 WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours, guess_carelessly)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
-START_STEPS = 800
+START_STEPS = {TABOO.name: 500, WORD_GUESS.name: 250}
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
 
 
@@ -91,14 +93,19 @@ def find_game(name: str) -> DialogueGame:
     return SMALL_GAMES.get(name) or find_dialogue_game(name)
 
 
-def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = START_STEPS) -> Path:
-    """`folder` with a small policy that guesses in a small game, made on first use: SFT on records of the scripts."""
+def make_start(name: str, folder: str | Path, seed: int = 0, steps: int | None = None) -> Path:
+    """`folder` with a small policy that guesses in a small game, made on first use: SFT on records of the scripts.
+
+    steps: None, START_STEPS. Raises InputError for another game.
+    """
+    if name not in SMALL_GAMES:
+        raise InputError(f"no small policy plays {shown(name)}; needed: {' or '.join(SMALL_GAMES)}, or --model FOLDER")
 
     def make() -> tuple[Any, Any]:
         moves = recorded_moves(SMALL_GAMES[name], START_GAMES, seed)
         # replies are no part of the vocabulary, so that words are spelled, and those held out can be
-        heard = [replace(shown, turns=shown.turns[::2]) for shown, _ in moves]
-        return imitate(moves, seed, steps, heard, BATCH_SIZE, LEARNING_RATE)
+        heard = [replace(prompt, turns=prompt.turns[::2]) for prompt, _ in moves]
+        return imitate(moves, seed, steps or START_STEPS[name], heard, BATCH_SIZE, LEARNING_RATE)
 
     return made_once(Path(folder), make)
 
