@@ -41,6 +41,7 @@ from lmgym.models.memory import (
     quantized_bytes,
     weight_memory,
 )
+from lmgym.runs.flags import flatten
 from lmgym.text import flat_template_note
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
@@ -48,7 +49,6 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
-from ppo.monitoring.notes import bias_notes, unread_notes, warmup_notes
 from ppo.self_play.pool import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
@@ -200,6 +200,34 @@ def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Ta
     shortened = sum(prompt.shortened > 0 for prompt in fit_prompts(tokenizer, long, room))
     ends = f"; of {shortened} only the end of the last turn is left (--long_prompts refuse stops)" if shortened else ""
     return [f"{found}: they lose their oldest turns{ends}"]
+
+
+def bias_notes(config: PPOConfig) -> list[str]:
+    """A warning if rollouts are sampled from another distribution than the policy's."""
+    r = config.rollout
+    defaults = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+    found = [f"{name}={getattr(r, name)}" for name, default in defaults.items() if getattr(r, name) != default]
+    warning = (
+        f"warning: {', '.join(found)} in rollouts: replies are drawn from another distribution than the policy's, so "
+        "the gradient is biased; PPO's own is temperature alone"
+    )
+    return [warning] if found and r.policy_over == "tokens" else []
+
+
+def unread_notes(config: PPOConfig) -> list[str]:
+    """A line on settings of the experiment that are not read: those of the command line are refused."""
+    defaults, values = flatten(PPOConfig(config.name)), flatten(config)
+    found = [f"{name}={values[name]}" for name in values if name in config.unread and values[name] != defaults[name]]
+    who = config.algorithm.name + " over actions" * (config.rollout.policy_over == "actions")
+    return [f"{who} does not read {', '.join(found)} of the experiment"] if found else []
+
+
+def warmup_notes(config: PPOConfig, iterations: int) -> list[str]:
+    """A warning if the critic's warm-up is as long as the run."""
+    warmup = config.critic.critic_warmup
+    if warmup < iterations or not config.algorithm.has_critic:
+        return []
+    return [f"warning: critic_warmup={warmup} of {iterations} iterations: the policy will not learn, only its critic"]
 
 
 def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:

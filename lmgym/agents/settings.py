@@ -53,9 +53,8 @@ def agent_config(
     """(the config of a program with its own loop, notes). Raises InputError for values out of range, for greedy
     sampling, and for methods that compare several episodes of one start.
     """
-    from ppo.check import check_settings
+    from ppo.check import bias_notes, check_settings
     from ppo.config import PPOConfig
-    from ppo.monitoring.notes import bias_notes
 
     given = _plain(BATCHES if ppo is None else ppo)
     flags = _flags(PPOConfig("agent"), LOOP_GROUPS) - NOT_IN_LOOP

@@ -19,11 +19,11 @@ from lmgym.models.lora import add_lora
 from lmgym.runs.flags import override
 from ppo.actor_critic import ActorCritic, Reference
 from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo.check import bias_notes, unread_notes
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.learner import Learner
 from ppo.monitoring.metrics import rollout_sums
-from ppo.monitoring.notes import bias_notes, unread_notes
 from ppo.monitoring.safeguards import check_ratio
 from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine

@@ -23,11 +23,10 @@ from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
 from ppo.algorithms.learning import advantage_estimator
 from ppo.best import best_key, check_best_metric
-from ppo.check import check_prompts, check_settings, count_iterations
+from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.experience import Experience
 from ppo.monitoring.metrics import rollout_sums
-from ppo.monitoring.notes import bias_notes
 from ppo.monitoring.safeguards import (
     check_finite,
     check_first_rollouts,

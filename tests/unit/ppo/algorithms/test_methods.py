@@ -7,8 +7,8 @@ import pytest
 
 from lmgym.runs.flags import flatten, override
 from ppo.algorithms.methods import MethodName, preset, readers
+from ppo.check import unread_notes
 from ppo.config import CriticConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.monitoring.notes import unread_notes
 
 NAMES = get_args(MethodName)
 CRITIC = {field.name for field in fields(CriticConfig)}
