@@ -10,7 +10,7 @@ from ppo.config import LimitConfig, MethodConfig, PPOConfig, RolloutConfig
 
 CONFIG = PPOConfig(
     name="dialogue_games",
-    policy=ModelConfig(model="outputs/dialogue_games", precision="fp32"),
+    policy=ModelConfig(model="outputs/games", precision="fp32"),
     rollout=RolloutConfig(
         prompts="dialogue:taboo_syllables/guesser", num_rollouts=256, max_new_tokens=10, eval_size=48
     ),

@@ -19,7 +19,7 @@ import sft.check
 from lmgym.config import ModelConfig, Range
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Sampling
-from lmgym.runs.flags import override
+from lmgym.runs.flags import flatten, override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from preferences.config import PreferenceConfig
@@ -190,12 +190,26 @@ def test_sampling_is_bounded_whoever_asks_for_it(changes: dict) -> None:
     Sampling(1 << 20, 100, 1 << 24, 1, 100, seed=(0, 2**64 - 1))
 
 
-@pytest.mark.parametrize(
+def config_of(path: Path) -> Any:
+    return importlib.import_module(f"{path.parts[-3]}.experiments.{path.stem}").CONFIG
+
+
+each_experiment = pytest.mark.parametrize(
     "path",
     sorted(path for stage in STAGES for path in (ROOT / stage / "experiments").glob("[a-z]*.py")),
     ids=lambda path: path.stem,
 )
+
+
+@each_experiment
+def test_no_experiment_begins_with_a_model_in_its_own_output(path: Path) -> None:
+    """It would lie among the run's results, and be moved or deleted with them."""
+    config = config_of(path)
+    assert not Path(flatten(config)["model"]).is_relative_to(config.output)
+
+
+@each_experiment
 def test_every_experiment_is_within_its_bounds(path: Path) -> None:
-    config = importlib.import_module(f"{path.parts[-3]}.experiments.{path.stem}").CONFIG
+    config = config_of(path)
     [check] = [check for example, check, _ in STAGES.values() if type(example) is type(config)]
     assert check(config) is None
