@@ -26,7 +26,10 @@ from ppo.task_setups import TaskSetup
 KEYS = {
     "red": "take red", "blue": "take the blue", "green": "green", "iron": "open iron",
 }  # fmt: skip
-TURNS, UPDATES = 2, 40
+TURNS, UPDATES, LEARNING_RATE = 2, 40, 5e-3
+OF_SUMS = {"updates": 60, "learning_rate": 2e-3}
+"""A sum's gradient grows with the words of a text: at 5e-3, PPO with seed 0 stays at 1.18, and seeds 1 to 5 reach 1.50
+to 1.99. With these, seeds 0 to 5: 1.83, 1.61, 1.45, 1.47, 1.69, 1.63."""
 BAR = 1.2  # of 2, and .67 at random; other seeds than this one, 1 and 2: 1.53, 1.53
 
 
@@ -70,8 +73,9 @@ def start(tmp_path_factory) -> Path:
 
 
 def doors_opened(
-    start: Path, folder: Path, method, scores="token", seed: int = 0, policy_over="actions", updates: int = UPDATES
-) -> float:
+    start: Path, folder: Path, method, scores="token", seed: int = 0, policy_over="actions", updates: int = UPDATES,
+    learning_rate: float = LEARNING_RATE,
+) -> float:  # fmt: skip
     """Of 2, in 300 held-out episodes after so many updates."""
     config = PPOConfig(
         "doors",
@@ -81,7 +85,9 @@ def doors_opened(
             policy_over=policy_over, action_scores=scores,
         ),
         method=MethodConfig(method, ppo_epochs=2, init_kl_coef=0.0, credit="episode" if method == "ppo" else "turn"),
-        optimizer=OptimizerConfig(5e-3, warmup=0, global_batch=64, micro_batch=64, max_updates=updates, seed=seed),
+        optimizer=OptimizerConfig(
+            learning_rate, warmup=0, global_batch=64, micro_batch=64, max_updates=updates, seed=seed
+        ),
         run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
     )  # fmt: skip
     loop.train(config, doors)
@@ -109,7 +115,7 @@ def test_doors_are_opened_with_a_critic_and_without(method: str, start: Path, tm
 @pytest.mark.parametrize("scores", ["sum", "word"])
 @pytest.mark.parametrize("method", ["ppo", "grpo"])
 def test_so_they_are_by_other_scores(method: str, scores, start: Path, tmp_path: Path) -> None:
-    assert doors_opened(start, tmp_path, method, scores) > BAR
+    assert doors_opened(start, tmp_path, method, scores, **(OF_SUMS if scores == "sum" else {})) > BAR
 
 
 @pytest.mark.parametrize("broken", [turn_advantages, pytest.param(mix_up_episodes, marks=pytest.mark.slow)])
