@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/dialogue_games.py          # adds to benchmarks/results/dialogue_games.json
     LMGYM_CLEMCORE=PATH .venv/bin/python benchmarks/dialogue_games.py --parts speed --checkout PATH
 
-learning: SFT of a small policy on records of scripted players, the first of 200, 250, ... 1,600 steps whose quality in
-training games is at least 20, then GRPO, launched as a user launches it; both play the same held-out instances.
+learning: SFT of a small policy on records of scripted players, stopped early by its quality in training games, then
+GRPO, launched as a user launches it; both play the same held-out instances.
 speed: games whose players say the same at every turn, on one thread.
 """
 
@@ -16,7 +16,9 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,10 +41,7 @@ from lmgym.playpen.registries.specs import Spec
 from lmgym.playpen.trainers.base import close_games
 
 PARTS = ("learning", "speed")
-ROLE, TIMES = "guesser", 4
-INSTANCES = {"taboo_syllables": 50, "word_guess_clue_syllables": 200}
-STEPS, START_QUALITY = range(200, 1601, 50), 20
-FLAGS = {"word_guess_clue_syllables": "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"}
+ROLE, STEPS, TRIES = "guesser", range(200, 1601, 50), 4
 AT_ONCE = {1: 64, 64: 256, 256: 512}  # episodes
 WORD = "guess: stove\nexplanation: a common word"
 SAYINGS = {
@@ -50,35 +49,67 @@ SAYINGS = {
 }  # fmt: skip
 
 
-def qualities(name: str, folder: Path, split: str) -> np.ndarray:
-    """[instance, 2]: Main Score (0 if aborted) and aborted, means of TIMES games at temperature 1."""
+class Setting(NamedTuple):
+    """How a game is measured, and from where GRPO begins."""
+
+    instances: int
+    times: int
+    """games of each held-out instance"""
+    quality: float
+    """in training games: SFT stops at the first multiple of `grid` steps with it"""
+    grid: int
+    flags: str = ""
+
+
+SETTINGS = {
+    # all held-out words; within 50 steps SFT goes from not copying letters to the best that can be had
+    "taboo_syllables": Setting(54, 16, 15, 10),
+    "word_guess_clue_syllables": Setting(200, 4, 20, 50, "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"),
+}
+
+
+def qualities(name: str, folder: Path, split: str, times: int) -> np.ndarray:
+    """[instance, 2]: Main Score (0 if aborted) and aborted, means of so many games at temperature 1."""
     game, tokenizer = SMALL_GAMES[name], load_tokenizer(str(folder))
     policy = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=256)
-    tasks = game.tasks(INSTANCES[name], split=split) * TIMES
+    tasks = game.tasks(SETTINGS[name].instances, split=split) * times
     others = {role: ScriptedGenerator(game.script(role)) for role in game.roles if role != ROLE}
     environments = [game.environment() for _ in tasks]
     given = environments, tasks, range(len(tasks)), policy, tokenizer, Sampling(10, seed=1), None, others
     found = [(e.info["main_score"], e.info["aborted"]) for e in run_episodes(*given)]
-    return np.array(found).reshape(TIMES, -1, 2).mean(0)
+    return np.array(found).reshape(times, -1, 2).mean(0)
 
 
 def make_stopped_start(name: str, seed: int, folder: Path) -> tuple[Path, int]:
-    """The policy that GRPO begins with, and its steps of SFT. Raises ValueError if none is good enough."""
-    for steps in STEPS:
-        start = make_start(name, folder / f"{name}{seed}_{steps}", seed, steps)
-        if qualities(name, start, "train")[:, 0].mean() >= START_QUALITY:
-            return start, steps
-    raise ValueError(f"{name}, seed {seed}: quality below {START_QUALITY} after {steps} steps of SFT")
+    """The policy that GRPO begins with, and its steps of SFT. Raises ValueError if none is good enough.
+
+    Searched in STEPS, then in the finer grid between the first that is good enough and the one before.
+    """
+    setting = SETTINGS[name]
+
+    def first_good(tried: Iterable[int]) -> tuple[Path, int] | None:
+        for steps in tried:
+            start = make_start(name, folder / f"{name}{seed}_{steps}", seed, steps)
+            quality = qualities(name, start, "train", TRIES)[:, 0].mean()
+            if quality >= setting.quality:
+                return start, steps
+        return None
+
+    found = first_good(STEPS)
+    if found is None:
+        raise ValueError(f"{name}, seed {seed}: quality below {setting.quality} after {STEPS[-1]} steps of SFT")
+    return first_good(range(found[1] - STEPS.step + setting.grid, found[1], setting.grid)) or found
 
 
 def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
     """SFT, then GRPO: quality and share played on held-out instances, before and after."""
     began = time.process_time()
     (start, steps), output = make_stopped_start(name, seed, folder), folder / f"{name}{seed}_run"
-    sft_seconds, before = time.process_time() - began, qualities(name, start, "validation")
+    sft_seconds, setting = time.process_time() - began, SETTINGS[name]
+    before = qualities(name, start, "validation", setting.times)
     own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
-    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *FLAGS.get(name, "").split(), *flags])
-    after = qualities(name, output / "model", "validation")
+    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *setting.flags.split(), *flags])
+    after = qualities(name, output / "model", "validation", setting.times)
     gain = (after - before)[:, 0]
     return {
         "game": name, "seed": seed, "sft_steps": steps, "quality": [float(x[:, 0].mean()) for x in (before, after)],

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lmgym.console import say
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.random_state import seeded
+from lmgym.distributed.ranks import rank
 from lmgym.environments.random_walks import GOAL, LETTERS, draw_random_walks
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.loading import PAD_TOKEN
@@ -35,10 +37,12 @@ def make_start(folder: str | Path, graph_seed: int = 1000, seed: int = 0, steps:
 def made_once(target: Path, make: Callable[[], tuple[Any, Any]]) -> Path:
     """The folder `target` with the model and tokenizer that `make` gives, unless it exists.
 
-    If several processes make it at once, the first to finish provides it.
+    If several processes make it at once, the first to finish provides it. Making takes up to a minute, so it is said.
     """
     if target.is_dir():
         return target
+    if rank() == 0:
+        say(f"making {target}, a small model to begin with; later runs reuse it")
     target.parent.mkdir(parents=True, exist_ok=True)
     model, tokenizer = make()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
