@@ -16,7 +16,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,15 +55,13 @@ class Setting(NamedTuple):
     times: int
     """games of each held-out instance"""
     quality: float
-    """in training games: SFT stops at the first multiple of `grid` steps with it"""
-    grid: int
+    """in training games: SFT stops at the first of STEPS with it"""
     flags: str = ""
 
 
 SETTINGS = {
-    # all held-out words; within 50 steps SFT goes from not copying letters to the best that can be had
-    "taboo_syllables": Setting(54, 16, 15, 10),
-    "word_guess_clue_syllables": Setting(200, 4, 20, 50, "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"),
+    "taboo_syllables": Setting(125, 8, 15, "--max_updates 640"),  # all held-out words
+    "word_guess_clue_syllables": Setting(200, 4, 20, "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"),
 }
 
 
@@ -81,24 +78,12 @@ def qualities(name: str, folder: Path, split: str, times: int) -> np.ndarray:
 
 
 def make_stopped_start(name: str, seed: int, folder: Path) -> tuple[Path, int]:
-    """The policy that GRPO begins with, and its steps of SFT. Raises ValueError if none is good enough.
-
-    Searched in STEPS, then in the finer grid between the first that is good enough and the one before.
-    """
-    setting = SETTINGS[name]
-
-    def first_good(tried: Iterable[int]) -> tuple[Path, int] | None:
-        for steps in tried:
-            start = make_start(name, folder / f"{name}{seed}_{steps}", seed, steps)
-            quality = qualities(name, start, "train", TRIES)[:, 0].mean()
-            if quality >= setting.quality:
-                return start, steps
-        return None
-
-    found = first_good(STEPS)
-    if found is None:
-        raise ValueError(f"{name}, seed {seed}: quality below {setting.quality} after {STEPS[-1]} steps of SFT")
-    return first_good(range(found[1] - STEPS.step + setting.grid, found[1], setting.grid)) or found
+    """The policy that GRPO begins with, and its steps of SFT. Raises ValueError if none is good enough."""
+    for steps in STEPS:
+        start = make_start(name, folder / f"{name}{seed}_{steps}", seed, steps)
+        if qualities(name, start, "train", TRIES)[:, 0].mean() >= SETTINGS[name].quality:
+            return start, steps
+    raise ValueError(f"{name}, seed {seed}: quality below {SETTINGS[name].quality} after {steps} steps of SFT")
 
 
 def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:

@@ -8,6 +8,7 @@ Design decisions:
   guess: a policy trained on those alone breaks the rules at the fifth, which it has never seen.
 - All words of a clue are held out together: where some of them are training words, a policy learns to say only those.
 - Four words fit each of 576 clues: with eight to each of 162, success was too rare to learn from.
+- Taboo has 573 words: of 253, policies learned the training words by heart before they copied letters.
 """
 
 import re
@@ -31,9 +32,10 @@ from lmgym.errors import InputError, shown
 from lmgym.text import Conversation, from_messages
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
-CLUE_WORDS = tuple(w for w in map("".join, product("bdglmnrt", "aeio", "bdglmnrt")) if w not in spelled(w, 0))
+CONSONANTS, VOWELS = "bdfgklmnprst", "aeio"
+CLUE_WORDS = tuple(w for w in map("".join, product(CONSONANTS, VOWELS, CONSONANTS)) if w not in spelled(w, 0))
 """without words such as let, which a clue says itself"""
-GUESS_WORDS = tuple(map("".join, product("bdfgklmnprst", "aeio", "bdfgklmnprst", "ae", "ns")))
+GUESS_WORDS = tuple(map("".join, product(CONSONANTS, VOWELS, CONSONANTS, "ae", "ns")))
 CLUE_LETTERS = 3
 START_GAMES, BATCH_SIZE, LEARNING_RATE = 2000, 25, 4e-3
 
