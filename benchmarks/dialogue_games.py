@@ -60,8 +60,10 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "taboo_syllables": Setting(125, 8, 15, "--max_updates 640"),  # all held-out words
-    "word_guess_clue_syllables": Setting(200, 4, 20, "--learning_rate 5e-4 --credit turn --entropy_coef 0.01"),
+    "taboo_syllables": Setting(125, 8, 15),  # all held-out words
+    "word_guess_clue_syllables": Setting(
+        200, 4, 20, "--learning_rate 5e-4 --credit turn --entropy_coef 0.01 --max_updates 320"
+    ),
 }
 
 

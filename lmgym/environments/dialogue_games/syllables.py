@@ -86,7 +86,7 @@ def _small(game: DialogueGame, words: tuple[str, ...], winner: Script, recorded:
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters, guess_from_letters)
 WORD_GUESS = _small(GAMES["word_guess_clue"], GUESS_WORDS, guess_from_colours, guess_carelessly)
 SMALL_GAMES = {game.name: game for game in (TABOO, WORD_GUESS)}
-START_STEPS = {TABOO.name: 500, WORD_GUESS.name: 250}
+START_STEPS = {TABOO.name: 350, WORD_GUESS.name: 250}
 """of SFT: stopped early, where the policy knows the form and few of the answers"""
 
 
