@@ -49,7 +49,7 @@ SAYINGS = {
 
 
 class Setting(NamedTuple):
-    """How a game is measured, and from where GRPO begins."""
+    """The size of a game's evaluation, the quality that GRPO begins with, and its flags."""
 
     instances: int
     times: int

@@ -37,7 +37,7 @@ def make_start(folder: str | Path, graph_seed: int = 1000, seed: int = 0, steps:
 def made_once(target: Path, make: Callable[[], tuple[Any, Any]]) -> Path:
     """The folder `target` with the model and tokenizer that `make` gives, unless it exists.
 
-    If several processes make it at once, the first to finish provides it. Making takes up to a minute, so it is said.
+    If several processes make it at once, the first to finish provides it. It takes up to a minute: a line says so.
     """
     if target.is_dir():
         return target

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from broken_rollouts import shift_old_logprobs
 from launching import read_metrics, words
 from ppo_in_process import PLAIN, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import ppo.setup
 from lmgym.environments.prisoners import PrisonersDilemma
 from lmgym.errors import InputError, RunStopped
-from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator
-from ppo.config import PPOConfig
 from ppo.task_setups import TaskSetup, text_with_function
 
 Go = Callable[..., Path]
@@ -79,17 +77,7 @@ def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coeffi
 
 
 def test_old_log_probabilities_of_other_tokens_are_found_before_the_first_update(go: Go, monkeypatch) -> None:
-    def shifted(config: PPOConfig) -> EstimateAdvantages:
-        estimate = advantage_estimator(config)
-
-        def advance(rollouts, kl_coef) -> torch.Tensor:
-            found = estimate(rollouts, kl_coef)
-            rollouts.old_logprobs = rollouts.old_logprobs.roll(1)
-            return found
-
-        return advance
-
-    monkeypatch.setattr(ppo.setup, "advantage_estimator", shifted)
+    shift_old_logprobs(monkeypatch)
     with pytest.raises(
         InputError, match=r"before any update .* most at token \d+ of reply \d+, .*ratio must begin at 1"
     ):

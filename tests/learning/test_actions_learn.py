@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broken_rollouts import break_rollouts, turn_advantages
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import ppo.setup
 import ppo.train as loop
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.distributed.random_state import seeded
@@ -95,15 +95,14 @@ def doors_opened(
     return [line["eval/reward/mean"] for line in lines if "eval/reward/mean" in line][-1]
 
 
-def turn_advantages(rollouts) -> None:
-    """The sign of advantages is flipped."""
-    rollouts.advantages = -rollouts.advantages
-
-
-def mix_up_episodes(rollouts) -> None:
+def mix_up_episodes(monkeypatch) -> None:
     """Each turn has the advantage of the same turn of the episode before."""
-    # not of the turn before in its own episode, which contains the turn's own reward
-    rollouts.advantages = rollouts.advantages.roll(TURNS)
+
+    def mix_up(rollouts) -> None:
+        # not of the turn before in its own episode, which contains the turn's own reward
+        rollouts.advantages = rollouts.advantages.roll(TURNS)
+
+    break_rollouts(monkeypatch, mix_up)
 
 
 @pytest.mark.parametrize("method", ["ppo", "grpo"])
@@ -123,17 +122,7 @@ def test_so_they_are_by_other_scores(method: str, scores, start: Path, tmp_path:
 def test_a_broken_version_misses_the_bar(
     broken: Callable, method: str, start: Path, monkeypatch, tmp_path: Path
 ) -> None:
-    estimator = ppo.setup.advantage_estimator
-
-    def made(config):
-        def estimate(rollouts, kl_coef):
-            rewards = estimator(config)(rollouts, kl_coef)
-            broken(rollouts)
-            return rewards
-
-        return estimate
-
-    monkeypatch.setattr(ppo.setup, "advantage_estimator", made)
+    broken(monkeypatch)
     assert doors_opened(start, tmp_path, method) < BAR - 0.4
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broken_rollouts import turn_advantages
 
-import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
 from lmgym.environments.function_reward import FunctionReward
@@ -49,21 +49,6 @@ def optimality(method: str, start: Path, folder: Path, updates: int = UPDATES, s
     )
     loop.train(config, walks_of_unequal_starts)
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["metrics/optimality"]
-
-
-def turn_advantages(monkeypatch) -> None:
-    """The sign of advantages is flipped."""
-    estimator = ppo.setup.advantage_estimator
-
-    def turned(config):
-        def advance(rollouts, kl_coef):
-            rewards = estimator(config)(rollouts, kl_coef)
-            rollouts.advantages = -rollouts.advantages
-            return rewards
-
-        return advance
-
-    monkeypatch.setattr(ppo.setup, "advantage_estimator", turned)
 
 
 def mix_up_groups(monkeypatch) -> None:

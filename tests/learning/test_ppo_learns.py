@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from broken_rollouts import shift_old_logprobs, turn_advantages
 
-import ppo.algorithms.learning
-import ppo.setup
 import ppo.train as loop
 from lmgym.config import RunConfig
 from ppo.experiments.randomwalks import CONFIG
@@ -32,12 +31,6 @@ def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["metrics/optimality"]
 
 
-def turn_advantages(monkeypatch) -> None:
-    """The sign of advantages is flipped."""
-    gae = ppo.algorithms.learning.gae
-    monkeypatch.setattr(ppo.algorithms.learning, "gae", lambda *given: (-(found := gae(*given))[0], found[1]))
-
-
 def score_the_first_token(monkeypatch) -> None:
     """A reply's score lands on its first token, and nobody looks."""
     gather = loop.gather
@@ -53,19 +46,9 @@ def score_the_first_token(monkeypatch) -> None:
     monkeypatch.setattr(safeguards, "check_first_rollouts", lambda *given: None)
 
 
-def shift_old_logprobs(monkeypatch) -> None:
+def shift_unseen(monkeypatch) -> None:
     """The old log-probability of a token is that of the one before, and nobody looks (test_ppo_ends.py)."""
-    estimator = ppo.setup.advantage_estimator
-
-    def shifted(config):
-        def advance(rollouts, kl_coef):
-            rewards = estimator(config)(rollouts, kl_coef)
-            rollouts.old_logprobs = rollouts.old_logprobs.roll(1)
-            return rewards
-
-        return advance
-
-    monkeypatch.setattr(ppo.setup, "advantage_estimator", shifted)
+    shift_old_logprobs(monkeypatch)
     monkeypatch.setattr(safeguards, "check_ratio", lambda *given: None)
 
 
@@ -73,7 +56,7 @@ def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:
     assert optimality(start, tmp_path) > BAR
 
 
-@pytest.mark.parametrize("broken", [turn_advantages, score_the_first_token, shift_old_logprobs])
+@pytest.mark.parametrize("broken", [turn_advantages, score_the_first_token, shift_unseen])
 def test_a_broken_version_misses_the_bar(broken: Callable, start: Path, monkeypatch, tmp_path: Path) -> None:
     broken(monkeypatch)
     assert optimality(start, tmp_path) < BAR - 0.1

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from broken_rollouts import turn_advantages
 
-import ppo.setup
 from lmgym.environments.self_play.two_players import make_start
 from ppo.experiments.self_play import CONFIG
 from ppo.self_play.setups import self_play
@@ -43,16 +43,6 @@ def test_self_play_alone_makes_a_better_player(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_policy_with_the_other_sides_rewards_gets_worse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    estimator = ppo.setup.advantage_estimator
-
-    def made(config):
-        def estimate(rollouts, kl_coef):
-            rewards = estimator(config)(rollouts, kl_coef)
-            rollouts.advantages = -rollouts.advantages  # what one side wins, the other loses
-            return rewards
-
-        return estimate
-
-    monkeypatch.setattr(ppo.setup, "advantage_estimator", made)
+    turn_advantages(monkeypatch)  # what one side wins, the other loses
     before, after = lost_to_random(tmp_path)
     assert after > before
