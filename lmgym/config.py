@@ -204,6 +204,47 @@ class TrainerConfig:
     """stop after so many evaluations in a row that are not better than the best; 0: never"""
 
 
+TextForm = Literal["auto", "text", "transcript", "messages"]
+PASSAGE = "(context)"
+"""our name of the column that --context_column names: one that is called context is not read without being named"""
+
+
+@dataclass(frozen=True)
+class ColumnConfig:
+    """Names of columns and forms of their texts, where they are not the usual ones. Of several data sets a name is that
+    of all, or there is one for each, separated by commas."""
+
+    prompt_column: str | None = None
+    """column of the prompt, instruction or question; None: found by its name"""
+    chosen_column: str | None = None
+    """column of the preferred reply"""
+    rejected_column: str | None = None
+    """column of the other reply"""
+    reply_column: str | None = None
+    """column of a single reply"""
+    messages_column: str | None = None
+    """column of whole conversations"""
+    label_column: str | None = None
+    """column that says whether a reply was liked"""
+    system_column: str | None = None
+    """column of the system message; None: system or system_prompt"""
+    context_column: str | None = None
+    """column of a passage that the prompt asks about, put below the prompt; unused: leave such columns out"""
+    prompt_format: TextForm = "auto"
+    """of prompts and conversations in text: plain text, transcripts with marks (User:, Human:) or JSON of messages;
+    auto: decided from all rows of a data set"""
+    reply_format: TextForm = "auto"
+    """of replies in text"""
+
+    @property
+    def named(self) -> dict[str, tuple[str, str]]:
+        """(flag, column) of the columns that are named, by our name of each."""
+        ours = {"reply": "completion", "context": PASSAGE}
+        flags = [field.name for field in fields(self) if field.name.endswith("_column")]
+        found = {flag.removesuffix("_column"): flag for flag in flags if getattr(self, flag)}
+        return {ours.get(name, name): (flag, getattr(self, flag)) for name, flag in found.items()}
+
+
 @dataclass(frozen=True)
 class SamplesConfig:
     """Fixed prompts that are answered during training."""

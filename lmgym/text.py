@@ -12,7 +12,7 @@ Design decisions:
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,23 +33,35 @@ FLAT_TEMPLATE = (
 BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
 
 ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
-ROLES |= {"tool": "tool"}
+ROLES |= {"tool": "tool", "developer": "system", "function": "tool", "ipython": "tool", "observation": "tool"}
+ROLES |= dict.fromkeys(("gpt", "chatgpt", "model", "chatbot", "ai"), "assistant")
+"""roles of messages, and speakers of turns, as roles of chat templates"""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""names of the text that a bot thought before its reply"""
+WEIGHTS = ("weight", "train", "loss")
+"""names of what says whether a message is learned: 1 or true, 0 or false"""
+MESSAGE_KEYS = frozenset(("role", "from", "content", "value", "tool_calls", "name", "tool_call_id", "function_call"))
+MESSAGE_KEYS |= {*REASONING, *WEIGHTS}
+"""keys of a message that are read"""
 LABELS = {"user": "User", "assistant": "Bot", "tool": "Tool"}
 HH_MARKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A message; speaker is "user", "bot" or "tool", whose text is the result of a call."""
 
     speaker: str
     text: str
     extra: str = ""
-    """further fields of its message as JSON: the bot's `tool_calls`, a tool's `name` and `tool_call_id`"""
+    """further fields of its message as JSON: the bot's `tool_calls` and `reasoning_content`, a tool's `name` and
+    `tool_call_id`"""
+    learned: bool = field(default=True, compare=False)
+    """False of a bot's turn that SFT takes as context only"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Turns in order, and a description of the bot."""
 
@@ -60,10 +72,10 @@ class Conversation:
 
 
 Reply = str | Turn
-"""a reply to a conversation: text, or a turn of the bot that calls tools"""
+"""a reply to a conversation: text, or a turn of the bot that calls tools or has reasoning"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Replies:
     """Replies to one conversation as token ids: their common prefix once, and a suffix (never empty) per reply."""
 
@@ -75,6 +87,8 @@ class Replies:
     """tokens cut from the last turn, which alone was too long"""
     ends: tuple[int, ...] = ()
     """the last token of each reply, behind its suffix; empty: the eos of each"""
+    realigned: bool = False
+    """a reply was tokenised anew behind the prompt: see lmgym/data/tokenization.py"""
 
     @property
     def truncated(self) -> bool:
@@ -102,8 +116,23 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def as_reply(turn: Turn) -> Reply:
-    """A turn of the bot as a reply: its text, or the turn if it calls tools."""
+    """A turn of the bot as a reply: its text, or the turn if it calls tools or has reasoning."""
     return turn if turn.extra else turn.text
+
+
+def as_turn(reply: Reply) -> Turn:
+    """A reply as the bot's turn."""
+    return reply if isinstance(reply, Turn) else Turn("bot", reply)
+
+
+def words_of(reply: Reply) -> str:
+    """The text of a reply, with its calls and reasoning as JSON before it; equal for equal replies."""
+    return reply if isinstance(reply, str) else reply.extra + reply.text
+
+
+def reasoning_of(turn: Turn) -> str:
+    """What the bot thought before its reply; empty if it has none."""
+    return json.loads(turn.extra).get(REASONING[0], "") if turn.extra else ""
 
 
 def reply_text(text: str) -> str:
@@ -114,28 +143,39 @@ def reply_text(text: str) -> str:
 def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
     """The conversation of chat messages, stripped like a transcript's turns.
 
-    Raises ValueError for an unknown role, a message that is not text, and a tool's result that answers nothing.
+    Raises ValueError for an unknown role, content that is not text, and a tool's result that answers nothing.
     """
     turns: list[Turn] = []
     persona = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise ValueError(f"message {number} is {shown(row)}; needed: an object with role and content")
-        name = row.get("role")
-        role = ROLES.get(name.lower()) if isinstance(name, str) else None
         try:
-            if role is None:
-                raise ValueError(_unknown_role(name))
-            content, extra = _content(row, role), read_extra(row, role)
+            turn = _turn(row)
         except ValueError as error:
             raise ValueError(f"message {number} {error}") from None
-        if role == "tool" and (not turns or turns[-1].speaker == "user"):
+        if turn.speaker == "tool" and (not turns or turns[-1].speaker == "user"):
             raise ValueError(f"message {number} is the result of a tool; needed: an assistant's message before it")
-        if role == "system":
-            persona.append(content.strip())
+        if turn.speaker == "system":
+            persona.append(turn.text)
         else:
-            turns.append(Turn("bot" if role == "assistant" else role, content.strip(), extra))
+            turns.append(turn)
     return Conversation(tuple(turns), "\n".join(persona))
+
+
+def _turn(row: dict[str, Any]) -> Turn:
+    """A message as a turn, whose speaker may be "system". Raises ValueError."""
+    name = row.get("role") or row.get("from")
+    role = ROLES.get(name.lower()) if isinstance(name, str) else None
+    if role is None:
+        raise ValueError(_unknown_role(name))
+    if role == "assistant" and row.get("function_call") and not row.get("tool_calls"):
+        row = row | {"tool_calls": [row["function_call"]]}
+    content, thought = _content(row, role)
+    extra = read_extra(row, role)
+    if role == "assistant" and (thought := thought or _reasoning(row)):
+        extra = json.dumps({REASONING[0]: thought} | (json.loads(extra) if extra else {}), ensure_ascii=False)
+    return Turn("bot" if role == "assistant" else role, content.strip(), extra, _is_learned(row))
 
 
 def _unknown_role(name: object) -> str:
@@ -143,18 +183,51 @@ def _unknown_role(name: object) -> str:
     return f"{found}; needed: user, assistant, system or tool"
 
 
-def _content(row: dict[str, Any], role: str) -> str:
-    """The text of a message; a bot that calls tools may say nothing. Raises ValueError for other content."""
-    content = row.get("content")
+def _content(row: dict[str, Any], role: str) -> tuple[str, str]:
+    """(text, reasoning in it) of a message; a bot that calls tools may say nothing. Raises ValueError."""
+    content = row.get("content", row.get("value"))
     if isinstance(content, str):
-        return content
+        return content, ""
     if content is None and role == "assistant" and row.get("tool_calls"):
-        return ""
+        return "", ""
     if isinstance(content, list):
-        found = f"has content in parts ({shown(content)}), which is not supported"
-    else:
-        found = "has no content" if content is None else f"has the content {shown(content)}"
+        return _text_of_parts(content)
+    found = "has no content" if content is None else f"has the content {shown(content)}"
     raise ValueError(f"{found}; needed: content of text")
+
+
+def _text_of_parts(parts: list[Any]) -> tuple[str, str]:
+    """(text, reasoning) of content in parts, as OpenAI and Anthropic write it. Raises ValueError for other media."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        value = part.get(kind, part.get("text")) if isinstance(part, dict) else part
+        if kind not in ("text", "input_text", "output_text", "thinking") or not isinstance(value, str):
+            found = f"has content of the type {shown(kind)}" if kind != "text" else f"has the part {shown(part)}"
+            raise ValueError(f"{found}, which no stage reads; needed: content of text")
+        (thoughts if kind == "thinking" else texts).append(value)
+    return "".join(texts), "".join(thoughts)
+
+
+def _reasoning(row: dict[str, Any]) -> str:
+    """What the bot thought, stripped. Raises ValueError for anything but text, and for two different texts."""
+    found = {name: row[name] for name in REASONING if row.get(name)}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise ValueError(f"has the {name} {shown(value)}; needed: text")
+    if len(set(found.values())) > 1:
+        raise ValueError(f"has different texts as {' and '.join(found)}; needed: one")
+    return next((value.strip() for value in found.values()), "")
+
+
+def _is_learned(row: dict[str, Any]) -> bool:
+    """False for a message whose weight is 0. Raises ValueError for other weights than 0 and 1."""
+    for name in WEIGHTS:
+        value = row.get(name)
+        if value is not None and value not in (0, 1):
+            raise ValueError(f"has the {name} {shown(value)}; needed: 0 or 1, false or true")
+    return all(row.get(name) in (None, 1) for name in WEIGHTS)
 
 
 def from_transcript(text: str) -> Conversation:
@@ -189,7 +262,7 @@ def ensure_template(tokenizer) -> None:
     if tokenizer.chat_template is None:
         first = tokenizer("x").input_ids[:1]
         adds_bos = tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
-        tokenizer.chat_template = BOS_TEMPLATE if adds_bos and not _adds_classifier_token(tokenizer) else FLAT_TEMPLATE
+        tokenizer.chat_template = BOS_TEMPLATE if adds_bos and not has_special_ends(tokenizer) else FLAT_TEMPLATE
 
 
 def flat_template_note(tokenizer) -> list[str]:
@@ -202,7 +275,8 @@ def flat_template_note(tokenizer) -> list[str]:
     ]
 
 
-def _adds_classifier_token(tokenizer) -> bool:
+def has_special_ends(tokenizer) -> bool:
+    """True of an encoder's tokenizer, which puts [CLS] and [SEP] around a text."""
     return tokenizer.cls_token_id is not None and tokenizer("x").input_ids[0] == tokenizer.cls_token_id
 
 
@@ -244,25 +318,40 @@ def render_each(
 ) -> list[str | InputError]:
     """`render_all` with an error in the place of each conversation that the template refuses.
 
-    The flat templates are written out here, ten times as fast as by jinja.
+    The flat templates are written out here, ten times as fast as by jinja; others render in batches.
     """
+    given: Sequence[Reply | None] = [None] * len(conversations) if replies is None else replies
     flat = tokenizer.chat_template in (FLAT_TEMPLATE, BOS_TEMPLATE)
     bos = (tokenizer.bos_token or "") if tokenizer.chat_template == BOS_TEMPLATE else ""
     eos = tokenizer.eos_token or ""
-
-    def text_or_error(conversation: Conversation, reply: Reply | None) -> str | InputError:
-        turns = conversation.turns
+    texts: list[str | InputError] = [""] * len(conversations)
+    batches: dict[bool, list[int]] = {True: [], False: []}
+    for i, (conversation, reply) in enumerate(zip(conversations, given, strict=True)):
+        turns, tools = conversation.turns, has_tools(conversation)
         # the template adds an eos after a bot's turn that ends a prompt
         ends_with_bot = reply is None and turns and ROLES[turns[-1].speaker] == "assistant"
-        if flat and not ends_with_bot and not isinstance(reply, Turn) and not has_tools(conversation):
-            return bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
+        if flat and not ends_with_bot and not isinstance(reply, Turn) and not tools:
+            texts[i] = bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
+        elif tools:
+            texts[i] = _text_or_error(tokenizer, conversation, reply)
+        else:
+            batches[reply is None].append(i)
+    for is_prompt, places in batches.items():
+        rows = [messages(conversations[i], given[i]) for i in places]
         try:
-            return render(tokenizer, conversation, reply)
-        except InputError as error:
-            return error
+            found = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=is_prompt) if rows else []
+        except (TemplateError, TypeError):  # of one of them
+            found = [_text_or_error(tokenizer, conversations[i], given[i]) for i in places]
+        for i, text in zip(places, found, strict=True):
+            texts[i] = text
+    return texts
 
-    given: Sequence[Reply | None] = [None] * len(conversations) if replies is None else replies
-    return [text_or_error(conversation, reply) for conversation, reply in zip(conversations, given, strict=True)]
+
+def _text_or_error(tokenizer, conversation: Conversation, reply: Reply | None) -> str | InputError:
+    try:
+        return render(tokenizer, conversation, reply)
+    except InputError as error:
+        return error
 
 
 def has_tools(conversation: Conversation) -> bool:
@@ -274,7 +363,7 @@ def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of rendered texts. Only encoders get special tokens ([CLS], [SEP]): a template writes its own."""
     if not texts:
         return []
-    special = _adds_classifier_token(tokenizer)
+    special = has_special_ends(tokenizer)
     if not tokenizer.is_fast:
         return tokenizer(texts, add_special_tokens=special, verbose=False).input_ids
     backend = tokenizer.backend_tokenizer
@@ -296,7 +385,10 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return len(first)
 
 
-def share_prefix(sequences: Sequence[list[int]], dropped_turns: int = 0, shortened: int = 0) -> Replies:
+def share_prefix(
+    sequences: Sequence[list[int]], dropped_turns: int = 0, shortened: int = 0, realigned: bool = False
+) -> Replies:
     """Full token sequences as their common prefix and a suffix each."""
     shared = common_prefix(sequences)
-    return Replies(list(sequences[0][:shared]), [list(ids[shared:]) for ids in sequences], dropped_turns, shortened)
+    suffixes = [list(ids[shared:]) for ids in sequences]
+    return Replies(list(sequences[0][:shared]), suffixes, dropped_turns, shortened, realigned=realigned)

@@ -1,7 +1,8 @@
 """Tools in chats: the functions that a bot may call, its calls and their results, as chat templates take them.
 
-A conversation holds them as JSON text (lmgym/text.py), so that it stays hashable. Fields that are null are dropped:
-Parquet gives every object of a column the fields of all others, with null where there was none.
+A conversation holds them as JSON text (lmgym/text.py), so that it stays hashable. Fields that are null are dropped,
+unless they come from JSON text: Parquet gives every object of a column the fields of all others, with null where there
+was none.
 """
 
 import json
@@ -68,18 +69,23 @@ def _read_call(call: Any) -> dict[str, Any]:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise ValueError(f"calls a tool by {shown(call)}; needed: an object with the function's name and arguments")
-    arguments = _parsed(function.get("arguments") or {})
+    given = function.get("arguments")
+    parsed = _parsed(given)
+    arguments = {} if parsed is None else parsed
     if not isinstance(arguments, Mapping):
-        found = shown(function["arguments"])
-        raise ValueError(f"calls {shown(name)} with the arguments {found}; needed: an object, or its JSON text")
-    read = {"type": "function", "function": {"name": name, "arguments": _without_nulls(dict(arguments))}}
+        raise ValueError(f"calls {shown(name)} with the arguments {shown(given)}; needed: an object, or its JSON text")
+    # of JSON text a null was meant
+    arguments = dict(arguments) if isinstance(given, str) else _without_nulls(arguments)
+    read = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return {"id": call["id"], **read} if isinstance(call.get("id"), str) else read
 
 
 def _parsed(value: Any) -> Any:
-    """The value of JSON text, and anything else as it is."""
-    if not isinstance(value, str) or not value.strip():
-        return value or None
+    """The value of JSON text, None of a blank one, and anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
     try:
         return json.loads(value)
     except (ValueError, RecursionError):

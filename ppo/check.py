@@ -83,7 +83,7 @@ class Plan:
         )
         if setup.rows:
             show_rejections(setup.tally)
-        show_notes([*(part.line("prompts") for part in setup.parts), str(config.algorithm)])
+        show_notes([*setup.reading, *(part.line("prompts") for part in setup.parts), str(config.algorithm)])
         how = f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}"
         say(f"{how}; results in {config.output}")
         show_notes(self.notes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig
 from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
@@ -246,6 +246,7 @@ class PPOConfig:
     run: RunConfig = field(default_factory=RunConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
 
     @property
     def output(self) -> str:

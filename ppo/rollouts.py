@@ -2,7 +2,8 @@
 
 Design decisions:
 - A row is a prompt as the policy saw it and the ids that it sampled after it, which are never tokenised again. A later
-  turn of an episode is a row of its own: its prompt is rendered as in deployment.
+  turn of an episode is a row of its own, with the ids that this turn saw: those of the turn before and what was
+  appended, or all rendered anew where the template rewrites history (lmgym/environments/rollout_engine.py).
 - Numbers per token (`[M]`) are in the order of rows, and rows in the order of episodes: an episode's tokens are
   contiguous, and advantages are carried from a turn to the one before.
 - Of a policy over actions a row is a prompt and the ids of an action, which counts as one sampled token. A forward runs

@@ -63,6 +63,8 @@ class TaskSetup:
     """number of rows that the tasks were read from"""
     parts: Sequence[Part] = ()
     """of several data sets, what is drawn of each"""
+    reading: Sequence[str] = ()
+    """a line on each data set: what its columns are taken for"""
     reference_lines: Mapping[str, float] = field(default_factory=dict)
     """returns of other players by name, between which the report draws the reward"""
     uses_settings: frozenset[str] = frozenset()
@@ -101,11 +103,12 @@ class Prepare(Protocol):
 
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """One reply to each prompt, rewarded by the scorers of the settings, on the rank that sampled it."""
-    prompts = read_prompts(config.rollout, config.optimizer.split_seed, tokenizer=tokenizer)
+    seed, columns = config.optimizer.split_seed, config.columns
+    prompts = read_prompts(config.rollout, seed, tokenizer=tokenizer, columns=columns)
     reward_function, monitors = load_scorer_reward(config.reward)
     return TaskSetup(
         prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, monitors=monitors,
-        rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts,
+        rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts, reading=prompts.reading,
     )  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def text_with_function(
         reward = _function_reward(function, tokenizer, config.reward)
         if tasks is None:
             seed = config.optimizer.split_seed
-            prompts = read_prompts(config.rollout, seed, as_text, tokenizer, row_check)
+            prompts = read_prompts(config.rollout, seed, as_text, tokenizer, row_check, config.columns)
             held_out: Sequence[Task] = prompts.evaluation
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
@@ -152,7 +155,7 @@ def text_with_function(
         monitors = load_monitors(config.reward, held_out)
         return TaskSetup(
             prompts.train, held_out, ScoredChat, reward, prompts.fingerprint, metric, monitors,
-            rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts,
+            rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts, reading=prompts.reading,
             uses_settings=frozenset({"weights"} - set(unused)),
         )  # fmt: skip
 

@@ -91,5 +91,5 @@ def read_prompts(config: PreferenceConfig, data: TaskData, tokenizer) -> tuple[l
         rows, rejections = read_rows_of_prompts(*sets)
         return [SamplePrompt(row.task["prompt"], row.file, row.line) for row in rows], rejections
 
-    held_out = [SamplePrompt(example.conversation, example.file, example.line) for example in data.evaluation]
+    held_out = (SamplePrompt(example.conversation, example.file, example.line) for example in data.evaluation)
     return read_sample_prompts(config.samples, config.policy, tokenizer, held_out, read)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig, SamplesConfig, TrainerConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, SamplesConfig, TrainerConfig
 from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 LossName = Literal["dpo", "ipo", "kto", "simpo", "orpo", "bon"]
@@ -14,7 +14,7 @@ class PreferenceDataConfig:
     """Source, limits, split and truncation of the rows."""
 
     dataset: str = "Anthropic/hh-rlhf"
-    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id; several are separated by commas"""
+    """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
     dataset_weights: str | None = None
     """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
     for its weight is used whole, of the others a random part (split_seed); None: all rows"""
@@ -115,6 +115,7 @@ class PreferenceConfig:
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
 

@@ -1,15 +1,16 @@
 """Tokenised pairs and thumbs. Those whose replies do not fit are recorded, never dropped."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from lmgym.data.pairs import COLUMNS, Pair
-from lmgym.data.rejections import UNFIT, Rejection
-from lmgym.data.truncation import tokenize_apart
-from lmgym.text import Conversation, Replies
+from lmgym.data.rejections import IDENTICAL, Rejection
+from lmgym.data.truncation import SAME_IDS, rejection_of, tokenize_apart
+from lmgym.text import Conversation, Replies, words_of
 from preferences.thumbs import Thumb
 
 MOST_TRIES = 100  # to find a reply to another prompt
@@ -65,48 +66,100 @@ class ThumbExample:
         return self.replies, self.mismatched
 
 
-def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[list[PairExample], list[Rejection]]:
-    """Token ids of every pair whose replies fit whole; the others as rejections."""
-    numbers: dict[str, int] = {}
+E = TypeVar("E", PairExample, ThumbExample)
+
+
+class RepliesOf(Sequence[Replies]):
+    """All replies of examples that the reference scores, example after example, made when they are asked for."""
+
+    def __init__(self, *parts: Sequence[PairExample] | Sequence[ThumbExample]) -> None:
+        self.parts = [part for part in parts if len(part)]
+        self.each = len(self.parts[0][0].rows) if self.parts else 1
+        self.ends = np.cumsum([len(part) for part in self.parts])
+
+    def __len__(self) -> int:
+        return self.each * int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getitem__(self, place):
+        example, which = divmod(place, self.each)
+        part = int(np.searchsorted(self.ends, example, side="right"))
+        first = int(self.ends[part - 1]) if part else 0
+        return self.parts[part][example - first].rows[which]
+
+    def __iter__(self) -> Iterator[Replies]:
+        return (row for part in self.parts for example in part for row in example.rows)
+
+
+class WithReference(Sequence[E]):
+    """Examples with the reference's log-probabilities [examples, 2]."""
+
+    def __init__(self, examples: Sequence[E], values: np.ndarray) -> None:
+        self.examples: Sequence[E] = examples
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return replace(self.examples[place], reference=tuple(self.values[place].tolist()))
+
+    def __iter__(self) -> Iterator[E]:
+        for example, values in zip(self.examples, self.values.tolist(), strict=True):
+            yield replace(example, reference=tuple(values))
+
+
+def tokenize_pairs(
+    pairs: Sequence[Pair], tokenizer, max_length: int, numbers: dict[int, int] | None = None
+) -> tuple[list[PairExample], list[Rejection]]:
+    """Token ids of every pair whose replies fit whole; the others as rejections. `numbers` of prompts are added to."""
+    numbers = {} if numbers is None else numbers
     rows = tokenize_apart(
         tokenizer, [p.conversation for p in pairs], [(p.chosen, p.rejected) for p in pairs], max_length
     )
     examples, rejections = [], []
     for pair, replies in zip(pairs, rows, strict=True):
         if isinstance(replies, str):
-            longer = COLUMNS[len(pair.rejected) > len(pair.chosen)]
-            rejections.append(Rejection(pair.file, pair.line, longer, replies, UNFIT))
-            continue
-        number = numbers.setdefault(pair.prompt_key, len(numbers))
-        examples.append(PairExample(replies, number, pair.conversation, pair.file, pair.line, pair.preference))
+            longer = COLUMNS[len(words_of(pair.rejected)) > len(words_of(pair.chosen))]
+            rejections.append(rejection_of(pair.file, pair.line, longer, replies))
+        elif replies.suffixes[0] == replies.suffixes[1]:
+            rejections.append(Rejection(pair.file, pair.line, "rejected", SAME_IDS, IDENTICAL))
+        else:
+            number = numbers.setdefault(hash(pair.prompt_key), len(numbers))
+            examples.append(PairExample(replies, number, pair.conversation, pair.file, pair.line, pair.preference))
     return examples, rejections
 
 
 def tokenize_thumbs(
-    thumbs: Sequence[Thumb], tokenizer, max_length: int, seed: int = 0
+    thumbs: Sequence[Thumb], tokenizer, max_length: int, numbers: dict[int, int] | None = None
 ) -> tuple[list[ThumbExample], list[Rejection]]:
-    """Token ids of every reply that fits whole, the others as rejections.
+    """Token ids of every reply that fits whole, the others as rejections. `numbers` of prompts are added to.
+
+    The mismatched reply is the row's own until `with_mismatched` finds another.
+    """
+    numbers = {} if numbers is None else numbers
+    rows = tokenize_apart(tokenizer, [t.conversation for t in thumbs], [(t.reply,) for t in thumbs], max_length)
+    examples, rejections = [], []
+    for thumb, row in zip(thumbs, rows, strict=True):
+        if isinstance(row, str):
+            rejections.append(rejection_of(thumb.file, thumb.line, thumb.field, row))
+            continue
+        number = numbers.setdefault(hash(thumb.prompt_key), len(numbers))
+        place = thumb.file, thumb.line
+        examples.append(ThumbExample(row, number, thumb.conversation, *place, thumb.liked, mismatched=row))
+    return examples, rejections
+
+
+def with_mismatched(examples: Sequence[ThumbExample], seed: int, max_length: int) -> Iterator[ThumbExample]:
+    """Each example with a reply to another prompt.
 
     Which reply stands behind which other prompt is drawn once, by the seed: so the reference scores it once, and the
     baseline does not depend on how updates are cut into micro-batches.
     """
-    numbers: dict[str, int] = {}
-    rows = tokenize_apart(tokenizer, [t.conversation for t in thumbs], [(t.reply,) for t in thumbs], max_length)
-    fitting = [(thumb, row) for thumb, row in zip(thumbs, rows, strict=True) if isinstance(row, Replies)]
-    rejections = [
-        Rejection(thumb.file, thumb.line, thumb.field, row, UNFIT)
-        for thumb, row in zip(thumbs, rows, strict=True)
-        if isinstance(row, str)
-    ]
-    prompts = [numbers.setdefault(thumb.prompt_key, len(numbers)) for thumb, _ in fitting]
-    examples = [
-        ThumbExample(
-            row, prompt, thumb.conversation, thumb.file, thumb.line, thumb.liked,
-            mismatched=_mismatched(row, fitting[other][1], max_length),
-        )
-        for (thumb, row), prompt, other in zip(fitting, prompts, others(prompts, seed), strict=True)
-    ]  # fmt: skip
-    return examples, rejections
+    prompts = [example.prompt for example in examples]
+    for example, other in zip(examples, others(prompts, seed), strict=True):
+        yield replace(example, mismatched=_mismatched(example.replies, examples[other].replies, max_length))
 
 
 def others(prompts: Sequence[int], seed: int) -> list[int]:

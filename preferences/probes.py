@@ -13,7 +13,7 @@ from lmgym.report.calibration import accuracy_interval
 from lmgym.text import Replies
 from lmgym.training.probes import Probe, Report
 from preferences.config import LossConfig
-from preferences.examples import PairExample, ThumbExample
+from preferences.examples import PairExample, RepliesOf, ThumbExample
 from preferences.losses import kto_baseline
 from preferences.objectives import ReplyModel
 from preferences.rewards import log_ratios, pair_loss, rewards, thumb_loss
@@ -31,10 +31,14 @@ class Forwards:
 
     def __init__(self, rows: Sequence[Replies], model: ReplyModel, batch_tokens: int) -> None:
         self.rows, self.model = rows, model
-        counts = np.array([len(row.suffixes) for row in rows])
+        lengths, tokens = [], []
+        for row in rows:
+            lengths.append([len(suffix) for suffix in row.suffixes])
+            tokens.append(row.tokens)
+        counts = np.array([len(of_row) for of_row in lengths])
         self.places = np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
-        self.lengths = torch.tensor([len(suffix) for row in rows for suffix in row.suffixes])
-        self.batches = length_batches([row.tokens for row in rows], batch_tokens)
+        self.lengths = torch.tensor([length for of_row in lengths for length in of_row])
+        self.batches = length_batches(tokens, batch_tokens)
 
     def sums(
         self, model: torch.nn.Module, device: torch.device, reference: bool = False, heartbeat=lambda: None
@@ -54,7 +58,7 @@ class _Measured:
 
     def __init__(self, examples: Sequence[Any], model: ReplyModel, batch_tokens: int) -> None:
         self.examples, self.model = examples, model
-        self.forwards = Forwards([row for example in examples for row in example.rows], model, batch_tokens)
+        self.forwards = Forwards(RepliesOf(examples), model, batch_tokens)
         self.lengths = self.forwards.lengths.view(-1, 2)
         given = [example.reference or (0.0, 0.0) for example in examples]
         self.reference: torch.Tensor | None = None

@@ -8,11 +8,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -27,9 +26,11 @@ from lmgym.models.loading import load_config
 from lmgym.models.sources import resolve_source
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
+from lmgym.text import Replies
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.reporting import show_notes
 from preferences.config import PreferenceConfig
+from preferences.examples import RepliesOf, WithReference
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
 
@@ -47,23 +48,23 @@ def with_reference(plan: TrainingPlan[PreferenceConfig], run: Run, supervisor: S
     config, data = plan.config, plan.data
     if uses_adapter(config) or not config.loss.has_reference:
         return data
-    examples = [*data.train, *data.evaluation]
+    examples = len(data.train) + len(data.evaluation)
     key = reference_key(plan) if rank() == 0 else {}
-    values = raise_on_all_ranks(lambda: _read(config, run, key, 2 * len(examples)) if rank() == 0 else None)
-    found = torch.zeros(2 * len(examples), dtype=torch.float64)
+    values = raise_on_all_ranks(lambda: _read(config, run, key, 2 * examples) if rank() == 0 else None)
+    found = torch.zeros(2 * examples, dtype=torch.float64)
     if all_gather_objects(values is not None)[0]:
         if values is not None:
             found += torch.from_numpy(values)
         found = sum_over_ranks(found)
     else:
-        found = compute(plan, [row for example in examples for row in example.rows], supervisor)
+        found = compute(plan, RepliesOf(data.train, data.evaluation), supervisor)
         if run.is_main:
             with run.writing(FILE):
                 _write(run.folder / FILE, key, found.numpy())
         show_notes([f"the reference's log-probabilities of {len(found):,} replies were computed: {FILE}"], run)
-    pairs = found.view(-1, 2).tolist()
-    filled = [replace(example, reference=tuple(pair)) for example, pair in zip(examples, pairs, strict=True)]
-    return replace(data, train=filled[: len(data.train)], evaluation=filled[len(data.train) :])
+    train, evaluation = found.view(-1, 2).split([len(data.train), len(data.evaluation)])
+    filled = WithReference(data.train, train.numpy()), WithReference(data.evaluation, evaluation.numpy())
+    return replace(data, train=filled[0], evaluation=filled[1])
 
 
 def uses_adapter(config: PreferenceConfig) -> bool:
@@ -75,7 +76,9 @@ def uses_adapter(config: PreferenceConfig) -> bool:
     return config.policy.lora_rank > 0 and not given and config.loss.has_reference
 
 
-def compute(plan: TrainingPlan[PreferenceConfig], rows: Sequence, supervisor: Supervisor | None) -> torch.Tensor:
+def compute(
+    plan: TrainingPlan[PreferenceConfig], rows: Sequence[Replies], supervisor: Supervisor | None
+) -> torch.Tensor:
     """[replies] float64: summed log-probabilities by the reference, loaded whole on every rank. Collective.
 
     Call it before TrainingArguments, or ZeRO-3 would shard the reference.
@@ -119,19 +122,18 @@ def reference_key(plan: TrainingPlan[PreferenceConfig]) -> Key:
     config = plan.config
     name = config.reference.reference or config.policy.model
     return {
-        "rows": _hash_rows([*plan.data.train, *plan.data.evaluation]),
+        "rows": _hash_rows(RepliesOf(plan.data.train, plan.data.evaluation)),
         "reference": _hash_model(name, config.policy.trust_remote_code),
         "tokenizer": _hash_tokenizer(plan.tokenizer),
         "precision": config.policy.precision + (f", weights of {_bits(config)} bits" if _bits(config) else ""),
     }
 
 
-def _hash_rows(examples: Sequence[Any]) -> str:
+def _hash_rows(rows: Iterable[Replies]) -> str:
     digest = hashlib.sha256()
-    for example in examples:
-        for row in example.rows:
-            for ids in (row.prefix, *row.suffixes):
-                digest.update(np.array([len(ids), *ids], dtype=np.int64).tobytes())
+    for row in rows:
+        for ids in (row.prefix, *row.suffixes):
+            digest.update(np.array([len(ids), *ids], dtype=np.int64).tobytes())
     return digest.hexdigest()
 
 

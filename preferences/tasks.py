@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from lmgym.data.example_rows import ExampleRows
 from lmgym.data.pairs import validate as validate_pairs
-from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.errors import InputError
 from preferences.config import LossConfig, PreferenceConfig
-from preferences.examples import ThumbExample, tokenize_pairs, tokenize_thumbs
+from preferences.examples import PairExample, ThumbExample, tokenize_pairs, tokenize_thumbs, with_mismatched
 from preferences.objectives import Pairwise, ReplyModel, Thumbs
 from preferences.probes import HeldOut, PairProbe, ThumbProbe
 from preferences.thumbs import validate as validate_thumbs
@@ -38,14 +39,21 @@ class PreferenceTask:
 
     def prepare(self, config: PreferenceConfig, tokenizer) -> TaskData:
         """Rows read, validated, split by prompt and tokenised. Raises InputError for replies of one label only."""
-        seed = config.optimizer.split_seed
-        if not self.has_thumbs:
-            validate = partial(validate_pairs, soft=self.settings.loss == "bon")
-            return prepare_prompted(config.data, seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs)
-        usable, tokenize = "a reply that was liked or disliked", partial(tokenize_thumbs, seed=seed)
-        data = prepare_prompted(config.data, seed, tokenizer, "replies", usable, validate_thumbs, tokenize)
-        refuse_one_label(data.train)
+        seed, how = config.optimizer.split_seed, self.preparation(config)
+        data = prepare(config.data, config.columns, seed, tokenizer, how)
+        if self.has_thumbs:
+            refuse_one_label(data.train)
         return data
+
+    def preparation(self, config: PreferenceConfig) -> Preparation[Any]:
+        """How rows become examples."""
+        if not self.has_thumbs:
+            soft = self.settings.loss == "bon"
+            validate, variant = partial(validate_pairs, soft=soft), f"soft={soft}"
+            return Preparation("pairs", "a usable pair", validate, tokenize_pairs, PairExample, variant)
+        usable = "a reply that was liked or disliked"
+        finish = partial(with_mismatched, seed=config.optimizer.split_seed, max_length=config.data.max_length)
+        return Preparation("replies", usable, validate_thumbs, tokenize_thumbs, ThumbExample, finish=finish)
 
     def objective(self, model: ReplyModel) -> Pairwise | Thumbs:
         """The loss over batches."""
@@ -61,9 +69,16 @@ class PreferenceTask:
         return ("liked" if example.liked else "disliked",) if self.has_thumbs else ("chosen", "rejected")
 
 
+def count_liked(examples: Sequence[ThumbExample]) -> int:
+    """The number of liked replies."""
+    if isinstance(examples, ExampleRows):
+        return examples.count("liked")
+    return sum(example.liked for example in examples)
+
+
 def refuse_one_label(examples: Sequence[ThumbExample]) -> None:
     """Raises InputError if all replies to train on are liked, or none is."""
-    liked = sum(example.liked for example in examples)
+    liked = count_liked(examples)
     if liked in (0, len(examples)):
         found = "liked" if liked else "disliked"
         raise InputError(
@@ -74,7 +89,7 @@ def refuse_one_label(examples: Sequence[ThumbExample]) -> None:
 
 def balance_notes(settings: LossConfig, examples: Sequence[ThumbExample]) -> list[str]:
     """The numbers of both labels, with advice if one weighs far more than the other (Ethayarajh et al. 2024, eq. 9)."""
-    liked = sum(example.liked for example in examples)
+    liked = count_liked(examples)
     disliked = len(examples) - liked
     note = f"{liked:,} liked and {disliked:,} disliked replies to train on"
     a, b = settings.liked_weight * liked, settings.disliked_weight * disliked

@@ -1,36 +1,39 @@
 """Single replies that people liked or disliked, read from rows.
 
-Accepted rows: `prompt`, `completion` and `label` (TRL's unpaired preferences); logs of `input_text`, `output_text` and
+Accepted rows: `prompt`, `completion` and `label` (TRL's unpaired preferences), or LLaMA-Factory's `kto_tag` in the
+place of `label`; `messages` with a label, which is that of the last reply; logs of `input_text`, `output_text` and
 `accepted`, where a reply that was kept is liked and one that was retried is disliked (or `label` in its place); and
 pairs, each of which is a liked and a disliked reply.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from lmgym.data.formats import recognise
-from lmgym.data.pairs import COLUMNS, RANKED, only_reply, read_pair
+from lmgym.config import ColumnConfig
+from lmgym.data.pairs import COLUMNS, RANKED, only_reply, read_pair, reads_pair
+from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, WRONG_TYPE, Rejection, RowError
-from lmgym.data.rows import prompt_key, read_conversation, read_rows, require_value
+from lmgym.data.rows import prompt_key, read_prompt, read_rows, require_value
 from lmgym.errors import shown
-from lmgym.text import Conversation
+from lmgym.text import Conversation, Reply, as_reply, words_of
 
 UNPAIRED = ("prompt", "completion")
 LOGGED = ("input_text", "output_text")
-LABELS = ("label", "accepted")
-FORMS = (*((*form, label) for form in (UNPAIRED, LOGGED) for label in LABELS), COLUMNS, RANKED)
+WHOLE = ("messages",)
+LABELS = ("label", "accepted", "kto_tag")
+FORMS = (*((*form, label) for form in (UNPAIRED, LOGGED, WHOLE) for label in LABELS), COLUMNS, RANKED)
 WORDS = {"true": True, "false": False, "1": True, "0": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Thumb:
     """A reply to a conversation, liked or disliked."""
 
     conversation: Conversation
-    reply: str
+    reply: Reply
     liked: bool
     file: str = ""
     line: int = 0
@@ -45,38 +48,75 @@ class Thumb:
     @property
     def answers(self) -> tuple:
         """The reply and its label."""
-        return self.reply, self.liked
+        return words_of(self.reply), self.liked
 
 
-def validate(*sets: Sequence[Record]) -> tuple[list[Thumb], list[Rejection]]:
+NEEDED = (
+    "prompt, completion and label; or messages and label; or input_text, output_text and accepted (or label); or "
+    "pairs, of chosen and rejected"
+)
+
+
+def reads_thumbs(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Our names of the columns that `read_thumbs` reads of a row."""
+    if _is_pair(fields):
+        return reads_pair(fields)
+    return (*_form(fields), "tools", next((name for name in LABELS if fields.get(name) is not None), "label"))
+
+
+def _is_pair(fields: Mapping[str, Any]) -> bool:
+    return any(fields.get(name) is not None for name in ("chosen", "ranks"))
+
+
+def _form(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    forms = (LOGGED, UNPAIRED, WHOLE)
+    filled = (form for form in forms if fields.get(form[0]) is not None)
+    return next(filled, next((form for form in forms if form[0] in fields), UNPAIRED))
+
+
+WANTED = Wanted("replies with thumbs", NEEDED, FORMS, reads_thumbs)
+
+
+def validate(
+    *sets: Iterable[Record], columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[Thumb], list[Rejection]]:
     """(thumbs, rejections) of all data sets: equal rows are several opinions, and all are used.
 
-    Raises InputError for a set in which no row has the needed columns.
+    Raises InputError as `interpret` does, which reads the columns and adds to the notes.
     """
-    needed = (
-        "prompt, completion and label; or input_text, output_text and accepted (or label); or pairs, of chosen and "
-        "rejected"
-    )
-    thumbs, rejections = read_rows(recognise(sets, FORMS, "replies with thumbs", needed), read_thumbs)
+    thumbs, rejections = read_rows(interpret(sets, WANTED, columns, notes), read_thumbs)
     return list(chain.from_iterable(thumbs)), rejections
 
 
 def read_thumbs(record: Record) -> tuple[Thumb, ...]:
     """The thumbs of a row: one, or two of a pair. Raises RowError for a row that cannot be used."""
-    if any(record.fields.get(name) is not None for name in ("chosen", "ranks")):
+    if _is_pair(record.fields):
         pair = read_pair(record)
         sides = (pair.chosen, True, "chosen"), (pair.rejected, False, "rejected")
         return tuple(Thumb(pair.conversation, reply, up, record.file, record.line, name) for reply, up, name in sides)
-    asked, answered = LOGGED if LOGGED[0] in record.fields else UNPAIRED
-    tools = record.fields.get("tools")
-    conversation = read_conversation(require_value(record, asked, NO_PROMPT), asked, tools)
+    form = _form(record.fields)
+    conversation, reply = _whole(record) if form == WHOLE else _answered(record, *form)
     if not conversation.turns:
-        raise RowError(asked, "no turn before the reply", NO_PROMPT)
-    value = require_value(record, answered, NO_REPLY)
-    reply = only_reply(value, read_conversation(value, answered, tools), conversation, answered)
-    if not reply:
-        raise RowError(answered, "an empty reply", NO_REPLY)
-    return (Thumb(conversation, reply, _label(record), record.file, record.line, answered),)
+        raise RowError(form[0], "no turn before the reply", NO_PROMPT)
+    if not words_of(reply):
+        raise RowError(form[-1], "an empty reply", NO_REPLY)
+    return (Thumb(conversation, reply, _label(record), record.file, record.line, form[-1]),)
+
+
+def _answered(record: Record, asked: str, answered: str) -> tuple[Conversation, Reply]:
+    """(conversation, reply) of a prompt and a reply to it."""
+    require_value(record, asked, NO_PROMPT)
+    conversation = read_prompt(record, asked)
+    return conversation, only_reply(require_value(record, answered, NO_REPLY), conversation, answered)
+
+
+def _whole(record: Record) -> tuple[Conversation, Reply]:
+    """(conversation, last reply) of messages."""
+    conversation = read_prompt(record, "messages")
+    turns = conversation.turns
+    if not turns or turns[-1].speaker != "bot":
+        raise RowError("messages", "no reply at its end; needed: an assistant's message", NO_REPLY)
+    return replace(conversation, turns=turns[:-1]), as_reply(turns[-1])
 
 
 def _label(record: Record) -> bool:

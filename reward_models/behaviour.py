@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmgym.config import ColumnConfig
 from lmgym.data.column_kinds import ID, NUMBER
 from lmgym.data.columns import read_columns, require_columns
-from lmgym.data.task_data import TaskData, check_sides, sample_rows
+from lmgym.data.task_data import TaskData, check_sides, length_notes, sample_rows
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, one_line
 from lmgym.models.forward.scoring_model import ScoringModel
@@ -35,6 +36,13 @@ from reward_models.metrics.labels import Label
 from reward_models.metrics.outcomes import gold_correlation
 from reward_models.objectives import Criterion, Labelled, LabelledExample
 from reward_models.probes import Forwards, report_of, scores_of
+
+
+def refuse_named_columns(columns: ColumnConfig) -> None:
+    """Raises InputError for flags that name columns: those of logs have fixed names."""
+    if columns.named or columns.reply_format != "auto":
+        flag = next((flag for flag, _ in columns.named.values()), "reply_format")
+        raise InputError(f"--{flag} is not read of behaviour logs; needed: the columns of docs/behaviour_logs.md")
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,12 @@ class BehaviourTask:
 
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Logs read, validated, labelled, split by user and tokenised."""
-        settings, seed = config.data, config.optimizer.split_seed
-        whole = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows)
+        settings, seed, form = config.data, config.optimizer.split_seed, config.columns.prompt_format
+        refuse_named_columns(config.columns)
+        whole = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows, form)
         log, rejections = mix_log(whole, settings, seed), list(whole.rejections)
         if settings.eval_dataset:
-            held_out = read_log(settings.eval_dataset, "test", self.label)
+            held_out = read_log(settings.eval_dataset, "test", self.label, prompt_format=form)
             rejections += held_out.rejections
             read = log.read + held_out.read
             if both := shared_users(log.users, held_out.users):
@@ -79,9 +88,10 @@ class BehaviourTask:
             train_rows = kept[sample_rows(len(kept), settings.train_size, seed)]
             eval_rows = np.arange(len(held_out.usable))
             unused = len(log.usable) - len(train_rows)
+            notes: list[str] = []
         else:
             held_out, read = log, log.read
-            train_rows, eval_rows, unused = limit_and_split(log, settings, seed)
+            train_rows, eval_rows, unused, notes = limit_and_split(log, settings, seed)
         refuse_one_class(log.labels[log.usable[train_rows]], self.label.names)
         digest = hashlib.sha256()
         train, too_long = tokenize_log(log, train_rows, tokenizer, settings.max_length, digest)
@@ -94,11 +104,12 @@ class BehaviourTask:
             replies=1,
             truncated=train.tokens.truncated + evaluation.tokens.truncated,
             shortened=train.tokens.shortened_rows + evaluation.tokens.shortened_rows,
-            rejections=[*rejections, *too_long, *too_long_held_out],
+            rejections=(rejected := [*rejections, *too_long, *too_long_held_out]),
             fingerprint=digest.hexdigest(),
             left_out={"unused_rows": unused + len(whole.usable) - len(log.usable)},
             rows=read,
             parts=log.parts,
+            notes=[whole.reading, *notes, *length_notes(rejected, len(train) + len(evaluation), settings.max_length)],
         )
         return check_sides(data, log.read, world_size())
 

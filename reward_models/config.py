@@ -1,10 +1,11 @@
 """The config of a reward model's run: frozen, in groups, every field a flag."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from lmgym.config import ColumnConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
 from lmgym.config import ModelConfig as ModelConfig
-from lmgym.config import OptimizerConfig, Range, RunConfig, TrainerConfig
 from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
 
 
@@ -13,7 +14,7 @@ class RewardDataConfig:
     """Source, limits, split and truncation of the rows."""
 
     dataset: str = "Anthropic/hh-rlhf"
-    """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id; several are separated by commas"""
+    """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
     dataset_weights: str | None = None
     """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
     for its weight is used whole, of the others a random part (split_seed); None: all rows"""
@@ -50,8 +51,15 @@ class RewardModelConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
     centering: Annotated[float, Range(0, 1000, hint="0: none")] = 0.0
     """of pairs: weight of (chosen + rejected)^2, which keeps scores around 0; 0.01 is usual"""
+
+    def with_given(self, names: Collection[str]) -> "RewardModelConfig":
+        """The config if the settings `names` were given: an experiment's evaluation sets belong to its own data."""
+        if "dataset" in names and "probe_data" not in names:
+            return replace(self, data=replace(self.data, probe_data=None))
+        return self
 
     @property
     def output(self) -> str:

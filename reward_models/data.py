@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmgym.data.pairs import COLUMNS, Pair
-from lmgym.data.rejections import UNFIT, Rejection
-from lmgym.data.truncation import tokenize_replies
-from lmgym.text import Replies
+from lmgym.data.rejections import IDENTICAL, Rejection
+from lmgym.data.truncation import SAME_IDS, Truncated, rejection_of, reply_ids, truncate
+from lmgym.text import Replies, share_prefix, words_of
 
 
 @dataclass(frozen=True)
@@ -22,24 +22,35 @@ class PairExample:
     """file:line of its row"""
 
 
-def tokenize_pairs(pairs: Sequence[Pair], tokenizer, max_length: int) -> tuple[list[PairExample], list[Rejection]]:
-    """Token ids of every pair whose replies fit whole; the others as rejections. Reply lengths are in tokens."""
-    numbers: dict[str, int] = {}
-    rows = tokenize_replies(
-        tokenizer, [p.conversation for p in pairs], [(p.chosen, p.rejected) for p in pairs], max_length
-    )
-    words = (
-        tokenizer([r for p in pairs for r in (p.chosen, p.rejected)], add_special_tokens=False).input_ids
-        if pairs
-        else []
-    )
+def tokenize_pairs(
+    pairs: Sequence[Pair], tokenizer, max_length: int, numbers: dict[int, int] | None = None
+) -> tuple[list[PairExample], list[Rejection]]:
+    """Token ids of every pair whose replies fit whole; the others as rejections.
+
+    Reply lengths are in tokens. `numbers` of distinct prompts are added to.
+    """
+    numbers = {} if numbers is None else numbers
+    rows = truncate(tokenizer, [p.conversation for p in pairs], [(p.chosen, p.rejected) for p in pairs], max_length)
     examples, rejections = [], []
-    for index, (pair, replies) in enumerate(zip(pairs, rows, strict=True)):
-        lengths = (len(words[2 * index]), len(words[2 * index + 1]))
-        if isinstance(replies, str):
-            rejections.append(Rejection(pair.file, pair.line, COLUMNS[lengths[1] > lengths[0]], replies, UNFIT))
+    for pair, row in zip(pairs, rows, strict=True):
+        if isinstance(row, str):
+            longer = COLUMNS[len(words_of(pair.rejected)) > len(words_of(pair.chosen))]
+            rejections.append(rejection_of(pair.file, pair.line, longer, row))
             continue
-        number = numbers.setdefault(pair.prompt_key, len(numbers))
+        chosen, rejected = row.ids
+        if chosen == rejected:
+            rejections.append(Rejection(pair.file, pair.line, "rejected", SAME_IDS, IDENTICAL))
+            continue
+        replies = share_prefix(row.ids, row.dropped_turns, row.shortened, row.chat.realigned)
+        number = numbers.setdefault(hash(pair.prompt_key), len(numbers))
+        lengths = _lengths(tokenizer, row)
         origin = f"{Path(pair.file).name}:{pair.line}"
         examples.append(PairExample(replies, pair.margin, number, lengths, origin))
     return examples, rejections
+
+
+def _lengths(tokenizer, row: Truncated) -> tuple[int, int]:
+    """Tokens of both replies, up to an eos."""
+    bodies = reply_ids(tokenizer, row) if row.chat.has_prompt else row.chat.rests
+    chosen, rejected = row.chat.rests if isinstance(bodies, str) else bodies
+    return len(chosen), len(rejected)

@@ -5,17 +5,18 @@ UltraFeedback's, whose scores are ranks then (lmgym/data/formats.py).
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmgym.data.formats import recognise
+from lmgym.config import ColumnConfig
 from lmgym.data.pairs import RANKED, read_ranked
+from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_PROMPT, TIED, UNFIT, Rejection, RowError
-from lmgym.data.rows import prompt_key, read_conversation, read_rows
-from lmgym.data.task_data import TaskData, prepare_prompted
-from lmgym.data.truncation import tokenize_replies
+from lmgym.data.rejections import NO_PROMPT, TIED, Rejection, RowError
+from lmgym.data.rows import prompt_key, read_prompt, read_rows
+from lmgym.data.task_data import Preparation, TaskData, prepare
+from lmgym.data.truncation import rejection_of, tokenize_replies
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from lmgym.text import Conversation
@@ -26,7 +27,7 @@ from reward_models.objectives import Ranked, RankedExample
 from reward_models.probes import RankingProbe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """Replies to one conversation with their ranks, 1 the best."""
 
@@ -58,9 +59,8 @@ class KwiseTask:
 
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Groups read, validated, split by prompt and tokenised."""
-        return prepare_prompted(
-            config.data, config.optimizer.split_seed, tokenizer, "groups", "usable", validate_groups, tokenize_groups
-        )
+        how = Preparation("groups", "usable", validate_groups, tokenize_groups, RankedExample)
+        return prepare(config.data, config.columns, config.optimizer.split_seed, tokenizer, how)
 
     def suffixes(self, example: RankedExample) -> tuple[str, ...]:
         """The ranks of the replies."""
@@ -75,20 +75,25 @@ class KwiseTask:
         return RankingProbe(data.evaluation, model, pad_id, batch_tokens)
 
 
-def validate_groups(*sets: Sequence[Record]) -> tuple[list[Group], list[Rejection]]:
+NEEDED = (
+    "prompt, replies (a list of text) and ranks (a list of integers, the lowest the best); or UltraFeedback's "
+    "instruction and completions"
+)
+WANTED = Wanted("groups", NEEDED, [("prompt", *RANKED)], lambda fields: ("prompt", "tools", *RANKED))
+
+
+def validate_groups(
+    *sets: Iterable[Record], columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[Group], list[Rejection]]:
     """The rows of all data sets as groups or as rejections.
 
-    Raises InputError for a set in which no row has the columns that are needed.
+    Raises InputError as `interpret` does, which reads the columns and adds to the notes.
     """
-    needed = (
-        "prompt, replies (a list of text) and ranks (a list of integers, 1 the best); or UltraFeedback's instruction "
-        "and completions"
-    )
-    return read_rows(recognise(sets, [("prompt", *RANKED)], "groups", needed), _group)
+    return read_rows(interpret(sets, WANTED, columns, notes), _group)
 
 
 def _group(record: Record) -> Group:
-    conversation = read_conversation(record.fields.get("prompt"), "prompt", record.fields.get("tools"))
+    conversation = read_prompt(record, "prompt")
     if not any(turn.text for turn in conversation.turns):
         raise RowError("prompt", "no turn before the reply", NO_PROMPT)
     replies, ranks = read_ranked(record)
@@ -100,15 +105,20 @@ def _group(record: Record) -> Group:
     return Group(conversation, replies, ranks, record.file, record.line)
 
 
-def tokenize_groups(groups: Sequence[Group], tokenizer, max_length: int) -> tuple[list[RankedExample], list[Rejection]]:
-    """Token ids of every group whose replies fit whole, prefix shared; the others as rejections."""
+def tokenize_groups(
+    groups: Sequence[Group], tokenizer, max_length: int, numbers: dict[int, int] | None = None
+) -> tuple[list[RankedExample], list[Rejection]]:
+    """Token ids of every group whose replies fit whole, prefix shared; the others as rejections.
+
+    `numbers` of distinct prompts are added to.
+    """
+    numbers = {} if numbers is None else numbers
     rows = tokenize_replies(tokenizer, [g.conversation for g in groups], [g.replies for g in groups], max_length)
-    numbers: dict[str, int] = {}
     examples, rejections = [], []
     for group, replies in zip(groups, rows, strict=True):
         if isinstance(replies, str):
-            rejections.append(Rejection(group.file, group.line, "replies", replies, UNFIT))
+            rejections.append(rejection_of(group.file, group.line, "replies", replies))
             continue
-        number = numbers.setdefault(group.prompt_key, len(numbers))
+        number = numbers.setdefault(hash(group.prompt_key), len(numbers))
         examples.append(RankedExample(replies, group.ranks, number, f"{Path(group.file).name}:{group.line}"))
     return examples, rejections

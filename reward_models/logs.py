@@ -12,21 +12,25 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from lmgym.config import TextForm
 from lmgym.data.column_kinds import ID, TEXT
 from lmgym.data.columns import Columns, read_columns, require_columns
 from lmgym.data.mixing import Part, mix, read_weights, set_names
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, UNFIT, Rejection, tally
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, Rejection, tally
+from lmgym.data.rows import fitting_eval_size, read_conversation
 from lmgym.data.sampling import limit_per_group, split_by_group
 from lmgym.data.task_data import sample_rows
-from lmgym.data.truncation import tokenize_replies
-from lmgym.errors import InputError, one_line
-from lmgym.text import Replies, from_transcript, reply_text
+from lmgym.data.text_forms import WORDS, Form, FormCounts, read_as
+from lmgym.data.truncation import rejection_of, tokenize_replies
+from lmgym.errors import InputError, listed, one_line
+from lmgym.text import Conversation, Replies, reply_text
 from reward_models.config import RewardDataConfig
 from reward_models.metrics.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
 
 ALIASES = {"remaining_user_messages": "n_user_messages_remaining"}
 BLOCK = 10_000
+FORM_ROWS = 20_000  # of which the form of the texts is decided
 T = TypeVar("T")
 
 
@@ -114,9 +118,23 @@ class Log:
     """number of rows of the dataset, usable or not"""
     parts: Sequence[Part] = ()
     """of several data sets, what is drawn of each"""
+    form: Form = "text"
+    """of `input_text`"""
+
+    @property
+    def reading(self) -> str:
+        """A line: what the columns are taken for."""
+        used = {name: name for name in self.columns.table.column_names}
+        used["input_text"] = f"input_text ({WORDS[self.form]})"
+        unread = [name for name in self.columns.names if name not in used]
+        where = one_line(Path(self.columns.files[0]).name)
+        line = f"{where}: {self.read:,} rows; read: {', '.join(used.values())}"
+        return f"{line}; not read: {listed(unread)}" if unread else line
 
 
-def read_log(source: str, split: str, label: Label, max_rows: int | None = None) -> Log:
+def read_log(
+    source: str, split: str, label: Label, max_rows: int | None = None, prompt_format: TextForm = "auto"
+) -> Log:
     """Labelled rows. Raises InputError for an empty dataset, missing columns, and where no row is usable.
 
     A row without text, user or label, or with a value that its column cannot hold, is rejected.
@@ -143,7 +161,18 @@ def read_log(source: str, split: str, label: Label, max_rows: int | None = None)
             f"none of the {read} rows of {one_line(source)} is usable: {found.line}; the first: {rejections[0]}"
         )
     users = id_array(columns.table["user_id"].take(usable))
-    return Log(columns, labels, users, usable, rejections, read)
+    return Log(columns, labels, users, usable, rejections, read, form=_form_of(columns, usable, prompt_format))
+
+
+def _form_of(columns: Columns, usable: np.ndarray, given: TextForm) -> Form:
+    """The form of `input_text`, by its flag or by FORM_ROWS of the usable rows. Raises InputError for mixtures."""
+    if given != "auto":
+        return given
+    rows = usable[:: max(1, len(usable) // FORM_ROWS)]
+    counts = FormCounts("prompt")
+    for row, text in zip(rows, columns.table["input_text"].take(rows).to_pylist(), strict=True):
+        counts.add(text, columns.place(row)[1])
+    return counts.decide(one_line(Path(columns.files[0]).name), "input_text", "prompt_format")
 
 
 def mix_log(log: Log, settings: RewardDataConfig, seed: int) -> Log:
@@ -194,14 +223,14 @@ def id_array(column: Any) -> np.ndarray:
     return column.fill_null("").to_numpy()
 
 
-def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(training rows, held-out rows, usable rows on neither side): indices into the log's usable rows.
+def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int, list[str]]:
+    """(training rows, held-out rows, usable rows on neither side, notes): indices into the log's usable rows.
 
     Sides share no user; `eval_size` is met to within a user's rows, `train_size` is a sample of the other users' rows.
     """
     kept = limit_users(log, settings, seed)
-    share = settings.eval_size < 1
-    wanted = round(settings.eval_size * len(kept)) if share else int(settings.eval_size)
+    size, notes = fitting_eval_size(settings.eval_size, len(kept), "rows")
+    wanted = round(size * len(kept)) if size < 1 else int(size)
     if wanted < 1 or wanted >= len(kept):
         raise InputError(
             f"--eval_size {settings.eval_size:g} asks for {wanted} of {len(kept)} rows; needed: a share below 1, or a "
@@ -212,7 +241,7 @@ def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np
     except ValueError as error:
         raise InputError(f"the rows cannot be split by user: {error}") from error
     train = train[sample_rows(len(train), settings.train_size, seed)]
-    return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation)
+    return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation), notes
 
 
 def limit_users(log: Log, settings: RewardDataConfig, seed: int) -> np.ndarray:
@@ -238,6 +267,10 @@ def shared_users(a: np.ndarray, b: np.ndarray) -> int:
     return len(np.intersect1d(a, b))
 
 
+def _conversation(text: str, form: Form) -> Conversation:
+    return read_conversation(read_as(form, text, "prompt", "input_text", forced=True), "input_text")
+
+
 def tokenize_log(
     log: Log, rows: np.ndarray, tokenizer, max_length: int, digest: "hashlib._Hash"
 ) -> tuple[LogRows, list[Rejection]]:
@@ -252,7 +285,7 @@ def tokenize_log(
         texts = [block[name].to_pylist() for name in ("input_text", "output_text")]
         digest.update("\0".join([*texts[0], *texts[1]]).encode())
         prompts[start : start + BLOCK] = [hash(text) for text in texts[0]]
-        conversations = [from_transcript(text) for text in texts[0]]
+        conversations = [_conversation(text, log.form) for text in texts[0]]
         found = tokenize_replies(tokenizer, conversations, [(reply_text(reply),) for reply in texts[1]], max_length)
         fits[start : start + BLOCK] = [isinstance(row, Replies) for row in found]
         reasons += [row for row in found if isinstance(row, str)]
@@ -269,7 +302,7 @@ def tokenize_log(
     columns, kept = log.columns, at[fits]
     row_ids = id_array(columns.table["row_id"])[kept] if "row_id" in columns.table.column_names else None
     rejections = [
-        Rejection(*columns.place(i), "output_text", reason, UNFIT) for i, reason in zip(at[~fits], reasons, strict=True)
+        rejection_of(*columns.place(i), "output_text", reason) for i, reason in zip(at[~fits], reasons, strict=True)
     ]
     places = columns.files, columns.file[kept], columns.line[kept]
     return LogRows(tokens, log.labels[kept], log.users[rows[fits]], prompts[fits], row_ids, *places), rejections

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lmgym.data.pairs import validate
-from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
 from reward_models.config import RewardModelConfig
@@ -24,9 +24,8 @@ class PairTask:
 
     def prepare(self, config: RewardModelConfig, tokenizer) -> TaskData:
         """Pairs read, validated, split by prompt and tokenised."""
-        return prepare_prompted(
-            config.data, config.optimizer.split_seed, tokenizer, "pairs", "a usable pair", validate, tokenize_pairs
-        )
+        how = Preparation("pairs", "a usable pair", validate, tokenize_pairs, PairExample)
+        return prepare(config.data, config.columns, config.optimizer.split_seed, tokenizer, how)
 
     def suffixes(self, example: PairExample) -> tuple[str, ...]:
         """The sides of a pair."""

@@ -70,7 +70,7 @@ def read_prompts(config: SftConfig, task: SftTask, data: TaskData, tokenizer) ->
         chats, rejections = task.validate(*sets)
         return [_sample_prompt(chat) for chat in chats], rejections
 
-    held_out = [_sample_prompt(example.chat) for example in data.evaluation]
+    held_out = (SamplePrompt(row.prompt, row.file, row.line) for row in data.evaluation)
     return read_sample_prompts(config.samples, config.policy, tokenizer, held_out, read)
 
 

@@ -1,25 +1,28 @@
 """Conversations to learn from, read from rows, and which of the bot's turns are outputs. Nothing is dropped silently.
 
-Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, a flat transcript
-("User: ...\\nBot: ...") or hh's; and pairs, of which the chosen side is read. Of `messages` and transcripts every turn
-of the bot that answers something is an output; of the others the completion alone. A completion with the `label` false
-(TRL's unpaired preferences) is left out. A teacher's `tokens` and `logprobs` take the place of the last output. Other
-tools' formats: see lmgym/data/formats.py.
+Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, transcripts
+("User: ...\\nBot: ...", or hh's) or plain text, of which every token is learned; pairs, of which the chosen side is
+read; and those of lmgym/data/formats.py. Of `messages` and transcripts every turn of the bot that answers something is
+an output, unless its weight is 0; of the others the completion alone. A row whose `label` or `kto_tag` is false is left
+out. A teacher's `tokens` and `logprobs` take the place of the last output.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.data.formats import recognise
-from lmgym.data.pairs import COLUMNS, RANKED, read_pair
+from lmgym.config import ColumnConfig
+from lmgym.data.pairs import WANTED as PAIRS
+from lmgym.data.pairs import read_pair
+from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import (
     DUPLICATE_REPLY,
     NO_PROMPT,
     NO_REPLY,
     NO_VALUE,
+    NOT_LEARNED,
     NOT_LIKED,
     OUT_OF_RANGE,
     WRONG_TURNS,
@@ -27,18 +30,27 @@ from lmgym.data.rejections import (
     Rejection,
     RowError,
 )
-from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, require_value, whole_number
+from lmgym.data.rows import (
+    line_of,
+    prompt_key,
+    read_conversation,
+    read_prompt,
+    read_rows,
+    require_value,
+    whole_number,
+)
 from lmgym.errors import shown
-from lmgym.text import Conversation, Turn
+from lmgym.text import Conversation, Turn, as_turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
+LABELS = ("label", "kto_tag")
 TEACHER = ("tokens", "logprobs")
 MOST_LOGPROB = 1e-4  # a probability of 1 may be rounded above
 LEAST_LOGPROB = -1e6  # far below that of any token; -inf is a probability of 0
 MOST_ID = 2**31  # ids are 32 bits wide
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrainingChat:
     """A conversation up to its last output; `outputs` are the turns that carry loss, the last of them the last turn.
 
@@ -54,45 +66,72 @@ class TrainingChat:
     line: int = 0
     field: str = ""
     """column of the output"""
+    text: str = ""
+    """a plain text, all of which is learned, in the place of the conversation"""
 
     @property
     def prompt(self) -> Conversation:
         """The conversation before the last output."""
         turns = self.conversation.turns
-        return self.conversation if self.tokens else replace(self.conversation, turns=turns[:-1])
+        return self.conversation if self.tokens or self.text else replace(self.conversation, turns=turns[:-1])
 
     @property
     def prompt_key(self) -> str:
         """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
-        return prompt_key(self.prompt)
+        return " ".join(self.text.lower().split()) if self.text else prompt_key(self.prompt)
 
     @property
     def answers(self) -> tuple:
         """The outputs, as JSON can hold them."""
+        if self.text:
+            return (self.text,)
         turns = [self.conversation.turns[i] for i in self.outputs]
         return *(turn.text + turn.extra for turn in turns), list(self.tokens), list(self.logprobs)
 
 
-def validate_chats(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+NEEDED = "; or ".join(" and ".join(form) for form in FORMS) + (
+    "; or another format of docs/data_formats.md; of pairs the chosen replies are learned by lmgym train sft hh_chosen"
+)
+
+
+def reads_chat(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Our names of the columns that `read_chat` reads of a row."""
+    form = next((form for form in FORMS if fields.get(form[0]) is not None), ())
+    return (*form, *LABELS, "tools")
+
+
+def _reads_distillation(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*TEACHER, "tools", *([name] if (name := _name_of_prompt(fields)) else []))
+
+
+CHATS = Wanted("conversations", NEEDED, FORMS, reads_chat)
+DISTILLED = Wanted(
+    "conversations", "tokens and logprobs beside messages, prompt, input_text or text",
+    [(form[0], *TEACHER) for form in FORMS], _reads_distillation,
+)  # fmt: skip
+
+
+def validate_chats(
+    *sets: Iterable[Record], columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[TrainingChat], list[Rejection]]:
     """The rows of all data sets as conversations or as rejections.
 
-    Raises InputError for a set in which no row has a form that is known.
+    Raises InputError as `interpret` does, which reads the columns and adds to the notes.
     """
-    needed = "; or ".join(" and ".join(form) for form in FORMS)
-    others = "; or Alpaca's instruction and output; or ShareGPT's conversations"
-    return read_rows(recognise(sets, FORMS, "conversations", needed + others), read_chat)
+    return read_rows(interpret(sets, CHATS, columns, notes), read_chat)
 
 
-def validate_distillation_rows(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+def validate_distillation_rows(
+    *sets: Iterable[Record], columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[TrainingChat], list[Rejection]]:
     """`validate_chats` of rows with a teacher's `tokens` and `logprobs`."""
-    forms = [(*form, *TEACHER) for form in (("messages",), ("prompt",), ("input_text",), ("text",))]
-    needed = "tokens and logprobs beside messages, prompt, input_text or text"
-    return read_rows(recognise(sets, forms, "conversations", needed), read_distillation)
+    return read_rows(interpret(sets, DISTILLED, columns, notes), read_distillation)
 
 
-def validate_chosen(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[Rejection]]:
+def validate_chosen(
+    *sets: Iterable[Record], columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[TrainingChat], list[Rejection]]:
     """The chosen sides of pairs, each once; a pair that could not train a scorer trains no policy."""
-    needed = "chosen and rejected, and optionally prompt; or UltraFeedback's instruction and completions"
     seen: dict[Conversation, TrainingChat] = {}
 
     def read(record: Record) -> TrainingChat:
@@ -103,19 +142,30 @@ def validate_chosen(*sets: Sequence[Record]) -> tuple[list[TrainingChat], list[R
         seen[chat.conversation] = chat
         return chat
 
-    return read_rows(recognise(sets, (COLUMNS, RANKED), "pairs", needed), read)
+    return read_rows(interpret(sets, PAIRS, columns, notes), read)
 
 
 def read_chat(record: Record) -> TrainingChat:
     """A row in any of FORMS. Raises RowError for one that cannot be used."""
+    _refuse_false_label(record)
+    is_text = not any(record.fields.get(form[0]) is not None for form in FORMS[:-1])
+    if is_text and isinstance(text := record.fields.get("text"), str):
+        return _chat_of_text(text, record)
     conversation, first, name = _read_form(record)
     return _chat(conversation, first, name, record)
+
+
+def _chat_of_text(text: str, record: Record) -> TrainingChat:
+    if not text.strip():
+        raise RowError("text", "empty", NO_VALUE)
+    place = record.file, record.line, record.column("text")
+    return TrainingChat(Conversation(()), (), (), (), *place, text=text)
 
 
 def read_chosen(record: Record) -> TrainingChat:
     """The chosen side of a pair."""
     pair = read_pair(record)
-    turns = (*pair.conversation.turns, Turn("bot", pair.chosen))
+    turns = (*pair.conversation.turns, as_turn(pair.chosen))
     return _chat(replace(pair.conversation, turns=turns), len(turns) - 1, "chosen", record)
 
 
@@ -157,17 +207,21 @@ def _is_logprob(value: Any) -> bool:
     return is_number and (LEAST_LOGPROB <= value <= MOST_LOGPROB or value == -math.inf)
 
 
+def _name_of_prompt(fields: Mapping[str, Any]) -> str | None:
+    names = ("prompt", "input_text", "messages", "text")
+    return next((name for name in names if fields.get(name) not in (None, "", [])), None)
+
+
 def _read_prompt(record: Record) -> tuple[Conversation, str]:
     """The conversation before the teacher's tokens, without the output if the row has it too."""
-    fields = record.fields
-    for name in ("prompt", "input_text", "messages", "text"):
-        if fields.get(name) not in (None, "", []):
-            conversation = read_conversation(fields[name], name, fields.get("tools"))
-            if name in ("messages", "text") and conversation.turns and conversation.turns[-1].speaker == "bot":
-                conversation = replace(conversation, turns=conversation.turns[:-1])
-            return conversation, name
-    found = "missing; needed: what the tokens answer, as prompt, input_text, messages or text"
-    raise RowError("prompt", found, NO_PROMPT)
+    name = _name_of_prompt(record.fields)
+    if name is None:
+        found = "missing; needed: what the tokens answer, as prompt, input_text, messages or text"
+        raise RowError("prompt", found, NO_PROMPT)
+    conversation = read_prompt(record, name)
+    if name in ("messages", "text") and conversation.turns and conversation.turns[-1].speaker == "bot":
+        conversation = replace(conversation, turns=conversation.turns[:-1])
+    return conversation, name
 
 
 def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> TrainingChat:
@@ -180,21 +234,20 @@ def _chat_of_prompt(prompt: tuple[Conversation, str], record: Record) -> Trainin
 
 def _read_form(record: Record) -> tuple[Conversation, int, str]:
     """(conversation, first turn that may be an output, column for messages)."""
-    for form in FORMS:
-        if form[0] not in record.fields:
-            continue
-        first = require_value(record, form[0], NO_PROMPT if len(form) > 1 else NO_VALUE)
-        rest = require_value(record, form[1], NO_REPLY) if len(form) > 1 else None
-        conversation = read_conversation(first, form[0], record.fields.get("tools"))
-        if len(form) == 1:
-            return conversation, 0, form[0]
-        _refuse_false_label(record)
-        return _joined(conversation, rest, form)
-    raise RowError("(row)", f"none of {', '.join(form[0] for form in FORMS)}", NO_VALUE)
+    form = next((form for form in FORMS if record.fields.get(form[0]) is not None), None)
+    if form is None:
+        there = next((form[0] for form in FORMS if form[0] in record.fields), None)
+        found = "null" if there else f"none of {', '.join(form[0] for form in FORMS)}"
+        raise RowError(there or "(row)", found, NO_VALUE)
+    require_value(record, form[0], NO_PROMPT if len(form) > 1 else NO_VALUE)
+    rest = require_value(record, form[1], NO_REPLY) if len(form) > 1 else None
+    conversation = read_prompt(record, form[0])
+    return (conversation, 0, form[0]) if len(form) == 1 else _joined(conversation, rest, form)
 
 
 def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tuple[Conversation, int, str]:
     """A prompt and what follows it: text is one turn of the bot, messages are turns."""
+    first = len(prompt.turns)
     if isinstance(completion, str):
         turns: tuple[Turn, ...] = (Turn("bot", completion.strip()),)
     else:
@@ -202,14 +255,17 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
         if rest.persona:
             raise RowError(form[1], "a system message; needed: turns after the prompt", WRONG_TURNS)
         turns = rest.turns
-    return replace(prompt, turns=(*prompt.turns, *turns)), len(prompt.turns), form[1]
+        if len(turns) > first and turns[:first] == prompt.turns:  # a transcript that repeats the prompt
+            turns = turns[first:]
+    return replace(prompt, turns=(*prompt.turns, *turns)), first, form[1]
 
 
 def _refuse_false_label(record: Record) -> None:
-    """Raises RowError for a completion that was not liked."""
-    label = record.fields.get("label")
-    if label is False or (isinstance(label, str) and label.lower() == "false"):  # a CSV's is text
-        raise RowError("label", "false; needed: true, for a reply to learn from", NOT_LIKED)
+    """Raises RowError for a reply that was not liked."""
+    for name in LABELS:
+        label = record.fields.get(name)
+        if label is False or (isinstance(label, str) and label.lower() == "false"):  # a CSV's is text
+            raise RowError(name, "false; needed: true, for a reply to learn from", NOT_LIKED)
 
 
 def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:
@@ -217,9 +273,11 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
     turns = conversation.turns
     _refuse_turns(turns, name)
     # the bot's first turn of a conversation answers nothing: it is context
-    outputs = tuple(i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1))
+    answers = [i for i, turn in enumerate(turns) if turn.speaker == "bot" and i >= max(first, 1)]
+    outputs = tuple(i for i in answers if turns[i].learned)
     if not outputs:
-        raise RowError(name, "no turn of the bot that answers something; needed: at least one", NO_REPLY)
+        found = "every turn of the bot has weight 0" if answers else "no turn of the bot that answers something"
+        raise RowError(name, f"{found}; needed: at least one", NOT_LEARNED if answers else NO_REPLY)
     turns = turns[: outputs[-1] + 1]
     conversation, column = replace(conversation, turns=turns), record.column(name)
     return TrainingChat(conversation, outputs, file=record.file, line=record.line, field=column)
@@ -227,7 +285,7 @@ def _chat(conversation: Conversation, first: int, name: str, record: Record) -> 
 
 def _refuse_turns(turns: Sequence[Turn], name: str) -> None:
     for i, turn in enumerate(turns):
-        if turn.speaker == "bot" and not turn.text.strip() and not turn.extra:
+        if turn.speaker == "bot" and not turn.text.strip() and '"tool_calls"' not in turn.extra:
             raise RowError(name, f"an empty output, turn {i + 1}", NO_REPLY)
         if i and turn.speaker == turns[i - 1].speaker == "bot":
             found = f"two turns of the bot in a row, turns {i} and {i + 1}; needed: a user's turn between"

@@ -1,51 +1,40 @@
-"""A conversation rendered by its chat template as pieces of text: in turn the context before an output, and the output.
+"""Where the outputs stand in the text of a conversation, if its chat template only ever appends.
 
 The template is run a fixed number of times however many turns there are: private-use characters mark the outputs in
 its text, and the first and the last prompt show how a reply begins.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from lmgym.data.truncation import split_reply
 from lmgym.errors import InputError
-from lmgym.text import Conversation, Turn, as_reply, render_all
+from lmgym.text import Conversation, Turn, render_all
 
 MARK = re.compile("\ue000(\\d+)\ue001")
 
-Pieces = list[str]
-"""context, output, context, output, ...: the last output ends it"""
 
+def borders_of(tokenizer, conversation: Conversation, outputs: Sequence[int]) -> list[tuple[str, str]] | None:
+    """(text of the prompt, text up to the end of the output) of each output but the last, which ends the conversation.
 
-def pieces_of(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | str | None:
-    """The pieces of a conversation that ends with the last of its outputs (places of turns).
-
-    None if the template renders a turn differently once others follow it, as some drop earlier thoughts: then each
-    output needs a text of its own. A string is the reason why the conversation cannot be learned.
+    Each is a beginning of the text of the whole conversation. None if the template renders a turn differently once
+    others follow it, as some drop earlier thoughts: then each output needs a text of its own.
     """
-    turns, eos = conversation.turns, tokenizer.eos_token
-    if any(eos in turns[i].text + turns[i].extra for i in outputs):
-        return f"an output that holds {eos}, which ends a reply; needed: text without it"
+    turns = conversation.turns
+    # no mark can stand in a call of a tool: the template reads its fields; an output with an eos is refused by itself
+    if any(turns[i].extra or tokenizer.eos_token in turns[i].text for i in outputs):
+        return None
     try:
-        if len(outputs) == 1:
-            return _one_output(tokenizer, conversation)
-        if any(turns[i].extra for i in outputs):  # no mark can stand in a call of a tool: the template reads its fields
-            render_all(
-                tokenizer, [replace(conversation, turns=turns[:-1])], [as_reply(turns[-1])]
-            )  # or is refused whole
-            return None
-        return _several(tokenizer, conversation, outputs)
-    except InputError as error:  # the template refuses it
-        return str(error)
+        pieces = _pieces(tokenizer, conversation, outputs)
+    except InputError:  # the template refuses a beginning of the conversation
+        return None
+    if pieces is None:
+        return None
+    return [("".join(pieces[: i + 1]), "".join(pieces[: i + 2])) for i in range(0, len(pieces) - 2, 2)]
 
 
-def _one_output(tokenizer, conversation: Conversation) -> Pieces | str:
-    *before, last = conversation.turns
-    pieces = split_reply(tokenizer, replace(conversation, turns=tuple(before)), as_reply(last))
-    return pieces if isinstance(pieces, str) else list(pieces)
-
-
-def _several(tokenizer, conversation: Conversation, outputs: tuple[int, ...]) -> Pieces | None:
+def _pieces(tokenizer, conversation: Conversation, outputs: Sequence[int]) -> list[str] | None:
+    """Context, output, context, output, ...: the last output ends it; None as above."""
     turns = conversation.turns
     texts = [turns[i].text for i in outputs]
     marked = list(turns)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lmgym.data.rejections import Rejection
-from lmgym.data.task_data import TaskData, prepare_prompted
+from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Objective
 from sft.config import SftConfig
 from sft.conversations import TrainingChat, validate_chats, validate_chosen, validate_distillation_rows
 from sft.objectives import NextToken, SoftTargets
-from sft.tokenization import tokenize_chats
+from sft.tokenization import Example, tokenize_chats
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class SftTask:
 
     def prepare(self, config: SftConfig, tokenizer) -> TaskData:
         """Rows read, validated, split by what comes before the last output, and tokenised."""
-        seed, usable = config.optimizer.split_seed, "a conversation to learn from"
-        return prepare_prompted(config.data, seed, tokenizer, "rows", usable, self.validate, tokenize_chats)
+        usable, variant = "a conversation to learn from", self.validate.__name__
+        how = Preparation("rows", usable, self.validate, tokenize_chats, Example, variant)
+        return prepare(config.data, config.columns, config.optimizer.split_seed, tokenizer, how)
 
 
 CHAT = SftTask("cross entropy of the bot's turns", validate_chats, NextToken)

@@ -1,15 +1,17 @@
 """Conversations as token ids, and the places whose next token carries loss: the tokens of outputs and of nothing else.
 
 Design decisions:
-- A conversation is cut into texts: the context before an output, the output, the context before the next one. Each is
-  tokenised apart, so no token straddles a border, and the context is what the model will be prompted with.
+- The ids of a context are those that generation is given, and the ids of an output are the rest of the text's
+  (lmgym/data/tokenization.py), as in preference training and scoring.
 - Each output's last target is the eos token, whatever the template writes after a turn within a conversation: there
   the model stops when it generates. Without it only last turns would teach where a reply ends.
-- A conversation is one row where its template only ever appends. Where it rewrites what came before (some drop
-  earlier thoughts), each output is a row of its own.
+- A conversation is one row where its template only ever appends and every prompt's ids are a beginning of the row's.
+  Where the template rewrites what came before (some drop earlier thoughts), each output is a row of its own, whose
+  context is what generation is given there.
 - A conversation longer than `max_length` becomes several rows, truncated as everywhere (data/truncation.py): the last
   outputs with the turns that fit before them, then, in a row of their own, the outputs that were left out there. Each
   output stands whole, once.
+- Of a plain text every token is learned; one that is too long becomes several rows.
 """
 
 import math
@@ -17,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmgym.data.rejections import UNFIT, Rejection
-from lmgym.data.truncation import FEW_TURNS, Truncated, start_at_turn, truncate
-from lmgym.text import Conversation, Replies, as_reply, render_each, tokenize_texts
+from lmgym.data.rejections import EARLIER, UNFIT, Rejection
+from lmgym.data.truncation import Truncated, rejection_of, reply_ids, start_at_turn, truncate
+from lmgym.text import Conversation, Replies, as_reply, tokenize_texts
 from sft.conversations import TrainingChat
-from sft.layout import pieces_of
+from sft.layout import borders_of
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,32 @@ class Example:
 
     replies: Replies
     """one suffix: the ids"""
-    places: list[int]
-    """the logits at place t predict the target, which is mostly the token at t + 1"""
-    targets: list[int]
-    chat: TrainingChat
-    """of which it is a row"""
+    spans: tuple[tuple[int, int], ...]
+    """(first, end) of the outputs' ids"""
+    ends: tuple[int, ...]
+    """the last target of each output, behind its ids: the eos"""
+    prompt: Conversation
+    """the conversation before the last output"""
+    file: str
+    line: int
     probabilities: list[float] | None = None
     """a teacher's, one a target"""
 
     @property
+    def places(self) -> list[int]:
+        """The logits at place t predict the target, which is mostly the token at t + 1."""
+        return [place for first, end in self.spans for place in range(first - 1, end)]
+
+    @property
+    def targets(self) -> list[int]:
+        """The ids of the outputs, with the end of each."""
+        ids = self.ids
+        return [id for (first, end), last in zip(self.spans, self.ends, strict=True) for id in (*ids[first:end], last)]
+
+    @property
     def origin(self) -> str:
         """file:line of its conversation."""
-        return f"{Path(self.chat.file).name}:{self.chat.line}"
+        return f"{Path(self.file).name}:{self.line}"
 
     @property
     def ids(self) -> list[int]:
@@ -61,24 +77,35 @@ class _Window:
     outputs: tuple[int, ...]
     limit: int
     """tokens that truncation leaves of it"""
-    too_long: bool
-    """must be truncated before it is rendered whole"""
     dropped_turns: int = 0
-    shortened: int = 0
-    whole: "_Window | None" = None
-    """of which it is what truncation left"""
+    is_last: bool = True
+    """its last output is the chat's"""
 
 
-def tokenize_chats(chats: Sequence[TrainingChat], tokenizer, max_length: int) -> tuple[list[Example], list[Rejection]]:
-    """Rows of every conversation whose outputs fit whole; what cannot be a row as rejections."""
+@dataclass(frozen=True)
+class _Several:
+    """A window with several outputs."""
+
+    whole: _Window
+    """before truncation"""
+    left: _Window
+    found: Truncated
+    body: list[int]
+    """ids of the last output"""
+    borders: list[tuple[str, str]]
+    """of the other outputs, see `borders_of`"""
+
+
+def tokenize_chats(
+    chats: Sequence[TrainingChat], tokenizer, max_length: int, numbers: dict[int, int] | None = None
+) -> tuple[list[Example], list[Rejection]]:
+    """Rows of every conversation whose outputs fit whole; what cannot be a row as rejections.
+
+    Prompts have no `numbers`.
+    """
     tokenization = _Tokenization(chats, tokenizer, max_length)
     while tokenization.queue:
-        windows = [(window, tokenization.pieces(window)) for window in tokenization.truncate()]
-        laid_out = [(window, texts) for window, texts in windows if texts]
-        # all texts of a round go through one call of the tokenizer
-        ids = iter(tokenize_texts(tokenizer, [text for _, texts in laid_out for text in texts]))
-        for window, texts in laid_out:
-            tokenization.add(window, [next(ids) for _ in texts])
+        tokenization.round()
     return [row for rows in tokenization.rows for row in rows], tokenization.rejections
 
 
@@ -92,83 +119,119 @@ class _Tokenization:
         self.queue: list[_Window] = []
         for place, chat in enumerate(chats):
             if chat.tokens and max(chat.tokens) >= len(tokenizer):
-                self._reject(place, f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer")
+                found = f"token {max(chat.tokens)}; needed: ids below {len(tokenizer)}, of this tokenizer"
+                self.rejections.append(Rejection(chat.file, chat.line, chat.field, found, UNFIT))
+            elif chat.text:
+                self.rows[place] = _rows_of_text(chat, tokenizer, max_length)
             else:
                 limit = max_length - max(0, len(chat.tokens) - 1)
                 self.queue.append(_window(place, chat.conversation, chat.outputs, limit))
 
-    def truncate(self) -> list[_Window]:
-        """Empty the queue into windows that may be rendered; of one whose last output does not fit the rest is left."""
-        windows, self.queue, ready = self.queue, [], []
-        fitted = self._fit([window for window in windows if window.too_long])
-        for window in windows:
-            result = fitted.get(id(window))
-            if not isinstance(result, str):
-                ready.append(window if result is None else _end_of(window, result))
+    def round(self) -> None:
+        """Empty the queue into rows; what truncation or the template leaves of a window is queued again."""
+        windows, self.queue = self.queue, []
+        fitted = self._fit(windows)
+        several: list[_Several] = []
+        for window, result in zip(windows, fitted, strict=True):
+            bodies = self._bodies(window, result)
+            if isinstance(result, str) or isinstance(bodies, str):
+                self._refuse(window, bodies if isinstance(bodies, str) else "")
                 continue
-            self._reject(window.place, result)
-            if len(window.outputs) > 1:
-                self.queue.append(_window(window.place, window.conversation, window.outputs[:-1], window.limit))
-        return ready
+            left = _end_of(window, result)
+            if len(left.outputs) < 2:
+                self.queue += _rest(window, left)
+                self._add(left, result, bodies[0])
+            elif borders := borders_of(self.tokenizer, left.conversation, left.outputs):
+                several.append(_Several(window, left, result, bodies[0], borders))
+            else:
+                self.queue += _apart(window)
+        self._add_several(several)
 
-    def _fit(self, windows: list[_Window]) -> dict[int, Truncated | str]:
-        """The truncated text of each window by id, or the reason why it cannot be truncated."""
-        found: dict[int, Truncated | str] = {}
+    def _fit(self, windows: list[_Window]) -> list[Truncated | str]:
+        """The truncated text of each window, or the reason why it cannot be truncated."""
+        found: list[Truncated | str] = [""] * len(windows)
         for limit, taught in {(window.limit, not window.outputs) for window in windows}:
-            group = [window for window in windows if (window.limit, not window.outputs) == (limit, taught)]
-            chats = [window.conversation for window in group]
+            group = [i for i, one in enumerate(windows) if (one.limit, not one.outputs) == (limit, taught)]
+            chats = [windows[i].conversation for i in group]
             replies = None if taught else [[as_reply(chat.turns[-1])] for chat in chats]
             contexts = chats if taught else [replace(chat, turns=chat.turns[:-1]) for chat in chats]
-            fitted = truncate(self.tokenizer, contexts, replies, limit)
-            found |= {id(window): result for window, result in zip(group, fitted, strict=True)}
+            for i, result in zip(group, truncate(self.tokenizer, contexts, replies, limit), strict=True):
+                found[i] = result
         return found
 
-    def pieces(self, window: _Window) -> list[str]:
-        """Texts of a window, in turn context and output (see `pieces_of`); of a teacher's row the context alone.
+    def _bodies(self, window: _Window, found: Truncated | str) -> list[list[int]] | str:
+        """The ids of the window's last output, in a list, or why there are none; of a teacher's row they are empty."""
+        if isinstance(found, str):
+            return found
+        return reply_ids(self.tokenizer, found) if window.outputs else [[]]
 
-        Empty if the window is rejected, or queued again as a window for each output.
-        """
-        if window.outputs:
-            pieces = pieces_of(self.tokenizer, window.conversation, window.outputs)
-        else:
-            [context] = render_each(self.tokenizer, [window.conversation])
-            pieces = [context] if isinstance(context, str) else str(context)
-        if isinstance(pieces, str):
-            self._reject(window.place, pieces)
-        elif pieces is None:
-            self.queue += _apart(window.whole or window)
-        return pieces if isinstance(pieces, list) else []
+    def _refuse(self, window: _Window, reason: str) -> None:
+        """Reject the last output of a window, and queue the others again unless the chat's last reply is no reply."""
+        chat = self.chats[window.place]
+        found = rejection_of(chat.file, chat.line, chat.field, reason)
+        # of a conversation whose last reply is learned, an earlier one may be left out
+        self.rejections.append(found if window.is_last or found.needed else replace(found, reason=EARLIER))
+        if len(window.outputs) > 1 and (found.needed or not window.is_last):
+            rest = _window(window.place, window.conversation, window.outputs[:-1], window.limit)
+            self.queue.append(replace(rest, is_last=False))
 
-    def add(self, window: _Window, ids: list[list[int]]) -> None:
-        """Make a row of the pieces' ids, or queue the window again if they are too many."""
-        example = _example(window, ids, self.chats[window.place], self.tokenizer)
-        excess = len(example.ids) - self.max_length
-        if excess <= 0:
-            self.rows[window.place].append(example)
-            self.queue += _rest(window)
-        elif window.whole is None:
-            self.queue.append(replace(window, too_long=True))
-        else:  # apart, its pieces have a token or two more than its text has as a whole
-            self.queue.append(replace(window.whole, too_long=True, limit=window.limit - excess))
+    def _add_several(self, several: Sequence[_Several]) -> None:
+        """Make a row of each window with several outputs, or queue each output as a window of its own."""
+        texts = [text for one in several for border in one.borders for text in border]
+        ids = iter(tokenize_texts(self.tokenizer, texts))
+        for one in several:
+            row = one.found.chat.prompt + one.body
+            borders = [(next(ids), next(ids)) for _ in one.borders]
+            if one.found.chat.realigned or any(row[: len(part)] != part for both in borders for part in both):
+                self.queue += _apart(one.whole)
+            else:
+                self.queue += _rest(one.whole, one.left)
+                self._add(one.left, one.found, one.body, [(len(before), len(end)) for before, end in borders])
 
-    def _reject(self, place: int, found: str) -> None:
-        chat = self.chats[place]
-        self.rejections.append(Rejection(chat.file, chat.line, chat.field, found, UNFIT))
+    def _add(
+        self, window: _Window, found: Truncated, body: Sequence[int], before: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Add a row; `before` are the spans of the outputs before the last one."""
+        chat, prompt, end, odds = self.chats[window.place], found.chat.prompt, self.tokenizer.eos_token_id, None
+        ends = [end] * (1 + len(before))
+        if chat.tokens:  # the teacher's last token is predicted and not read
+            *body, ends[-1] = chat.tokens
+            odds = [math.exp(x) for x in chat.logprobs]
+        spans = (*before, (len(prompt), len(prompt) + len(body)))
+        ids, realigned = [*prompt, *body], found.chat.realigned
+        replies = Replies([], [ids], window.dropped_turns, found.shortened, realigned=realigned)
+        row = Example(replies, spans, tuple(ends), found.conversation, chat.file, chat.line, odds)
+        self.rows[window.place].append(row)
+
+
+def _rows_of_text(chat: TrainingChat, tokenizer, max_length: int) -> list[Example]:
+    """A plain text as rows in which every token but the first is learned, and the eos behind the last."""
+    [ids] = tokenize_texts(tokenizer, [chat.text])
+    end, start = tokenizer.eos_token_id, tokenizer.bos_token_id
+    ids = ids[:-1] if ids[-1:] == [end] else ids
+    ids = [start, *ids] if start is not None and ids[:1] != [start] else ids
+    parts = [ids[i : i + max_length + 1] for i in range(0, max(1, len(ids) - 1), max_length)]
+    return [
+        Example(
+            Replies([], [part[:max_length]]), ((1, min(len(part), max_length)),),
+            (part[max_length] if len(part) > max_length else end,), chat.conversation, chat.file, chat.line,
+        )
+        for part in parts
+    ]  # fmt: skip
 
 
 def _window(place: int, conversation: Conversation, outputs: tuple[int, ...], limit: int) -> _Window:
     if outputs:
         conversation = replace(conversation, turns=conversation.turns[: outputs[-1] + 1])
-    return _Window(place, conversation, outputs, limit, too_long=len(conversation.turns) > FEW_TURNS)
+    return _Window(place, conversation, outputs, limit)
 
 
-def _rest(window: _Window) -> list[_Window]:
+def _rest(window: _Window, left: _Window) -> list[_Window]:
     """The outputs that truncation left out, as a window of their own."""
-    whole = window.whole
-    if whole is None or len(whole.outputs) == len(window.outputs):
+    outputs = window.outputs[: len(window.outputs) - len(left.outputs)]
+    if not outputs:
         return []
-    outputs = whole.outputs[: len(whole.outputs) - len(window.outputs)]
-    return [_window(whole.place, whole.conversation, outputs, whole.limit)]
+    return [replace(_window(window.place, window.conversation, outputs, window.limit), is_last=False)]
 
 
 def _apart(window: _Window) -> list[_Window]:
@@ -179,7 +242,8 @@ def _apart(window: _Window) -> list[_Window]:
         end, first = replace(window.conversation, turns=turns[: output + 1]), max(0, output - window.limit)
         end, first = start_at_turn(end, first) if first else (end, 0)
         apart = _window(window.place, end, (output - first,), window.limit)
-        found.append(replace(apart, dropped_turns=first))
+        is_last = window.is_last and output == window.outputs[-1]
+        found.append(replace(apart, dropped_turns=window.dropped_turns + first, is_last=is_last))
     return found
 
 
@@ -191,26 +255,5 @@ def _end_of(window: _Window, fitted: Truncated) -> _Window:
         window,
         conversation=replace(fitted.conversation, turns=turns),
         outputs=tuple(output - first for output in window.outputs if output > first),
-        too_long=False,
         dropped_turns=window.dropped_turns + first,
-        shortened=fitted.shortened,
-        whole=replace(window, too_long=False),
     )
-
-
-def _example(window: _Window, pieces: list[list[int]], chat: TrainingChat, tokenizer) -> Example:
-    """A row out of pieces that are in turn context and output."""
-    ids: list[int] = []
-    places: list[int] = []
-    targets: list[int] = []
-    odds = None
-    if chat.tokens:  # the teacher's last token is predicted and not read
-        ids, targets = [*pieces[0], *chat.tokens[:-1]], list(chat.tokens)
-        places, odds = list(range(len(pieces[0]) - 1, len(ids))), [math.exp(x) for x in chat.logprobs]
-    for context, body in () if chat.tokens else zip(pieces[::2], pieces[1::2], strict=True):
-        ids += context
-        places += range(len(ids) - 1, len(ids) + len(body))
-        ids += body
-        targets += [*body, tokenizer.eos_token_id]
-    replies = Replies([], [ids], window.dropped_turns, window.shortened)
-    return Example(replies, places, targets, chat, odds)

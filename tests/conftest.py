@@ -1,9 +1,11 @@
 """Small models and pairs, made once a session; everything runs on CPU with one thread."""
 
+import atexit
 import json
 import os
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -14,6 +16,8 @@ from families_table import pytest_runtest_logreport, pytest_sessionfinish  # noq
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# tokenised rows of tests stay out of the user's cache; what tests start inherits this
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="lmgym-datasets-")
 
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # as a shell's `&` has it; what is started would inherit that, and tests interrupt it
@@ -22,6 +26,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 from real_model import HOW, find_or_make
 from servers import Server, ServerProcess  # what they are told of the environment is set by now
 
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 NAMES = count()
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"

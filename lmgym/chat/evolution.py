@@ -12,8 +12,9 @@ from typing import IO, Any
 from lmgym.chat.loading import Experiment
 from lmgym.config import Range
 from lmgym.console import replace_unencodable, say
-from lmgym.data.json_rows import parse_json, refuse_unusable_value
-from lmgym.data.records import Record, read_records
+from lmgym.data.mixing import DataSet
+from lmgym.data.reading import Wanted, interpret
+from lmgym.data.records import Record
 from lmgym.data.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.data.rows import read_conversation, read_rows
 from lmgym.errors import MOST_STEPS, InputError, listed, one_line, shown
@@ -36,6 +37,10 @@ SAMPLES = (
     "User: hi! i baked bread today.\nBot: i like trains.\nUser: hm. do you know why it did not rise?\n"
     "Bot: was the water too hot? that kills the yeast.\nUser: it boiled! next time i will let it cool.",
 )
+
+
+READ = (*WHOLE, *REPLIES, "prompt", "input_text", "output_text")
+WANTED = Wanted("conversations", NEEDED, [(name,) for name in READ], lambda fields: READ)
 
 
 def show_evolution(experiment: Experiment, dataset: str | None, most: int, out: IO[str]) -> None:
@@ -90,7 +95,7 @@ def read_chats(dataset: str) -> tuple[list[Conversation], list[Rejection]]:
 
     Raises InputError if no row has such a conversation.
     """
-    conversations, rejections = read_rows(read_records(dataset), _chat)
+    conversations, rejections = read_rows(interpret([DataSet(dataset, "train")], WANTED), _chat)
     if not conversations:
         why = f"; {rejections[0]}" if rejections else ""
         raise InputError(f"{one_line(dataset)} has no conversation in {len(rejections)} rows; needed: {NEEDED}{why}")
@@ -108,27 +113,19 @@ def _find_chat(fields: dict[str, Any]) -> tuple[str, Conversation]:
     """(the field, its conversation). Raises RowError if the row has none."""
     for name in (*WHOLE, *REPLIES):
         if fields.get(name):
-            chat = _decoded(fields[name], name)
+            chat = read_conversation(fields[name], name)
             return name, _after_prompt(fields, name, chat) if name in REPLIES and fields.get("prompt") else chat
     if fields.get("input_text"):
-        for name in ("input_text", "output_text"):
-            if not isinstance(fields.get(name), str | None):
-                raise RowError(name, f"{shown(fields[name])}; needed: text", WRONG_TYPE)
-        prompt = from_transcript(fields["input_text"])
-        return "input_text", _with_reply(prompt, fields.get("output_text") or "")
+        reply = fields.get("output_text")
+        if not isinstance(reply, str | None):
+            raise RowError("output_text", f"{shown(reply)}; needed: text", WRONG_TYPE)
+        return "input_text", _with_reply(read_conversation(fields["input_text"], "input_text"), reply or "")
     raise RowError("(row)", f"fields {listed(fields)}", NO_VALUE)
-
-
-def _decoded(value: Any, name: str) -> Conversation:
-    if isinstance(value, str) and value.lstrip().startswith("[{"):  # messages in a CSV file
-        value = parse_json(value, name)
-        refuse_unusable_value(value, name)
-    return read_conversation(value, name)
 
 
 def _after_prompt(fields: dict[str, Any], name: str, reply: Conversation) -> Conversation:
     """The prompt with the reply, which may repeat the prompt."""
-    prompt = _decoded(fields["prompt"], "prompt")
+    prompt = read_conversation(fields["prompt"], "prompt")
     if isinstance(fields[name], str) and len(reply.turns) == 1:
         return _with_reply(prompt, fields[name])
     rest = reply.turns[len(prompt.turns) :] if reply.turns[: len(prompt.turns)] == prompt.turns else reply.turns

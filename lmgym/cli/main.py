@@ -132,19 +132,24 @@ def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> Non
     launch(run)
 
 
-@main.command()
+@main.command(context_settings=OTHER_FLAGS)
 @click.argument("scorer")
 @click.argument("file")
 @click.option("--output", help="JSONL file: each row with its score  [default: outputs/scores/FILE.jsonl]")
-def score(scorer: str, file: str, output: str | None) -> None:
+@FLAGS
+def score(scorer: str, file: str, output: str | None, flags: tuple[str, ...]) -> None:
     """Score the replies of a file: JSONL, JSON, Parquet or CSV.
 
     SCORER is a folder or hub id. Rows have prompt and reply (or completion); chosen and rejected, which also gives an
-    accuracy; messages; or input_text and output_text.
+    accuracy; messages; or input_text and output_text. Other columns are named by --prompt_column, --chosen_column,
+    --rejected_column, --reply_column, --messages_column, --system_column and --context_column.
     """
     from lmgym.cli.score import score_file
+    from lmgym.config import ColumnConfig
+    from lmgym.runs.flags import override
 
-    launch(lambda: score_file(scorer, file, output))
+    columns = override(ColumnConfig(), flags)
+    launch(lambda: score_file(scorer, file, output, columns))
 
 
 @main.command(context_settings={**OTHER_FLAGS, "allow_interspersed_args": False})

@@ -2,27 +2,33 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmgym.config import ColumnConfig
 from lmgym.console import say
-from lmgym.data.pairs import read_pair
-from lmgym.data.records import Record, read_records
-from lmgym.data.rejections import UNFIT, Rejection, tally
+from lmgym.data.mixing import DataSet
+from lmgym.data.pairs import COLUMNS, RANKED, read_pair, reads_pair
+from lmgym.data.reading import USUAL, Wanted, interpret
+from lmgym.data.records import Record
+from lmgym.data.rejections import NO_REPLY, UNFIT, Rejection, RowError, tally
 from lmgym.data.rows import read_rows
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.runs.files import write_lines
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.text import Conversation
+from lmgym.text import Conversation, Reply, as_reply
 
 ROWS_TOGETHER = 1024
-REPLY = ("reply", "response", "output_text", "completion")
-"""columns of a reply beside a prompt"""
+NEEDED = (
+    "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
+    "output_text"
+)
+FORMS = (COLUMNS, RANKED, ("prompt", "completion"), ("messages",), ("input_text", "output_text"), ("text",))
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class ScoredRow:
 
     record: Record
     conversation: Conversation
-    replies: tuple[str, ...]
+    replies: tuple[Reply, ...]
 
     @property
     def is_pair(self) -> bool:
@@ -41,10 +47,10 @@ class ScoredRow:
     def line(self, scores: Sequence[float]) -> dict[str, Any]:
         """The row's fields with its scores."""
         names = ("score_chosen", "score_rejected") if self.is_pair else ("score",)
-        return self.record.fields | dict(zip(names, scores, strict=True))
+        return dict(self.record.row or self.record.fields) | dict(zip(names, scores, strict=True))
 
 
-def score_file(path: str, source: str, output: str | None) -> None:
+def score_file(path: str, source: str, output: str | None, columns: ColumnConfig = USUAL) -> None:
     """Scores the replies of a file, a folder or a hub id; prints figures, and writes a line for each row in order.
 
     `path` is a scorer's folder or hub id. Raises InputError if no row can be scored, and for an `output` that is the
@@ -53,10 +59,18 @@ def score_file(path: str, source: str, output: str | None) -> None:
     target = Path(os.path.expanduser(output or f"outputs/scores/{_stem(source)}.jsonl"))
     if target.exists() and Path(source).expanduser().exists() and target.samefile(Path(source).expanduser()):
         raise InputError(f"--output {shown_path(target)} is the file to score; needed: another one")
-    records = read_records(source)
-    rows, rejections = read_rows(records, read_row)
+    if (Path(source).expanduser() / "config.json").is_file():
+        raise InputError(
+            f"{shown_path(source)} is a model's folder; needed: the data behind the scorer: lmgym score "
+            f"{shown_path(source)} {shown_path(path)}"
+        )
+    notes: list[str] = []
+    records, wanted = DataSet(source, "train"), replace(WANTED, reads=_reads)
+    rows, rejections = read_rows(interpret([records], wanted, columns, notes), read_row)
     _refuse_none(source, rows, rejections, len(records))
     _make_folder(target)  # before hours of scoring
+    for note in notes:
+        say(note)
     scored, unfit = score_rows(load_scorer(path), rows)
     rejections += unfit
     _refuse_none(source, scored, rejections, len(records))
@@ -68,6 +82,9 @@ def score_file(path: str, source: str, output: str | None) -> None:
     say(f"{len(scored):,} rows with their scores are in {target}")
 
 
+WANTED = Wanted("replies", NEEDED, FORMS, lambda fields: (), others_go_to="the output")
+
+
 def _refuse_none(source: str, left: Sequence[Any], rejections: Sequence[Rejection], rows: int) -> None:
     """Raises InputError if no row is left to score."""
     if not left:
@@ -75,24 +92,29 @@ def _refuse_none(source: str, left: Sequence[Any], rejections: Sequence[Rejectio
         raise InputError(f"{one_line(source)} has no reply to score: {found}; needed: {NEEDED}")
 
 
-NEEDED = (
-    "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
-    "output_text"
-)
+def _reads(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    from sft.conversations import reads_chat
+
+    return reads_pair(fields) if is_pair(fields) else tuple({*reads_chat(fields)} - {"label", "kto_tag"})
 
 
 def read_row(record: Record) -> ScoredRow:
     """The replies of a row. Raises RowError for a row without any that can be used."""
     from sft.conversations import read_chat
 
-    if {"chosen", "rejected"} <= record.fields.keys():
+    if is_pair(record.fields):
         pair = read_pair(record)
         return ScoredRow(record, pair.conversation, (pair.chosen, pair.rejected))
-    fields = record.fields
-    if "prompt" in fields and "completion" not in fields:
-        fields = fields | {"completion": next((fields[name] for name in REPLY if name in fields), None)}
-    chat = read_chat(replace(record, fields=fields))
-    return ScoredRow(record, chat.prompt, (chat.conversation.turns[-1].text,))
+    liked = {name: value for name, value in record.fields.items() if name not in ("label", "kto_tag")}
+    chat = read_chat(replace(record, fields=liked))
+    if chat.text:
+        raise RowError("text", "plain text; needed: a conversation that ends in a reply", NO_REPLY)
+    return ScoredRow(record, chat.prompt, (as_reply(chat.conversation.turns[-1]),))
+
+
+def is_pair(fields: Mapping[str, Any]) -> bool:
+    """True for a row with a chosen and a rejected reply, or ranked ones."""
+    return fields.get("chosen") is not None or fields.get("ranks") is not None
 
 
 def score_rows(
@@ -120,7 +142,8 @@ def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
     """The scores of each row's replies."""
     conversations = [row.conversation for row in rows for _ in row.replies]
     replies = [reply for row in rows for reply in row.replies]
-    scores = iter(read_scores(scorer.score(conversations, replies), len(replies)))
+    # a model renders a turn with reasoning too
+    scores = iter(read_scores(scorer.score(conversations, replies), len(replies)))  # type: ignore[arg-type]
     return [[next(scores) for _ in row.replies] for row in rows]
 
 

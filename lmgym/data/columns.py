@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from lmgym.data.column_kinds import Floats, Kind, convert_column, convert_values
 from lmgym.data.mixing import set_names
-from lmgym.data.records import find_files, load_hub, read_file, read_parquet
+from lmgym.data.records import read_file, read_parquet
 from lmgym.data.rejections import Rejection, RowError
+from lmgym.data.sources import find_files, load_hub
 from lmgym.errors import InputError, listed, one_line
 
 
@@ -78,7 +79,7 @@ def read_columns(source: str, wanted: Mapping[str, Kind], split: str = "train", 
         if files is None:
             of_set = {f"{name}:{split}": _table_part(load_hub(name, split).with_format("arrow")[:], wanted)}
         else:
-            of_set = {str(path): _file_part(path, wanted) for path in files}
+            of_set = {str(path): _file_part(path, split, wanted) for path in files}
         left = max_rows
         for file, part in of_set.items():
             if left == 0 or file in parts:
@@ -165,11 +166,11 @@ def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
     )
 
 
-def _file_part(path: Path, wanted: Mapping[str, Kind]) -> _Part:
+def _file_part(path: Path, split: str, wanted: Mapping[str, Kind]) -> _Part:
     if path.name.endswith(".parquet"):
         table, names = read_parquet(path, wanted)
         return _table_part(table, wanted, names)
-    records = list(read_file(path))
+    records = list(read_file(path, split))
     good = [record for record in records if record.fault is None]
     names = list(dict.fromkeys(name for record in good for name in record.fields))
     columns, bad = _convert(

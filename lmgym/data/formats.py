@@ -1,178 +1,105 @@
 """Rows in other tools' formats, under the column names of lmgym's own forms, so that every stage reads them alike.
 
-- Alpaca: `instruction`, `input`, `output`, also `system` and `history`, become `prompt` and `completion`. A prompt is
-  a user's message: the instruction, and below an empty line the input. Preferences keep their `chosen` and `rejected`.
-- ShareGPT: `conversations` of `from` and `value`, also `system` and `tools`, become `messages`; beside `chosen` and
-  `rejected` they become `prompt`.
-- UltraFeedback: `instruction` and `completions`, each with a `response` and a score, become `prompt`, `replies` and
-  `ranks`. In its binarized form the text of `prompt` stands again in both sides' messages, which are the prompt then.
-- TRL's types have the names of ours. Its stepwise type is refused.
+A format says which columns it recognises, and what they become: `prompt` with `completion`, with `chosen` and
+`rejected`, or with `replies` and `ranks` (1 the best); or `messages`. docs/data_formats.md lists them with examples;
+those of preferences are in lmgym/data/preference_formats.py. TRL's types have the names of ours.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from lmgym.data.json_rows import parse_json
+from lmgym.data.preference_formats import (
+    ASKED,
+    PREFERENCES,
+    Columns,
+    Fields,
+    Format,
+    asked,
+    is_blank,
+    is_texts,
+    message,
+)
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, OUT_OF_RANGE, WRONG_TYPE, RowError, tally
+from lmgym.data.rejections import UNSUPPORTED, WRONG_TYPE, RowError
+from lmgym.data.text_forms import parse_messages
 from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.text import ROLES
 
-SPEAKERS = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-    "function_response": "tool",
-}
-"""ShareGPT's speakers as roles of messages; others have the names of roles"""
-SCORES = ("overall_score", "fine-grained_score")
-"""of UltraFeedback: the first that all completions of a row have"""
-
-Columns = tuple[dict[str, Any], dict[str, str]]
-"""(fields by our names, the columns that they were made of)"""
-
-
-def recognise(sets: Sequence[Sequence[Record]], forms: Sequence[Sequence[str]], noun: str, needed: str) -> list[Record]:
-    """The rows of all data sets with the columns of other tools' formats under our names.
-
-    Raises InputError for a set without rows, and for one in which no row has all columns of a form; `noun` ("pairs")
-    and `needed` (the columns in words) are for the message.
-    """
-    found = [[renamed(record) for record in records] for records in sets]
-    for records in found:
-        if not records:
-            raise InputError(f"the dataset is empty: found 0 rows; needed: at least 2 {noun}")
-        _refuse_stepwise(records)
-        if not any(set(form) <= record.fields.keys() for record in records for form in forms):
-            columns = sorted({name for record in records[:100] for name in record.fields})
-            raise InputError(
-                f"{one_line(records[0].file)} holds no {noun}: found the columns {listed(columns)}; needed: {needed} "
-                f"(rename yours to these){_unreadable(records)}"
-            )
-    return list(chain.from_iterable(found))
-
-
-def _unreadable(records: Sequence[Record]) -> str:
-    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
-    found = tally((r.fault.at(r.file, r.line) for r in records if r.fault), len(records))
-    return f"; {found.line}" if found.rejected else ""
-
-
-def _refuse_stepwise(records: Sequence[Record]) -> None:
-    """Raises InputError where every row is of TRL's stepwise type, a label for each step of a reply."""
-    rows = [record.fields for record in records if not record.fault]
-    if rows and all("labels" in fields and _is_texts(fields.get("completions")) for fields in rows):
-        raise InputError(
-            f"{one_line(records[0].file)} holds stepwise rows (prompt, completions, labels), which no stage trains on; "
-            "needed: one label or rank for a whole reply"
-        )
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+SPEAKERS = {"function_call": "assistant", "function_response": "tool"}
+"""ShareGPT's speakers beside those that are roles"""
+ANSWERS = ("output", "response", "answer", "reply", "solution", "target")
+"""columns of a single reply, beside `completion`"""
+REPLIES = ("completion", "chosen", "rejected", "replies", "ranks")
+SCORED = "helpfulness"
+"""a score of HelpSteer's single replies, which are good and bad ones"""
 
 
 def renamed(record: Record) -> Record:
     """A row under our names; one that is in none of the formats is unchanged."""
-    fields = record.fields
-    if record.fault or record.names:
+    if record.fault:
         return record
+    known = record.names or {}
+    # a flag has named the prompt, so nothing else is it
+    not_asked = {"instruction", *ASKED} if "prompt" in known else set()
+    fields = {name: value for name, value in record.fields.items() if name not in not_asked}
     try:
-        if fields.get("conversations") and not fields.get("messages"):
-            columns, names = _sharegpt(fields)
-        elif _repeats_prompt(fields):
-            columns, names = {"prompt": fields["chosen"][:-1]}, {}
-        elif "instruction" not in fields or fields.get("prompt") or fields.get("messages"):
-            return record
-        elif "completions" in fields:
-            columns, names = _ultrafeedback(fields)
-        else:
-            columns, names = _alpaca(fields)
+        for format in FORMATS:
+            if format.recognises(fields):
+                columns = format.convert(fields)
+                used = frozenset((*columns.names.values(), *columns.also))
+                names = {ours: known.get(theirs, theirs) for ours, theirs in columns.names.items()}
+                made = {**record.fields, **columns.fields}
+                return replace(record, fields=made, names={**known, **names}, used=used)
     except RowError as error:
         return replace(record, fault=error.with_traceback(None))
-    return replace(record, fields={**fields, **columns}, names=names)
+    return record
 
 
-def _alpaca(fields: dict[str, Any]) -> Columns:
-    said, more = _text(fields, "instruction"), _text(fields, "input")
-    if not said:
-        raise RowError("instruction", "missing or empty", NO_PROMPT)
-    turns = [
-        _message(role, text)
-        for pair in _history(fields)
-        for role, text in zip(("user", "assistant"), pair, strict=True)
-    ]
-    prompt = [*_system(fields), *turns, _message("user", "\n\n".join(filter(None, (said, more))))]
-    columns, names = {"prompt": prompt}, {"prompt": "instruction"}
-    if "output" in fields:
-        columns["completion"], names["completion"] = fields["output"], "output"
-    return columns, names
+# whole conversations
 
 
-def _history(fields: dict[str, Any]) -> list[list[str]]:
-    """Earlier turns: pairs of an instruction and its output."""
-    history = fields.get("history") or []
-    is_list = isinstance(history, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in history)
-    if not is_list or not all(isinstance(text, str) for pair in history for text in pair):
-        raise RowError("history", f"{shown(history)}; needed: a list of [instruction, output]", WRONG_TYPE)
-    return history
+def _chat_column(fields: Fields) -> str | None:
+    """The column of a conversation in another form than that of our `messages`."""
+    messages = fields.get("messages")
+    if not is_blank(messages):
+        items = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        return "messages" if any(str(one.get("from", one.get("role"))) in SPEAKERS for one in items) else None
+    if not is_blank(fields.get("conversations")):
+        return "conversations"
+    is_list = isinstance(fields.get("conversation"), list) and bool(fields["conversation"])
+    return "conversation" if is_list and is_blank(fields.get("prompt")) and is_blank(fields.get("chosen")) else None
 
 
-def _ultrafeedback(fields: dict[str, Any]) -> Columns:
-    said, completions = _text(fields, "instruction"), fields["completions"]
-    if not said:
-        raise RowError("instruction", "missing or empty", NO_PROMPT)
-    if not isinstance(completions, list) or not completions:
-        raise RowError("completions", f"{shown(completions)}; needed: at least 2 with their scores", NO_REPLY)
-    for number, one in enumerate(completions, 1):
-        if not isinstance(one, dict) or not isinstance(one.get("response"), str):
-            raise RowError("completions", f"completion {number} has no response; needed: text", NO_REPLY)
-    name = next((name for name in SCORES if all(_is_score(one.get(name)) for one in completions)), None)
-    if name is None:
-        found = f"a completion without a score; needed: a number as {' or '.join(SCORES)} of each"
-        raise RowError("completions", found, OUT_OF_RANGE)
-    scores = [float(one[name]) for one in completions]
-    order = sorted(set(scores), reverse=True)
-    columns = {
-        "prompt": [*_system(fields), _message("user", said)],
-        "replies": [one["response"] for one in completions],
-        "ranks": [order.index(score) + 1 for score in scores],
-    }
-    return columns, {"prompt": "instruction", "replies": "completions", "ranks": "completions"}
-
-
-def _repeats_prompt(fields: dict[str, Any]) -> bool:
-    """True if the prompt is the text of the message before the chosen reply: one message, whatever its text."""
-    prompt, chosen = fields.get("prompt"), fields.get("chosen")
-    if not isinstance(prompt, str) or not isinstance(chosen, list) or len(chosen) < 2:
-        return False
-    last = chosen[-2]
-    content = last.get("content") if isinstance(last, dict) else None
-    return isinstance(content, str) and content.strip() == prompt.strip()
-
-
-def _is_score(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _sharegpt(fields: dict[str, Any]) -> Columns:
-    items = fields["conversations"]
+def _conversation(fields: Fields) -> Columns:
+    name = _chat_column(fields)
+    assert name is not None
+    given = fields[name]
+    items = parse_messages(given) if isinstance(given, str) else given  # a CSV holds JSON
     if not isinstance(items, list):
-        raise RowError("conversations", f"{shown(items)}; needed: a list of messages", WRONG_TYPE)
-    chat = [_sharegpt_message(item, "conversations") for item in items]
-    has_system = isinstance(chat[0], dict) and chat[0]["role"] == "system"
-    chat = chat if has_system else [*_system(fields), *chat]
+        raise RowError(name, f"{shown(given)}; needed: a list of messages", WRONG_TYPE)
+    chat = [one for item in items for one in _messages(item, name)]
+    mask = fields.get("mask")
+    if isinstance(mask, str) and ROLES.get(mask.lower()) != "user":  # NeMo's: who is not learned
+        raise RowError("mask", f"{shown(mask)} is not to be learned; needed: the user", UNSUPPORTED)
+    also = ("mask",) if isinstance(mask, str) else ()
     if not {"chosen", "rejected"} <= fields.keys():
-        return {"messages": chat}, {"messages": "conversations"}
-    sides = {
-        name: [_sharegpt_message(fields[name], name)] if isinstance(fields[name], dict) else fields[name]
-        for name in ("chosen", "rejected")
-    }
-    return {"prompt": chat, **sides}, {"prompt": "conversations"}
+        return Columns({"messages": chat}, {"messages": name}, also)
+    return Columns({"prompt": chat, **_sides(fields)}, {"prompt": name}, also)
+
+
+def _messages(item: Any, column: str) -> list[Any]:
+    """An item of a conversation as messages: one of ShareGPT's, or a question with its answer (Firefly's, xtuner's)."""
+    for said, answered in (("human", "assistant"), ("input", "output")):
+        if isinstance(item, dict) and {said, answered} <= item.keys():
+            roles = (("system", "system"), ("user", said))
+            asks = [message(role, item[key]) for role, key in roles if not is_blank(item.get(key))]
+            rest = {key: value for key, value in item.items() if key not in ("system", said, answered)}
+            if "output_with_loss" in rest:
+                rest["weight"] = rest.pop("output_with_loss")
+            return [*asks, message("assistant", item[answered]) | rest]
+    return [_sharegpt_message(item, column)]
 
 
 def _sharegpt_message(item: Any, column: str) -> Any:
@@ -180,27 +107,141 @@ def _sharegpt_message(item: Any, column: str) -> Any:
     if not isinstance(item, dict):
         return item
     speaker, value = item.get("from", item.get("role")), item.get("value", item.get("content"))
-    role = SPEAKERS.get(speaker.lower(), speaker) if isinstance(speaker, str) else speaker
-    message = {"role": role, "content": value}
+    role = SPEAKERS.get(speaker.lower(), ROLES.get(speaker.lower(), speaker)) if isinstance(speaker, str) else speaker
+    said = {**item, "role": role, "content": value}
+    said.pop("from", None), said.pop("value", None)
     if speaker == "function_call" and isinstance(value, str):
         calls = parse_json(value, column)
-        return message | {"content": "", "tool_calls": calls if isinstance(calls, list) else [calls]}
-    kept = ("name", "tool_call_id", "tool_calls")
-    return message | {name: item[name] for name in kept if item.get(name)}
+        return said | {"content": "", "tool_calls": calls if isinstance(calls, list) else [calls]}
+    return {name: kept for name, kept in said.items() if kept or name in ("role", "content", "weight", "train", "loss")}
 
 
-def _system(fields: dict[str, Any]) -> list[dict[str, str]]:
-    text = _text(fields, "system")
-    return [_message("system", text)] if text else []
+def _ends_in_question(fields: Fields) -> bool:
+    """True of `messages` that `chosen` and `rejected` answer."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages or not {"chosen", "rejected"} <= fields.keys():
+        return False
+    role = messages[-1].get("role", messages[-1].get("from")) if isinstance(messages[-1], dict) else None
+    return is_blank(fields.get("prompt")) and isinstance(role, str) and ROLES.get(role.lower()) in ("user", "tool")
 
 
-def _message(role: str, text: str) -> dict[str, str]:
-    return {"role": role, "content": text}
+def _sides(fields: Fields) -> dict[str, Any]:
+    """`chosen` and `rejected`, of which a single message becomes a list."""
+    return {
+        name: [_sharegpt_message(fields[name], name)] if isinstance(fields[name], dict) else fields[name]
+        for name in ("chosen", "rejected")
+    }
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    """A text, stripped; empty if there is none."""
-    value = fields.get(name)
-    if not isinstance(value, str | None):
-        raise RowError(name, f"{shown(value)}; needed: text", WRONG_TYPE)
-    return (value or "").strip()
+def _has_functions(fields: Fields) -> bool:
+    functions = fields.get("functions")
+    is_list = isinstance(functions, list) and bool(functions) and all(isinstance(one, dict) for one in functions)
+    return is_list and isinstance(fields.get("messages"), list) and is_blank(fields.get("tools"))
+
+
+def _functions(fields: Fields) -> Columns:
+    """OpenAI's first name of `tools`."""
+    tools = [{"type": "function", "function": one} for one in fields["functions"]]
+    return Columns({"tools": tools}, {"tools": "functions"})
+
+
+# a question and its answer
+
+
+def _is_asked(fields: Fields) -> bool:
+    """True where a prompt has another name, earlier turns, or an answer that is not called completion."""
+    if not all(is_blank(fields.get(name)) for name in ("messages", "input_text")):
+        return False
+    if is_blank(fields.get("prompt")):
+        return "instruction" in fields or not all(is_blank(fields.get(name)) for name in ASKED)
+    has_history = isinstance(fields.get("history"), list) and bool(fields["history"])
+    has_reply = not all(is_blank(fields.get(name)) for name in REPLIES)
+    return has_history or (not has_reply and any(name in fields for name in ANSWERS))
+
+
+def _answered(fields: Fields) -> Columns:
+    """A prompt and its answer; the prompt alone where several columns may be the answer, or scores judge it."""
+    columns, names = asked(fields), answers_of(fields)
+    if len(names) != 1 or SCORED in fields or not is_blank(fields.get("completion")):
+        return columns
+    return columns.and_also(Columns({"completion": fields[names[0]]}, {"completion": names[0]}))
+
+
+def answers_of(fields: Fields) -> list[str]:
+    """The columns that may be the answer."""
+    there = [name for name in ANSWERS if name in fields]
+    return [name for name in there if not is_blank(fields[name])] or there[:1]
+
+
+def _self_instruct(fields: Fields) -> Columns:
+    """`instances` of an instruction, each with an input and an output, of which a row may have one."""
+    instances = fields["instances"]
+    if len(instances) != 1 or not isinstance(instances[0], dict):
+        raise RowError("instances", f"{shown(instances)}; needed: one, an object with input and output", UNSUPPORTED)
+    columns = asked({**fields, "input": instances[0].get("input")})
+    return columns.and_also(Columns({"completion": instances[0].get("output")}, {"completion": "instances"}))
+
+
+FORMATS = (
+    Format("ShareGPT", lambda f: _chat_column(f) is not None, _conversation),
+    Format(
+        "messages and two replies",
+        _ends_in_question,
+        lambda f: Columns({"prompt": f["messages"], **_sides(f)}, {"prompt": "messages"}),
+    ),
+    Format("functions", _has_functions, _functions),
+    *PREFERENCES,
+    Format("self-instruct", lambda f: "instruction" in f and isinstance(f.get("instances"), list), _self_instruct),
+    Format("a question and its answer", _is_asked, _answered),
+)
+"""the first that recognises a row converts it"""
+
+
+# rows that no stage reads
+
+
+OURS = ("prompt", "completion", "messages", "text", "input_text", "chosen", "replies", "tokens")
+REFUSED: tuple[tuple[str, Callable[[Fields], bool]], ...] = (
+    (
+        "stepwise rows (prompt, completions, labels), which no stage trains on; needed: one label or rank for a whole "
+        "reply",
+        lambda f: "labels" in f and is_texts(f.get("completions")),
+    ),
+    (
+        "ids of tokens (input_ids) without their text, which no stage can check; needed: the texts or messages that "
+        "they were made of",
+        lambda f: any(name.endswith("input_ids") for name in f) and all(is_blank(f.get(name)) for name in OURS),
+    ),
+    (
+        "segments of rendered text (axolotl's input_output), which would be rendered again; needed: messages, with "
+        '"weight": 0 where a reply is not to be learned',
+        lambda f: isinstance(f.get("segments"), list) and all(is_blank(f.get(name)) for name in OURS),
+    ),
+    (
+        "single messages of OpenAssistant's trees (message_id, parent_id, text, role); needed: whole trees, as in its "
+        "files *.trees.jsonl.gz, or a row of messages for each conversation",
+        lambda f: {"message_id", "parent_id", "text", "role"} <= f.keys(),
+    ),
+)
+"""(rows in words with what is needed, what recognises a row)"""
+
+
+def refuse_stepwise(records: Sequence[Record]) -> None:
+    """Raises InputError where every row is of a kind that no stage reads, such as TRL's stepwise type."""
+    rows = [record.fields for record in records if not record.fault]
+    for words, is_one in REFUSED:
+        if rows and all(map(is_one, rows)):
+            raise InputError(f"{one_line(records[0].file)} holds {words}")
+
+
+def advice(records: Sequence[Record]) -> str:
+    """What to do where the reply of rows is not clear, to be added to a message; empty for other rows."""
+    rows = [record.fields for record in records if not record.fault]
+    fields = next((row for row in rows if is_blank(row.get("completion")) and answers_of(row)), None)
+    if fields is None:
+        return ""
+    names = answers_of(fields)
+    if SCORED in fields:
+        keep = f"keep the good ones by their {SCORED}, and add --reply_column {names[0]}"
+        return f"; these replies are good and bad ones: {keep}"
+    return f"; either {listed(names)} may be the reply: --reply_column says which" if len(names) > 1 else ""

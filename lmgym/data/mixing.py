@@ -6,14 +6,15 @@ give 100 and 50. Rows are drawn after duplicates are rejected and before the spl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmgym.data.records import Record, read_records
+from lmgym.data.records import Record, iterate_records
 from lmgym.data.rejections import Rejection, tally
 from lmgym.data.rows import Prompted
 from lmgym.data.sampling import ordered_sample
@@ -51,15 +52,34 @@ def set_names(setting: str) -> list[str]:
     return names
 
 
-def read_sets(setting: str, split: str, max_rows: int | None = None) -> dict[str, list[Record]]:
-    """The rows of each data set by name, at most its first `max_rows`.
+class DataSet:
+    """The rows of a data set, read anew each time they are iterated; at most its first `max_rows`."""
 
-    Raises InputError if one cannot be read, and if one of several has no rows.
-    """
-    sets = {name: read_records(name, split)[:max_rows] for name in set_names(setting)}
-    if empty := [name for name, records in sets.items() if not records and len(sets) > 1]:
-        raise InputError(f"{one_line(empty[0])} is empty: found 0 rows; needed: some, or leave it out")
-    return sets
+    def __init__(self, name: str, split: str, max_rows: int | None = None) -> None:
+        self.name, self.split, self.max_rows = name, split, max_rows
+        self.files: set[str] = set()
+        """of the rows that were read"""
+        self._rows: int | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        count = 0
+        for record in islice(iterate_records(self.name, self.split), self.max_rows):
+            self.files.add(record.file)
+            count += 1
+            yield record
+        self._rows = count
+
+    def __len__(self) -> int:
+        if self._rows is None:
+            for _ in self:
+                pass
+        assert self._rows is not None
+        return self._rows
+
+
+def read_sets(setting: str, split: str, max_rows: int | None = None) -> dict[str, DataSet]:
+    """The data sets of a setting by name, at most the first `max_rows` rows of each."""
+    return {name: DataSet(name, split, max_rows) for name in set_names(setting)}
 
 
 def read_weights(words: str | None, names: Sequence[str], flag: str) -> list[float] | None:
@@ -103,17 +123,17 @@ def mix(
 
 
 def sets_of_rows(
-    rows: Sequence[Prompted], rejections: Sequence[Rejection], sets: Mapping[str, Sequence[Record]], usable: str
-) -> list[int]:
+    rows: Sequence[Prompted], rejections: Sequence[Rejection], sets: Mapping[str, DataSet], usable: str
+) -> NDArray[np.int64]:
     """The place of each row's data set. Raises InputError for a set without a usable row."""
     places: dict[str, int] = {}
     for place, records in enumerate(sets.values()):
-        for record in records:
-            places.setdefault(record.file, place)
-    found = [places[row.file] for row in rows]
-    used = set(found)
+        for file in records.files:
+            places.setdefault(file, place)
+    found = np.fromiter((places[row.file] for row in rows), np.int64, len(rows))
+    used = np.bincount(found, minlength=len(sets))
     for place, (name, records) in enumerate(sets.items()):
-        if place not in used:
+        if not used[place]:
             faults = [rejection for rejection in rejections if places[rejection.file] == place]
             counts = tally(faults, len(records))
             first = f"; the first: {faults[0]}" if faults else ""

@@ -1,17 +1,19 @@
 """Preference pairs from rows.
 
-Accepted rows: `prompt/chosen/rejected` and `chosen/rejected`, as strings or as messages (TRL's standard and
-conversational types), with an optional number `margin`; hh transcripts ("\\n\\nHuman:"/"\\n\\nAssistant:") and flat
-ones ("User:"/"Bot:"). Without a prompt column, the prompt is the common beginning of both sides.
+Accepted rows: `prompt/chosen/rejected` and `chosen/rejected`, as text, messages (TRL's standard and conversational
+types) or transcripts (hh's, "\\n\\nHuman:"/"\\n\\nAssistant:", and flat ones, "User:"/"Bot:"), with an optional number
+`margin`; rankings (`prompt`, `replies`, `ranks`); and those of lmgym/data/formats.py. Without a prompt column, the
+prompt is the common beginning of both sides.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.data.formats import recognise
+from lmgym.config import ColumnConfig
 from lmgym.data.json_rows import parse_json, refuse_unusable_value
+from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import (
     CONFLICT,
@@ -27,9 +29,18 @@ from lmgym.data.rejections import (
     Rejection,
     RowError,
 )
-from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, require_value, whole_number
+from lmgym.data.rows import (
+    in_row,
+    line_of,
+    prompt_key,
+    read_conversation,
+    read_prompt,
+    read_rows,
+    require_value,
+    whole_number,
+)
 from lmgym.errors import listed, shown
-from lmgym.text import Conversation, Turn
+from lmgym.text import Conversation, Reply, Turn, as_reply, words_of
 
 COLUMNS = ("chosen", "rejected")
 RANKED = ("replies", "ranks")
@@ -37,13 +48,13 @@ MOST_RANK = 1_000_000
 MOST_MARGIN = 10_000  # the difference of two scores: no reward model's head reaches it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """Two replies to one conversation, the preferred one and the other."""
 
     conversation: Conversation
-    chosen: str
-    rejected: str
+    chosen: Reply
+    rejected: Reply
     margin: float = 0.0
     file: str = ""
     line: int = 0
@@ -58,19 +69,37 @@ class Pair:
     @property
     def answers(self) -> tuple:
         """Both replies, the margin, and the preference if it is not certain."""
-        return self.chosen, self.rejected, self.margin, *([self.preference] if self.preference != 1 else [])
+        return (
+            words_of(self.chosen),
+            words_of(self.rejected),
+            self.margin,
+            *([self.preference] if self.preference != 1 else []),
+        )
 
 
-def validate(*sets: Sequence[Record], soft: bool = False) -> tuple[list[Pair], list[Rejection]]:
+NEEDED = (
+    "chosen and rejected, and optionally prompt and margin; or replies and ranks; or UltraFeedback's instruction and "
+    "completions"
+)
+
+
+def reads_pair(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Our names of the columns that `read_pair` reads of a row."""
+    sides = RANKED if fields.get("chosen") is None and fields.get("ranks") is not None else (*COLUMNS, "margin")
+    return ("prompt", "tools", *sides)
+
+
+WANTED = Wanted("pairs", NEEDED, (COLUMNS, RANKED), reads_pair)
+
+
+def validate(
+    *sets: Iterable[Record], soft: bool = False, columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> tuple[list[Pair], list[Rejection]]:
     """(pairs, rejections) of all data sets; with `soft`, the `preference` of rows that have one is read.
 
-    Raises InputError for a set in which no row has the needed columns.
+    Raises InputError as `interpret` does, which reads the columns and adds to the notes.
     """
-    needed = (
-        "chosen and rejected, and optionally prompt and margin; or replies and ranks; or UltraFeedback's instruction "
-        "and completions"
-    )
-    records = recognise(sets, (COLUMNS, RANKED), "pairs", needed)
+    wanted = replace(WANTED, reads=lambda fields: (*reads_pair(fields), "preference")) if soft else WANTED
     seen: dict[tuple, Pair] = {}
 
     def read(record: Record) -> Pair:
@@ -80,7 +109,7 @@ def validate(*sets: Sequence[Record], soft: bool = False) -> tuple[list[Pair], l
         _refuse_duplicate(pair, seen)
         return pair
 
-    return read_rows(records, read)
+    return read_rows(interpret(sets, wanted, columns, notes), read)
 
 
 def read_pair(record: Record) -> Pair:
@@ -92,33 +121,33 @@ def read_pair(record: Record) -> Pair:
     if not conversation.turns:
         raise RowError("prompt", "no turn before the reply", NO_PROMPT)
     for name, reply in zip(COLUMNS, replies, strict=True):
-        if not reply.strip():
+        if not words_of(reply).strip():
             raise RowError(name, "an empty reply", NO_REPLY)
-    if replies[0].strip() == replies[1].strip():
+    if words_of(replies[0]).strip() == words_of(replies[1]).strip():
         raise RowError("rejected", "identical to chosen", IDENTICAL)
     return Pair(conversation, *replies, _margin(record.fields.get("margin")), record.file, record.line)
 
 
-def _read_sides(record: Record) -> tuple[Conversation, tuple[str, str]]:
+def _read_sides(record: Record) -> tuple[Conversation, tuple[Reply, Reply]]:
     """(conversation, replies) of a row with chosen and rejected."""
     fields, tools = record.fields, record.fields.get("tools")
-    chosen, rejected = (read_conversation(require_value(record, name, NO_REPLY), name, tools) for name in COLUMNS)
-    if fields.get("prompt") is None:
-        return _split_prompt(chosen, rejected)
-    conversation = read_conversation(fields["prompt"], "prompt", tools)
-    return conversation, (
-        only_reply(fields["chosen"], chosen, conversation, "chosen"),
-        only_reply(fields["rejected"], rejected, conversation, "rejected"),
-    )
+    chosen, rejected = (require_value(record, name, NO_REPLY) for name in COLUMNS)
+    if fields.get("prompt") in (None, ""):
+        sides = read_conversation(chosen, "chosen", tools), read_conversation(rejected, "rejected", tools)
+        conversation, replies = _split_prompt(*sides)
+        return in_row(record, conversation, "chosen"), replies
+    asked = read_conversation(fields["prompt"], "prompt", tools)
+    replies = only_reply(chosen, asked, "chosen"), only_reply(rejected, asked, "rejected")
+    return in_row(record, asked, "prompt"), replies
 
 
-def _best_and_worst(record: Record) -> tuple[Conversation, tuple[str, str]]:
+def _best_and_worst(record: Record) -> tuple[Conversation, tuple[Reply, Reply]]:
     """(conversation, the first of the best replies and the first of the worst)."""
     replies, ranks = read_ranked(record)
     if len(set(ranks)) == 1:
         raise RowError("ranks", f"all {len(ranks)} replies tied; needed: one that is better than another", TIED)
-    conversation = read_conversation(record.fields.get("prompt"), "prompt", record.fields.get("tools"))
-    return conversation, (replies[ranks.index(min(ranks))], replies[ranks.index(max(ranks))])
+    best, worst = replies[ranks.index(min(ranks))], replies[ranks.index(max(ranks))]
+    return read_prompt(record, "prompt"), (best, worst)
 
 
 def read_ranked(record: Record) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -134,10 +163,11 @@ def read_ranked(record: Record) -> tuple[tuple[str, ...], tuple[int, ...]]:
     whole = []
     for rank in ranks:
         number = whole_number(rank)
-        if number is None or not 1 <= number <= MOST_RANK:
-            raise RowError("ranks", f"{shown(rank)}; needed: integers, 1 the best", OUT_OF_RANGE)
+        if number is None or not 0 <= number <= MOST_RANK:
+            raise RowError("ranks", f"{shown(rank)}; needed: integers from 0 or 1, the lowest the best", OUT_OF_RANGE)
         whole.append(number)
-    return tuple(reply.strip() for reply in replies), tuple(whole)
+    first = 1 - min(whole)  # some count from 0
+    return tuple(reply.strip() for reply in replies), tuple(rank + first if first > 0 else rank for rank in whole)
 
 
 def _read_list(record: Record, name: str) -> list:
@@ -150,23 +180,29 @@ def _read_list(record: Record, name: str) -> list:
     return value
 
 
-def only_reply(value: Any, side: Conversation, prompt: Conversation, name: str) -> str:
-    """The reply of a row with a prompt column: plain text, one message, or the prompt's messages and one more."""
+def only_reply(value: Any, prompt: Conversation, name: str) -> Reply:
+    """The reply of a row with a prompt: plain text; or one message, or the prompt's messages and one more, in messages
+    or a transcript.
+    """
     if isinstance(value, str):
         return value.strip()
+    side = read_conversation(value, name)
     if not side.turns:
         raise RowError(name, "a system message alone; needed: a reply", NO_REPLY)
     last = side.turns[-1]
     _refuse_calls(last, name)
     if side.turns[:-1] == prompt.turns and last.speaker == "bot" and side.persona in ("", prompt.persona):
-        return last.text
+        return as_reply(last)
     if len(side.turns) != 1 or last.speaker != "bot" or side.persona:
-        roles = listed(message["role"] for message in value)
-        raise RowError(name, f"messages by {roles}; needed: one assistant message beside a prompt", WRONG_TURNS)
-    return last.text
+        speakers = listed([*(["system"] if side.persona else []), *(turn.speaker for turn in side.turns)])
+        found = f"turns of {speakers}"
+        raise RowError(
+            name, f"{found}; needed: one turn of the bot beside a prompt, or the prompt's and one", WRONG_TURNS
+        )
+    return as_reply(last)
 
 
-def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Conversation, tuple[str, str]]:
+def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Conversation, tuple[Reply, Reply]]:
     """(common beginning of both sides, the last bot turn of each)."""
     if chosen == rejected:
         raise RowError("rejected", "identical to chosen", IDENTICAL)
@@ -184,11 +220,11 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
     if chosen.persona != rejected.persona:
         raise RowError("rejected", "another persona (system message) than chosen's", WRONG_TURNS)
     conversation = replace(chosen, turns=chosen.turns[:shared])
-    return conversation, (chosen.turns[shared].text, rejected.turns[shared].text)
+    return conversation, (as_reply(chosen.turns[shared]), as_reply(rejected.turns[shared]))
 
 
 def _refuse_calls(reply: Turn, name: str) -> None:
-    if reply.extra:
+    if '"tool_calls"' in reply.extra:
         raise RowError(name, "a reply that calls tools, which no scorer reads; needed: a reply of text", UNSUPPORTED)
 
 

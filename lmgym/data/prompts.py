@@ -2,16 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lmgym.data.formats import recognise
-from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names, sets_of_rows
-from lmgym.data.pairs import read_pair
+from lmgym.config import ColumnConfig
+from lmgym.data.mixing import DataSet, Part, mix, read_sets, read_weights, set_names, sets_of_rows
+from lmgym.data.pairs import read_pair, reads_pair
+from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, UNFIT, Rejection, RowError
-from lmgym.data.rows import line_of, prompt_key, read_conversation, read_rows, split_by_prompt, without_prompts
+from lmgym.data.rows import (
+    fitting_eval_size,
+    line_of,
+    prompt_key,
+    read_prompt,
+    read_rows,
+    split_by_prompt,
+    without_prompts,
+)
 from lmgym.errors import InputError, one_line
 from lmgym.text import Conversation, has_tools, render_each
 
@@ -48,6 +57,8 @@ class Prompts:
     """that were read"""
     parts: Sequence[Part] = ()
     """of several data sets, what is drawn of each"""
+    reading: Sequence[str] = ()
+    """a line on each data set: what its columns are taken for"""
 
     @property
     def fingerprint(self) -> str:
@@ -72,51 +83,50 @@ class PromptRow:
 
 
 def read_prompts(
-    settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None, row_check: RowCheck | None = None
-) -> Prompts:
+    settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None,
+    row_check: RowCheck | None = None, columns: ColumnConfig = USUAL,
+) -> Prompts:  # fmt: skip
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation. A prompt with
     tools that the chat template of a tokenizer, if given, cannot write is rejected, and so are rows in which
     `row_check` finds a fault.
     """
+    notes: list[str] = []
     weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
+    given = as_text, tokenizer, columns, notes
     sets = read_sets(settings.prompts, "train")
-    found, rejections = _read(sets, as_text, tokenizer, row_check)
+    found, rejections = _read(sets, row_check, *given)
     kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
     rows, read = [found[i] for i in kept], sum(map(len, sets.values()))
     if settings.eval_prompts:
         others = read_sets(settings.eval_prompts, "test")
-        held_out, more = _read(others, as_text, tokenizer, row_check)
+        held_out, more = _read(others, row_check, *given)
         train, leaks = without_prompts(rows, held_out)
         rejections += [*more, *leaks]
         read += sum(map(len, others.values()))
     else:
+        size, more_notes = fitting_eval_size(settings.eval_size, len(rows), "prompts")
+        notes += more_notes
         try:
-            train, held_out = split_by_prompt(rows, settings.eval_size, seed, "prompts")
+            train, held_out = split_by_prompt(rows, size, seed, "prompts")
         except InputError as error:
             raise InputError(f"{error}{_reasons(rejections)}") from None
     if not train:
         needed = "needed: some that are not evaluated on"
         raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
-    return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read, parts)
+    tasks = [row.task for row in train], [row.task for row in held_out]
+    return Prompts(*tasks, rejections, read, parts, notes)
 
 
 def _read(
-    sets: Mapping[str, Sequence[Record]], as_text: bool, tokenizer: Any, row_check: RowCheck | None
-) -> tuple[list[PromptRow], list[Rejection]]:
+    sets: Mapping[str, DataSet], row_check: RowCheck | None, as_text: bool, tokenizer: Any, columns: ColumnConfig,
+    notes: list[str],
+) -> tuple[list[PromptRow], list[Rejection]]:  # fmt: skip
     """(rows, rejections) of all data sets."""
-    for source, records in sets.items():
-        name = one_line(source)
-        if not records:
-            raise InputError(f"{name} holds 0 rows; needed: prompts")
-        faults = [record.fault.at(record.file, record.line) for record in records if record.fault]
-        if len(faults) == len(records):
-            raise InputError(
-                f"{name} holds no prompts{_reasons(faults)}; needed: a JSON object a line, or a list of objects in a "
-                ".json file, with double quotes (json.dumps writes them)"
-            )
-    rows, rejections = read_rows_of_prompts(*sets.values(), as_text=as_text, tokenizer=tokenizer)
+    rows, rejections = read_rows_of_prompts(
+        *sets.values(), as_text=as_text, tokenizer=tokenizer, columns=columns, notes=notes
+    )
     if row_check and rows:
         checked = list(zip(rows, row_check([row.task for row in rows]), strict=True))
         rejections += [fault.at(row.file, row.line) for row, fault in checked if fault]
@@ -127,14 +137,13 @@ def _read(
 
 
 def read_rows_of_prompts(
-    *sets: Sequence[Record], as_text: bool = False, tokenizer: Any = None
-) -> tuple[list[PromptRow], list[Rejection]]:
+    *sets: Iterable[Record], as_text: bool = False, tokenizer: Any = None, columns: ColumnConfig = USUAL,
+    notes: list[str] | None = None,
+) -> tuple[list[PromptRow], list[Rejection]]:  # fmt: skip
     """(each prompt once, rejections) of the rows of all data sets; see `read_prompts`.
 
     Raises InputError for a set in which no row has a prompt.
     """
-    needed = f"one of {', '.join(FORMS)}; or Alpaca's or UltraFeedback's instruction; or ShareGPT's conversations"
-    found = recognise(sets, [(form,) for form in FORMS], "prompts", needed)
     seen: dict[str, PromptRow] = {}
 
     def read(record: Record) -> PromptRow:
@@ -144,7 +153,8 @@ def read_rows_of_prompts(
         seen[row.prompt_key] = row
         return row
 
-    return read_rows(found, read)
+    wanted = replace(WANTED, as_text=as_text)
+    return read_rows(interpret(sets, wanted, columns, notes), read)
 
 
 def _reasons(rejections: Sequence[Rejection]) -> str:
@@ -156,19 +166,32 @@ def _reasons(rejections: Sequence[Rejection]) -> str:
     return f"; rows rejected: {len(rejections):,} ({said})" if rejections else ""
 
 
+def _form(fields: Mapping[str, Any]) -> str | None:
+    return next((name for name in FORMS if fields.get(name) not in (None, "", [])), None)
+
+
+def _reads(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    name = _form(fields)
+    if name == "chosen":
+        return reads_pair(fields)
+    # what follows the prompt is left out, as the policy is to say it
+    return (*([name] if name else []), "tools", "chosen", "rejected")
+
+
+NEEDED = f"one of {', '.join(FORMS)}; or another format of docs/data_formats.md"
+WANTED = Wanted("prompts", NEEDED, [(form,) for form in FORMS], _reads, others_go_to="the reward function")
+
+
 def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
-    name = next((name for name in FORMS if record.fields.get(name) not in (None, "", [])), None)
+    name = _form(record.fields)
     if name is None:
         raise RowError("prompt", "missing or empty", NO_PROMPT)
     value = record.fields[name]
     prompt: Conversation | str
-    tools = record.fields.get("tools")
     if as_text and isinstance(value, str):
         prompt, key = value, value
     else:
-        prompt = (
-            read_pair(record).conversation if name == "chosen" else _unanswered(read_conversation(value, name, tools))
-        )
+        prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_prompt(record, name))
         if not prompt.turns:
             raise RowError(name, "no turn to answer", NO_PROMPT)
         if tokenizer is not None and has_tools(prompt):
@@ -176,7 +199,8 @@ def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
             if isinstance(text, InputError):
                 raise RowError(name, str(text), UNFIT)
         key = prompt_key(prompt)
-    columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected")}
+    made = {ours for ours, theirs in (record.names or {}).items() if ours != theirs}
+    columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected") and k not in made}
     return PromptRow({"prompt": prompt, **columns}, record.file, record.line, key)
 
 

@@ -15,10 +15,15 @@ NO_VALUE, NO_REPLY, NO_PROMPT = "without a value", "without a reply", "without a
 WRONG_TYPE, OUT_OF_RANGE, UNSUPPORTED = "of the wrong type", "out of range", "with unsupported messages"
 WRONG_TURNS, IDENTICAL = "with turns in the wrong order", "with identical replies"
 TIED = "with too many tied ranks"
-UNFIT = "too long, or refused by the chat template"
+CONFLICTING_SYSTEM = "with two system messages"
+UNFIT = "refused by the chat template"
+TOO_LONG = "too long"
+MEDIA = "with images, audio or video"
+EARLIER = "with an earlier reply that is left out"
 DUPLICATE, CONFLICT = "duplicate", "conflicting duplicate"
 DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT = "duplicate prompt", "duplicate reply", "in the evaluation set too"
 NOT_LIKED = "with a label that is false"
+NOT_LEARNED = "of weight 0"
 
 PLURALS = {
     DUPLICATE: "duplicates",
@@ -26,7 +31,7 @@ PLURALS = {
     DUPLICATE_PROMPT: "duplicate prompts",
     DUPLICATE_REPLY: "duplicate replies",
 }
-NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT, NOT_LIKED))
+NOT_NEEDED = frozenset((DUPLICATE_PROMPT, DUPLICATE_REPLY, HELD_OUT, NOT_LIKED, NOT_LEARNED, EARLIER))
 """reasons that are no sign of bad data: the row is not needed"""
 OF_THE_ROW = frozenset((*PLURALS, HELD_OUT))
 """reasons that concern the whole row rather than a field"""
@@ -43,6 +48,8 @@ class Rejection:
     field: str
     found: str
     reason: str = "unusable"
+    needed: int = 0
+    """of a row that is too long, a number of tokens in which it would fit"""
 
     def __str__(self) -> str:
         return f"{one_line(self.file)}, line {self.line}, {one_line(self.field, 80)}: {one_line(self.found, 400)}"

@@ -8,12 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from lmgym.data.formats import renamed
-from lmgym.data.json_rows import refuse_unusable
+import numpy as np
+
+from lmgym.config import PASSAGE
 from lmgym.data.records import Record, cell_fault
-from lmgym.data.rejections import HELD_OUT, NO_VALUE, UNSUPPORTED, WRONG_TYPE, Rejection, RowError
+from lmgym.data.rejections import (
+    CONFLICTING_SYSTEM,
+    HELD_OUT,
+    NO_PROMPT,
+    NO_VALUE,
+    UNSUPPORTED,
+    WRONG_TYPE,
+    Rejection,
+    RowError,
+)
 from lmgym.errors import InputError, one_line, shown
-from lmgym.text import Conversation, from_messages, from_transcript
+from lmgym.text import Conversation, Turn, from_messages
 from lmgym.tool_calls import read_tools
 
 
@@ -53,16 +63,15 @@ T = TypeVar("T")
 
 
 def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[list[T], list[Rejection]]:
-    """(`read` of each record under our names, a rejection for each record that it raises an exception for).
+    """(`read` of each record, a rejection for each record that it raises an exception for).
 
     An InputError is not caught: it concerns more than one row.
     """
     rows, rejections = [], []
-    for record in map(renamed, records):
+    for record in records:
         try:
             if record.fault:
                 raise record.fault
-            refuse_unusable(record.fields)
             rows.append(read(record))
         except RowError as error:
             rejections.append(
@@ -76,9 +85,14 @@ def read_rows(records: Iterable[Record], read: Callable[[Record], T]) -> tuple[l
 
 
 def read_conversation(value: Any, name: str, tools: Any = None) -> Conversation:
-    """Text or messages as a conversation, with the `tools` of its row. Raises RowError for anything else."""
-    if isinstance(value, str):
-        conversation = from_transcript(value)
+    """Messages, a transcript that was read (a Conversation), or a plain text as a conversation, with its `tools`.
+
+    A plain text is one turn of the user. Raises RowError for anything else.
+    """
+    if isinstance(value, Conversation):
+        conversation = value
+    elif isinstance(value, str):
+        conversation = Conversation((Turn("user", value.strip()),))
     elif isinstance(value, list):
         try:
             conversation = from_messages(value)
@@ -90,6 +104,35 @@ def read_conversation(value: Any, name: str, tools: Any = None) -> Conversation:
         return replace(conversation, tools=read_tools(tools)) if tools else conversation
     except ValueError as error:
         raise RowError("tools", str(error), UNSUPPORTED) from None
+
+
+def read_prompt(record: Record, name: str) -> Conversation:
+    """The conversation in a column, with the tools, the system message and the passage of its row."""
+    return in_row(record, read_conversation(record.fields.get(name), name, record.fields.get("tools")), name)
+
+
+def in_row(record: Record, conversation: Conversation, name: str) -> Conversation:
+    """A conversation with the system message and the passage of its row. Raises RowError where it has another one."""
+    system, passage = _text(record, "system"), _text(record, PASSAGE)
+    if system and conversation.persona not in ("", system):
+        found = f"a system message in {name}, and another one in the column system"
+        raise RowError(name, f"{found}; needed: one", CONFLICTING_SYSTEM)
+    turns = conversation.turns
+    asked = [i for i, turn in enumerate(turns) if turn.speaker == "user"]
+    if passage and not asked:
+        raise RowError(name, "no turn of a user to put the passage below", NO_PROMPT)
+    if passage:
+        asking = replace(turns[asked[-1]], text=f"{turns[asked[-1]].text}\n\n{passage}".strip())
+        turns = (*turns[: asked[-1]], asking, *turns[asked[-1] + 1 :])
+    return replace(conversation, turns=turns, persona=system or conversation.persona)
+
+
+def _text(record: Record, name: str) -> str:
+    """A text, stripped; empty if there is none."""
+    value = record.fields.get(name)
+    if not isinstance(value, str | None):
+        raise RowError(name, f"{shown(value)}; needed: text", WRONG_TYPE)
+    return (value or "").strip()
 
 
 def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:
@@ -114,6 +157,17 @@ def whole_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def fitting_eval_size(eval_size: float, rows: int, noun: str) -> tuple[float, list[str]]:
+    """(the share or number of rows to evaluate on, a note): a tenth of the rows where the setting asks for them all."""
+    if eval_size < max(1, rows):
+        return eval_size, []
+    fitting = max(1, rows // 10)
+    return fitting, [
+        f"warning: --eval_size {eval_size:g} is all of the {rows:,} {noun} or more: {fitting:,} are evaluated on, a "
+        "tenth; --eval_size sets another number, or a share"
+    ]
+
+
 def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
     """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
 
@@ -126,32 +180,34 @@ def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str =
     if wanted >= len(pairs):
         most = f"a share below 1, or a number below {len(pairs)}" if len(pairs) > 1 else "more of them, or 0"
         raise InputError(f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: {most}")
-    groups: dict[str, list[P]] = {}
-    for pair in pairs:
-        groups.setdefault(pair.prompt_key, []).append(pair)
-    order = sorted(groups, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
-    chosen: set[str] = set()
-    count = 0
-    for key in order:
-        if count >= wanted:
-            break
-        chosen.add(key)
-        count += len(groups[key])
-    if count == len(pairs) and wanted:
+    hashed = (hashlib.sha256(f"{seed}\0{pair.prompt_key}".encode()).digest() for pair in pairs)
+    digests = np.frombuffer(b"".join(hashed), dtype=">u8").reshape(-1, 4)
+    order = np.lexsort(digests.T[::-1])
+    starts = np.concatenate([[True], (digests[order[1:]] != digests[order[:-1]]).any(1)]) if len(order) else order
+    prompt = np.cumsum(starts) - 1  # its number, in the order of the hashes
+    ends = np.append(np.flatnonzero(starts)[1:], len(order))
+    prompts = int(np.searchsorted(ends, wanted)) + 1 if wanted else 0
+    if prompts == len(ends) and wanted:
         raise InputError(
-            f"the {len(pairs)} {noun} have {len(groups)} prompt(s): no split by prompt leaves both sides any; "
+            f"the {len(pairs)} {noun} have {len(ends)} prompt(s): no split by prompt leaves both sides any; "
             "add rows of other prompts, or evaluate on others by --eval_dataset"
         )
-    return [p for p in pairs if p.prompt_key not in chosen], [p for p in pairs if p.prompt_key in chosen]
+    held_out = np.zeros(len(pairs), dtype=bool)
+    held_out[order[prompt < prompts]] = True
+    return [p for p, held in zip(pairs, held_out, strict=True) if not held], [
+        p for p, held in zip(pairs, held_out, strict=True) if held
+    ]
 
 
 def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
     """(pairs whose prompt does not occur in `held_out`, rejections of the others)."""
     keys = {pair.prompt_key for pair in held_out}
-    kept = [pair for pair in pairs if pair.prompt_key not in keys]
+    in_both = [pair.prompt_key in keys for pair in pairs]
     found = "is in the evaluation set too"
-    leaks = [Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p in pairs if p.prompt_key in keys]
-    return kept, leaks
+    leaks = [
+        Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p, both in zip(pairs, in_both, strict=True) if both
+    ]
+    return [pair for pair, both in zip(pairs, in_both, strict=True) if not both], leaks
 
 
 def fingerprint(*sides: Sequence[Prompted]) -> str:

@@ -1,18 +1,29 @@
 """Training and evaluation examples of a task, with every row of the dataset accounted for."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from lmgym.config import RowSettings
-from lmgym.data.mixing import Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
+from lmgym.config import ColumnConfig, RowSettings
+from lmgym.data.example_rows import REALIGNED, SHORTENED, TRUNCATED, ExampleRows, encode, write_batches
+from lmgym.data.mixing import DataSet, Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.rejections import Rejection, Tally, tally
-from lmgym.data.rows import P, fingerprint, split_by_prompt, without_prompts
+from lmgym.data.rows import fingerprint, fitting_eval_size, split_by_prompt, without_prompts
 from lmgym.data.sampling import ordered_sample
+from lmgym.data.tokenized_cache import key_of, made_once
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError
+
+E = TypeVar("E")
+TOGETHER = 1024  # rows in one call of the tokenizer
+ENOUGH = 0.95  # of the rows, that a longer --max_length is to keep
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,8 @@ class TaskData:
     """read for training and evaluation"""
     parts: Sequence[Part] = ()
     """of several data sets, what is drawn of each"""
+    notes: Sequence[str] = ()
+    """lines on what was read, and what to know of it"""
 
     @property
     def tally(self) -> Tally:
@@ -76,51 +89,203 @@ def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
     return data
 
 
-def prepare_prompted(
-    settings: RowSettings,
-    seed: int,
-    tokenizer,
-    noun: str,
-    usable: str,
-    validate: Callable[..., tuple[list[P], list[Rejection]]],
-    tokenize: Callable[[Sequence[P], Any, int], tuple[list[Any], list[Rejection]]],
-) -> TaskData:
-    """Rows read, validated, split by prompt and tokenised; `usable` describes a valid row in an error message.
+class Validate(Protocol):
+    """Reads the rows of all data sets, and adds a line on each to the notes."""
 
-    `validate` takes the rows of each data set.
-    """
-    weights = read_weights(settings.dataset_weights, set_names(settings.dataset), "dataset_weights")
-    sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows)
-    found, rejections = validate(*sets.values())
-    kept, parts = mix(sets_of_rows(found, rejections, sets, usable), [*sets], weights, seed)
-    rows = [found[i] for i in kept]
-    unmixed, read = len(found) - len(rows), sum(map(len, sets.values()))
+    def __call__(
+        self, *sets: DataSet, columns: ColumnConfig, notes: list[str] | None
+    ) -> tuple[list[Any], list[Rejection]]:
+        """(rows, rejections)."""
+        ...
+
+
+Tokenize = Callable[[Sequence[Any], Any, int, dict[int, int] | None], tuple[list[Any], list[Rejection]]]
+"""of (rows, tokenizer, max_length, numbers): (examples, rejections); `numbers` of distinct prompts are added to"""
+
+
+@dataclass(frozen=True)
+class Preparation(Generic[E]):
+    """How a task makes examples of rows."""
+
+    noun: str
+    """the examples in words: pairs, rows, groups"""
+    usable: str
+    """a valid row in words, for an error message"""
+    validate: Validate
+    tokenize: Tokenize
+    kind: type[E]
+    """of the examples"""
+    variant: str = ""
+    """tells tasks of one stage apart, whose examples of the same rows differ"""
+    finish: Callable[[ExampleRows[E]], Iterator[E]] | None = None
+    """makes the final examples of all that were tokenised"""
+
+
+def prepare(settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]) -> TaskData:
+    """Rows read, validated, split by prompt and tokenised, or found again in the cache. Collective."""
+
+    def make() -> "_Prepared":
+        return _Prepared(settings, columns, seed, tokenizer, how)
+
+    sources = [(name, settings.dataset_split) for name in set_names(settings.dataset)]
     if settings.eval_dataset:
-        others = read_sets(settings.eval_dataset, "test")
-        held_out, faults = validate(*others.values())
-        read += sum(map(len, others.values()))
-        rows, leaks = without_prompts(rows, held_out)
-        rejections = [*rejections, *faults, *leaks]
-    else:
-        rows, held_out = split_by_prompt(rows, settings.eval_size, seed, noun)
-    chosen = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
-    (train, long), (evaluation, also_long) = (tokenize(s, tokenizer, settings.max_length) for s in (chosen, held_out))
-    unused = len(rows) - len(chosen) + unmixed
-    data = TaskData(
+        sources += [(name, "test") for name in set_names(settings.eval_dataset)]
+    used = {name: getattr(settings, name) for name in _SETTINGS}
+    given = {**used, **asdict(columns), "seed": seed, "noun": how.noun, "variant": how.variant}
+    key = key_of(sources, given, tokenizer, how.kind.__module__.partition(".")[0])
+    data = made_once(key, lambda folder: make().write(folder), lambda folder: _read(folder, how), lambda: make().data())
+    return check_sides(data, data.rows, world_size())
+
+
+_SETTINGS = (
+    "dataset", "dataset_weights", "dataset_split", "eval_dataset", "eval_size", "train_size", "max_rows", "max_length",
+)  # fmt: skip
+FILES = ("train.arrow", "evaluation.arrow")
+
+
+class _Prepared:
+    """Rows that are read and split, and their examples, batch after batch."""
+
+    def __init__(
+        self, settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]
+    ) -> None:
+        self.settings, self.tokenizer, self.how = settings, tokenizer, how
+        self.notes: list[str] = []
+        weights = read_weights(settings.dataset_weights, set_names(settings.dataset), "dataset_weights")
+        sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows)
+        found, rejections = how.validate(*sets.values(), columns=columns, notes=self.notes)
+        kept, self.parts = mix(sets_of_rows(found, rejections, sets, how.usable), [*sets], weights, seed)
+        rows = [found[i] for i in kept]
+        unmixed, self.read = len(found) - len(rows), sum(map(len, sets.values()))
+        del found
+        if settings.eval_dataset:
+            others = read_sets(settings.eval_dataset, "test")
+            held_out, faults = how.validate(*others.values(), columns=columns, notes=self.notes)
+            self.read += sum(map(len, others.values()))
+            rows, leaks = without_prompts(rows, held_out)
+            rejections = [*rejections, *faults, *leaks]
+        else:
+            size, notes = fitting_eval_size(settings.eval_size, len(rows), how.noun)
+            self.notes += notes
+            rows, held_out = split_by_prompt(rows, size, seed, how.noun)
+        chosen = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
+        unused = len(rows) - len(chosen) + unmixed
+        self.left_out = {"unused_rows": unused} if unused else {}
+        self.rejections, self.fingerprint = list(rejections), fingerprint(chosen, held_out)
+        self.sides = chosen, held_out
+        self.notes += special_token_notes(tokenizer, (*chosen, *held_out))
+
+    def batches(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
+        """The examples of rows, which are given up as they are tokenised."""
+        numbers: dict[int, int] = {}
+        for first in range(0, len(rows), TOGETHER):
+            some = rows[first : first + TOGETHER]
+            rows[first : first + TOGETHER] = [None] * len(some)
+            examples, faults = self.how.tokenize(some, self.tokenizer, self.settings.max_length, numbers)
+            self.rejections += faults
+            yield encode(examples, self.how.kind)
+
+    def finished(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
+        """`batches` of the final examples."""
+        if self.how.finish is None:
+            yield from self.batches(rows)
+            return
+        examples = self.how.finish(ExampleRows.of(self.batches(rows), self.how.kind))
+        while some := [example for _, example in zip(range(TOGETHER), examples, strict=False)]:
+            yield encode(some, self.how.kind)
+
+    def data(self) -> TaskData:
+        """The examples in memory."""
+        train, evaluation = (ExampleRows.of(self.finished(rows), self.how.kind) for rows in self.sides)
+        return self._task_data(train, evaluation)
+
+    def write(self, folder: Path) -> None:
+        """Write the examples and what is known of them. Raises OSError."""
+        for name, rows in zip(FILES, self.sides, strict=True):
+            write_batches(folder / name, self.finished(rows), self.how.kind)
+        train, evaluation = (ExampleRows.open(folder / name, self.how.kind) for name in FILES)
+        data = self._task_data(train, evaluation)
+        facts = {
+            "rejections": [asdict(rejection) for rejection in data.rejections], "fingerprint": data.fingerprint,
+            "left_out": data.left_out, "rows": data.rows, "parts": [asdict(part) for part in data.parts],
+            "notes": data.notes,
+        }  # fmt: skip
+        text = json.dumps(facts, ensure_ascii=False)
+        (folder / "facts.json").write_text(text, encoding="utf-8", errors="surrogatepass")
+
+    def _task_data(self, train: ExampleRows[Any], evaluation: ExampleRows[Any]) -> TaskData:
+        notes = [*self.notes, *length_notes(self.rejections, len(train) + len(evaluation), self.settings.max_length)]
+        if realigned := train.count(REALIGNED) + evaluation.count(REALIGNED):
+            notes.append(
+                f"{realigned:,} {self.how.noun}: a token lies across the border of prompt and reply, so the reply is "
+                "tokenised anew behind the prompt, whose ids are those that generation is given"
+            )
+        facts = {
+            "rejections": self.rejections, "fingerprint": self.fingerprint, "left_out": self.left_out,
+            "rows": self.read, "parts": self.parts, "notes": notes,
+        }  # fmt: skip
+        return _task_data(self.how.noun, train, evaluation, facts)
+
+
+def _task_data(noun: str, train: ExampleRows[Any], evaluation: ExampleRows[Any], facts: Mapping[str, Any]) -> TaskData:
+    return TaskData(
         noun=noun,
         train=train,
         evaluation=evaluation,
-        lengths=np.array([example.replies.tokens for example in train]),
-        replies=max((len(example.replies.suffixes) for example in train), default=0),
-        truncated=sum(e.replies.truncated for e in (*train, *evaluation)),
-        shortened=sum(e.replies.shortened > 0 for e in (*train, *evaluation)),
-        rejections=[*rejections, *long, *also_long],
-        fingerprint=fingerprint(chosen, held_out),
-        left_out={"unused_rows": unused} if unused else {},
-        rows=read,
-        parts=parts,
+        lengths=train.tokens,
+        replies=train.most_replies,
+        truncated=train.count(TRUNCATED) + evaluation.count(TRUNCATED),
+        shortened=train.count(SHORTENED) + evaluation.count(SHORTENED),
+        **facts,
     )
-    return check_sides(data, sum(map(len, sets.values())), world_size())
+
+
+def _read(folder: Path, how: Preparation[Any]) -> TaskData:
+    """What `_Prepared.write` wrote. Raises OSError, ValueError or KeyError for a folder that cannot be read."""
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8", errors="surrogatepass"))
+    facts["rejections"] = [Rejection(**one) for one in facts["rejections"]]
+    facts["parts"] = [Part(**one) for one in facts["parts"]]
+    train, evaluation = (ExampleRows.open(folder / name, how.kind) for name in FILES)
+    return _task_data(how.noun, train, evaluation, facts)
+
+
+def length_notes(rejections: Sequence[Rejection], kept: int, max_length: int) -> list[str]:
+    """A line if rows are too long, with the `--max_length` that would keep ENOUGH of them."""
+    needed = np.sort([one.needed for one in rejections if one.needed])
+    total = kept + len(needed)
+    if not len(needed):
+        return []
+    line = f"{len(needed):,} of {total:,} rows are too long for --max_length {max_length}"
+    missing = math.ceil(ENOUGH * total) - kept
+    if missing < 1:
+        return [line]
+    longer = 64 * math.ceil(needed[min(missing, len(needed)) - 1] / 64)
+    share = (kept + int(np.searchsorted(needed, longer, side="right"))) / total
+    return [f"warning: {line}; --max_length {longer} would keep {share:.0%} of them"]
+
+
+def special_token_notes(tokenizer, rows: Sequence[Any]) -> list[str]:
+    """A line if texts of rows hold special tokens, which the model reads as such."""
+    names = sorted({name for name in tokenizer.all_special_tokens if len(name) > 1}, key=len, reverse=True)
+    if not names:
+        return []
+    pattern = re.compile("|".join(map(re.escape, names)))
+    found, first = 0, ""
+    for row in rows:
+        texts = (*(turn.text for turn in row.conversation.turns), *_texts(row.answers))
+        if match := next(filter(None, map(pattern.search, texts)), None):
+            found, first = found + 1, first or match.group()
+    if not found:
+        return []
+    return [f"{found:,} rows hold special tokens in their texts, such as {first}: the model reads them as such"]
+
+
+def _texts(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _texts(value)
 
 
 def sample_rows(rows: int, size: int | None, seed: int) -> np.ndarray:

@@ -12,13 +12,30 @@ Design decisions:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmgym.errors import InputError
-from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, render_each, share_prefix, tokenize_texts
+from lmgym.data.rejections import TOO_LONG, UNFIT, Rejection
+from lmgym.data.tokenization import NO_PROMPT_PREFIX, ChatIds, Endings, tokenize
+from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, share_prefix, words_of
 
+SAME_IDS = "the same token ids as chosen: the tokenizer or its chat template leaves out what differs"
 FEW_TURNS = 64  # with more, search from the end: most of a very long chat is never rendered
 
-Endings = tuple[Reply, ...] | tuple[None]
-"""replies that each end the conversation, or (None,): the place where a reply begins"""
+
+class OverLong(str):
+    """The reason why a conversation does not fit; `needed` is a number of tokens in which it would."""
+
+    needed: int
+
+    def __new__(cls, reason: str, needed: int) -> "OverLong":
+        made = super().__new__(cls, reason)
+        made.needed = needed
+        return made
+
+
+def rejection_of(file: str, line: int, column: str, refusal: str) -> Rejection:
+    """The rejection of a row, from what `truncate` says."""
+    if isinstance(refusal, OverLong):
+        return Rejection(file, line, column, str(refusal), TOO_LONG, refusal.needed)
+    return Rejection(file, line, column, refusal, UNFIT)
 
 
 @dataclass(frozen=True)
@@ -27,12 +44,16 @@ class Truncated:
 
     conversation: Conversation
     replies: Endings
-    ids: list[list[int]]
-    """token ids of the whole text with each reply, or of the prompt alone"""
+    chat: ChatIds
     dropped_turns: int = 0
     """oldest turns that were left out"""
     shortened: int = 0
     """tokens that the last turn (and with `cut_replies` a reply) lost at its beginning"""
+
+    @property
+    def ids(self) -> list[list[int]]:
+        """Token ids of the whole text with each reply, or of the prompt alone."""
+        return self.chat.wholes
 
 
 def truncate(
@@ -41,18 +62,21 @@ def truncate(
     replies: Sequence[Sequence[Reply]] | None,
     max_length: int,
     cut_replies: bool = False,
+    may_lose_text: bool = False,
 ) -> list[Truncated | str]:
     """Each conversation with its replies (None: as a prompt) in at most `max_length` tokens, or why that fails.
 
-    It fails if a reply or the system message alone is too long, and if the chat template refuses the conversation.
+    It fails if a reply or the system message alone is too long (OverLong), if the chat template refuses the
+    conversation, and unless `may_lose_text` if the template changes a reply.
     """
     given: list[Endings] = [(None,)] * len(conversations) if replies is None else [tuple(group) for group in replies]
     searches = [_Search(c, endings, max_length) for c, endings in zip(conversations, given, strict=True)]
+    may_lose_text = may_lose_text or cut_replies
     while pending := [search for search in searches if not search.done]:
-        tokenized = _tokenize(tokenizer, [(search.candidate, search.endings) for search in pending])
+        tokenized = tokenize(tokenizer, [(search.candidate, search.endings) for search in pending], may_lose_text)
         for search, ids in zip(pending, tokenized, strict=True):
             search.advance(ids)
-    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies) for search in searches]
+    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, may_lose_text) for search in searches]
 
 
 def tokenize_replies(
@@ -61,60 +85,46 @@ def tokenize_replies(
     replies: Sequence[Sequence[Reply]],
     max_length: int,
     cut_replies: bool = False,
+    may_lose_text: bool = False,
 ) -> list[Replies | str]:
     """Token ids of the replies to each conversation, truncated together, or the reason of failure (see `truncate`)."""
     return [
-        found if isinstance(found, str) else share_prefix(found.ids, found.dropped_turns, found.shortened)
-        for found in truncate(tokenizer, conversations, replies, max_length, cut_replies)
+        found
+        if isinstance(found, str)
+        else share_prefix(found.ids, found.dropped_turns, found.shortened, found.chat.realigned)
+        for found in truncate(tokenizer, conversations, replies, max_length, cut_replies, may_lose_text)
     ]
 
 
 def tokenize_apart(
-    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Sequence[str]], max_length: int
+    tokenizer, conversations: Sequence[Conversation], replies: Sequence[Sequence[Reply]], max_length: int
 ) -> list[Replies | str]:
-    """Token ids of the replies to each conversation, tokenised apart from it as in generation, and truncated together.
+    """Token ids of the prompt and of the replies to it, as a policy reads and samples them, truncated together.
 
     The prefix is the prompt without its last token, which every suffix begins with: the tokens of a suffix predict
-    those of the reply, and its last one the eos, which is not in it. A string is the reason of failure: see `truncate`,
-    and a reply that holds an eos.
+    those of the reply, and its last one the eos, which is not in it. A string is the reason of failure: see `truncate`
+    and `reply_ids`.
     """
-    eos, found = tokenizer.eos_token, list[Replies | str]()
-    fitted = truncate(tokenizer, conversations, replies, max_length)
-    pieces: list[list[str] | str] = []
-    for one in fitted:
-        texts = [str(reply) for reply in one.replies] if isinstance(one, Truncated) else []
-        if isinstance(one, str):
-            pieces.append(one)
-        elif any(eos in text for text in texts):
-            pieces.append(f"a reply that holds {eos}, which ends a reply; needed: text without it")
-        else:
-            parts = [split_reply(tokenizer, one.conversation, text) for text in texts]
-            refused = next((part for part in parts if isinstance(part, str)), "")
-            pieces.append(refused or [parts[0][0], *(part[1] for part in parts)])
-    ids = iter(tokenize_texts(tokenizer, [text for group in pieces if isinstance(group, list) for text in group]))
-    for place, (one, group) in enumerate(zip(fitted, pieces, strict=True)):
-        if isinstance(group, str) or isinstance(one, str):
-            found.append(str(group))
+    found = list[Replies | str]()
+    for row in truncate(tokenizer, conversations, replies, max_length):
+        bodies = row if isinstance(row, str) else reply_ids(tokenizer, row)
+        if isinstance(row, str) or isinstance(bodies, str):
+            found.append(bodies if isinstance(bodies, str) else "")
             continue
-        prompt, *bodies = [next(ids) for _ in group]
-        excess = len(prompt) + max(map(len, bodies)) - max_length
-        if excess > 0:  # apart, texts may have a token or two more than together
-            found += tokenize_apart(tokenizer, [conversations[place]], [replies[place]], max_length - excess)
-        else:
-            suffixes = [[prompt[-1], *body] for body in bodies]
-            found.append(Replies(prompt[:-1], suffixes, one.dropped_turns, one.shortened))
+        *prefix, last = row.chat.prompt
+        suffixes = [[last, *body] for body in bodies]
+        found.append(Replies(prefix, suffixes, row.dropped_turns, row.shortened, realigned=row.chat.realigned))
     return found
 
 
-def split_reply(tokenizer, prompt: Conversation, reply: Reply) -> tuple[str, str] | str:
-    """(text of the prompt, text of the reply up to an eos), or the reason why the template has none that can be cut."""
-    texts = render_each(tokenizer, [prompt, prompt], [None, reply])
-    if refused := next((str(text) for text in texts if isinstance(text, InputError)), ""):
-        return refused
-    context, whole = map(str, texts)
-    if not whole.startswith(context):
-        return "the tokenizer's template does not begin prompt and reply with the prompt; needed: one that appends"
-    return context, whole[len(context) :].partition(tokenizer.eos_token)[0]
+def reply_ids(tokenizer, row: Truncated) -> list[list[int]] | str:
+    """The ids of each reply behind the prompt, up to the first eos, which is not among them; or why there are none."""
+    if not row.chat.has_prompt or not row.chat.prompt:
+        return NO_PROMPT_PREFIX
+    if any(tokenizer.eos_token in words_of(reply) for reply in row.replies if reply is not None):
+        return f"a reply that holds {tokenizer.eos_token}, which ends a reply; needed: text without it"
+    end = tokenizer.eos_token_id
+    return [rest[: rest.index(end)] if end in rest else rest for rest in row.chat.rests]
 
 
 def describe_truncation(dropped_turns: int, shortened: int) -> str:
@@ -172,10 +182,10 @@ class _Search:
         """The end of the conversation that is to be tokenised next."""
         return replace(self.conversation, turns=self.conversation.turns[self.starts[self.index] :])
 
-    def advance(self, ids: list[list[int]] | str) -> None:
-        """Take the token ids of the candidate with each ending, or the template's error, and choose the next one."""
+    def advance(self, ids: ChatIds | str) -> None:
+        """Take the token ids of the candidate, or the template's error, and choose the next one."""
         last = len(self.starts) - 1
-        if not isinstance(ids, str) and max(map(len, ids)) <= self.max_length:
+        if not isinstance(ids, str) and ids.longest <= self.max_length:
             self.fits = self.index
             self.found = Truncated(self.candidate, self.endings, ids, self.starts[self.index])
         elif isinstance(ids, str) and (self.starts[self.index] == 0 or self.index == last):
@@ -192,17 +202,18 @@ class _Search:
             self.index = (self.too_long + self.fits) // 2
 
 
-def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool) -> Truncated | str:
+def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, may_lose_text: bool) -> Truncated | str:
     """The last turn alone with the replies, cut at its beginning until it fits."""
     max_length, turns = search.max_length, search.conversation.turns[-1:]
     if turns and turns[0].speaker == "tool":
-        return f"a tool's result and the turns since the user's are too long; max_length={max_length}"
+        reason = f"a tool's result and the turns since the user's are too long; max_length={max_length}"
+        return OverLong(reason, 2 * max_length)
     conversation, endings, first_excess = replace(search.conversation, turns=turns), search.endings, 0
     while True:
-        [ids] = _tokenize(tokenizer, [(conversation, endings)])
+        [ids] = tokenize(tokenizer, [(conversation, endings)], may_lose_text)
         if isinstance(ids, str):
             return ids
-        excess = max(map(len, ids)) - max_length
+        excess = ids.longest - max_length
         first_excess = first_excess or excess
         if excess <= 0:
             dropped = len(search.conversation.turns) - len(turns)
@@ -210,32 +221,21 @@ def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool) -> Truncat
         if turns and turns[0].text:
             turns = (replace(turns[0], text=drop_first_tokens(tokenizer, turns[0].text, excess)),)
             conversation = replace(conversation, turns=turns)
-        elif cut_replies and any(e and len(row) > max_length for e, row in zip(endings, ids, strict=True)):
+        elif cut_replies and any(e and len(row) > max_length for e, row in zip(endings, ids.wholes, strict=True)):
             endings = tuple(
                 drop_first_tokens(tokenizer, _text(ending), len(row) - max_length)
-                for ending, row in zip(endings, ids, strict=True)
+                for ending, row in zip(endings, ids.wholes, strict=True)
             )
         else:
             what = "the system message" if cut_replies or endings == (None,) else "the reply"
             needed = f"{excess + max_length} tokens with the template's marks and no other turn"
-            return f"{what} is too long: {needed}; max_length={max_length}"
+            return OverLong(f"{what} is too long: {needed}; max_length={max_length}", excess + max_length)
 
 
 def _text(ending: Reply | None) -> str:
-    """A reply of text: only a scorer cuts replies, and it reads no others."""
-    assert isinstance(ending, str)
-    return ending
-
-
-def _tokenize(tokenizer, chats: Sequence[tuple[Conversation, Endings]]) -> list[list[list[int]] | str]:
-    """Token ids of each chat with each ending, or the template's error; one call of the tokenizer for all."""
-    conversations = [conversation for conversation, endings in chats for _ in endings]
-    texts = iter(render_each(tokenizer, conversations, [ending for _, endings in chats for ending in endings]))
-    rendered = [[next(texts) for _ in endings] for _, endings in chats]
-    errors = [next((str(text) for text in group if isinstance(text, InputError)), "") for group in rendered]
-    good = [text for group, error in zip(rendered, errors, strict=True) if not error for text in group]
-    ids = iter(tokenize_texts(tokenizer, good))  # type: ignore[arg-type]
-    return [error or [next(ids) for _ in group] for group, error in zip(rendered, errors, strict=True)]
+    """A reply's text: only a scorer cuts replies."""
+    assert ending is not None
+    return ending if isinstance(ending, str) else ending.text
 
 
 def _is_user(turn: Turn) -> bool:

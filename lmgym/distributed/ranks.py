@@ -25,6 +25,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def local_rank() -> int:
+    """The number of this process among those of its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def world_size() -> int:
     """The number of processes that the launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -98,16 +103,16 @@ def first_non_finite(losses: Sequence[torch.Tensor]) -> int | None:
     return next((index for index, count in enumerate(ranks) if count), None)
 
 
-def all_gather_objects(value: Any) -> list[Any]:
+def all_gather_objects(value: Any, group: Any = None) -> list[Any]:
     """Every rank's value, in the order of ranks; also a barrier. For small values: they are pickled. Collective."""
     if world_size() == 1 or not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group)
     return values
 
 
-def raise_on_all_ranks(work: Callable[[], T]) -> T:
+def raise_on_all_ranks(work: Callable[[], T], group: Any = None) -> T:
     """Returns what `work` returns; an InputError or RunStopped of one rank is raised on all of them. Collective."""
     result: T | None = None
     error: InputError | RunStopped | None = None
@@ -115,6 +120,6 @@ def raise_on_all_ranks(work: Callable[[], T]) -> T:
         result = work()
     except (InputError, RunStopped) as caught:
         error = caught
-    if first := next(filter(None, all_gather_objects(error)), None):
+    if first := next(filter(None, all_gather_objects(error, group)), None):
         raise first
     return result  # type: ignore[return-value]

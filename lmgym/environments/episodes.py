@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lmgym.environments.protocol import Environment, Observation, StepResult
 from lmgym.errors import InputError, one_line
+from lmgym.generation.prompt_fitting import Said
 from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import Reward
 from lmgym.text import Conversation
@@ -19,7 +20,7 @@ class Step:
     prompt: list[int]
     """ids that the policy read"""
     prompt_text: str
-    """the rendered text of `prompt`"""
+    """the rendered text of `prompt`; around earlier replies the ids may have other white space, as it was sampled"""
     completion: Completion
     reward: Reward | None = 0.0
     """of environment and reward function; one a sampled id if the latter is dense, with the environment's on the last;
@@ -32,6 +33,8 @@ class Step:
     """tokens cut from its last turn: see lmgym/data/truncation.py"""
     observed: Conversation | str = ""
     """the observation's prompt, before it was rendered and cut"""
+    appended: bool = False
+    """`prompt` begins with the ids of the agent's last prompt and reply, which were not tokenised again"""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,13 @@ class RunningEpisode:
                 f"{sorted(self.steps)}"
             )
         return self.steps[agent][-1]
+
+    def last_said(self, agent: str) -> Said | None:
+        """What the agent read and replied at its latest step; None without one, and if its prompt was truncated."""
+        step = self.steps[agent][-1] if agent in self.steps else None
+        if step is None or step.dropped_turns or step.shortened:
+            return None
+        return Said(step.prompt, step.prompt_text, step.completion)
 
     def add_environment_reward(self, agent: str, reward: float) -> None:
         """Add an environment's reward to the agent's latest step; one that is not finite ends the episode as failed.

@@ -1,17 +1,26 @@
-"""Rewards by a Python function with trlx's signature. A failed reward is None, never 0 (lmgym/scoring/retries.py)."""
+"""Rewards by a Python function with trlx's signature. A failed reward is None, never 0 (lmgym/scoring/retries.py).
+
+Design decisions:
+- A function that rewards tokens knows the text of a reply, and has tokens of its own: `tokenizer(output)`, as in trlx's
+  programs. Each of these rewards goes to the sampled id that holds the last character of its token.
+"""
 
 import inspect
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from lmgym.environments.episodes import Step
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
 
 ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # passed only to functions with a parameter of this name
+WINDOW = 8  # ids before one that it is decoded with
 _SIGNATURE = "reward_fn(samples, prompts, outputs, tokenizer, **columns)"
 
 
@@ -22,7 +31,8 @@ class FunctionReward:
     All arguments are passed by keyword. `samples` are prompts with outputs; columns are those of the tasks, a list
     each, with None for a task that lacks one. A function with a parameter `output_ids` also gets the sampled ids, a
     list a sample, including an eos if one was sampled. It returns a number a sample, or a list with a number for each
-    of these ids. Raises InputError for a function that cannot be called so.
+    of these ids, or for each token of `tokenizer(output)`, with or without special tokens. Raises InputError for a
+    function that cannot be called so.
     """
 
     function: Callable[..., Any]
@@ -70,7 +80,7 @@ class FunctionReward:
             return call_function(self.function, chosen, self.tokenizer, columns)
 
         def parse(answer: Any, index: int) -> Reward:
-            return _read_reward(answer, len(samples[index].completion.ids))
+            return _read_reward(answer, samples[index].completion, self.tokenizer)
 
         results = call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
         return [SampleReward(result.value, error=result.error) for result in results]
@@ -143,13 +153,57 @@ def _takes_ids(function: Callable[..., Any]) -> bool:
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-def _read_reward(answer: Any, tokens: int) -> Reward:
+def _read_reward(answer: Any, reply: Completion, tokenizer: Any) -> Reward:
+    """A number, or one for each sampled id. Raises ValueError for lists of other lengths."""
     answer = answer.tolist() if hasattr(answer, "tolist") else answer
     if not isinstance(answer, list | tuple):
         return read_number(answer)
-    if not answer or len(answer) != tokens:
-        raise ValueError(
-            f"{len(answer)} numbers for {tokens} sampled tokens; needed: one a sample, or one a token: a parameter "
-            f"{OUTPUT_IDS} of the function is given the sampled ids of each reply"
-        )
-    return tuple(map(read_number, answer))
+    ids, own = reply.ids, list[int]()
+    if answer and len(answer) == len(ids):
+        return tuple(map(read_number, answer))
+    for special in (False, True) if callable(tokenizer) and ids else ():
+        places = _last_characters(tokenizer, reply.text, special)
+        if len(places) == len(answer):
+            return _on_sampled(tokenizer, list(map(read_number, answer)), places, ids)
+        own.append(len(places))
+    counts = f", or {' or '.join(map(str, dict.fromkeys(own)))} as in tokenizer(output)" if own else ""
+    raise ValueError(
+        f"{len(answer)} numbers for {len(ids)} sampled tokens; needed: one a sample, or one a token: {len(ids)}, for a "
+        f"parameter {OUTPUT_IDS} of the function is given the sampled ids of each reply{counts}"
+    )
+
+
+def _last_characters(tokenizer: Any, text: str, special: bool) -> list[int]:
+    """The place in the text of the last character of each of its tokens; special ones are at its ends."""
+    if not tokenizer.is_fast:
+        ids = tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+        return [end - 1 for end in _ends(tokenizer, ids)]
+    asked = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
+    found = tokenizer(text, add_special_tokens=special, **asked)
+    begun = list(accumulate((not mark for mark in found.special_tokens_mask), max))
+    marks = zip(found.offset_mapping, found.special_tokens_mask, begun, strict=True)
+    return [(len(text) if after else 0) if mark else max(end - 1, begin) for (begin, end), mark, after in marks]
+
+
+def _on_sampled(tokenizer: Any, rewards: Sequence[float], places: Sequence[int], ids: Sequence[int]) -> Reward:
+    """Each reward on the sampled id that completes the character at its place; what is behind all, on the last id."""
+    ends, found = _ends(tokenizer, ids), [0.0] * len(ids)
+    for reward, place in zip(rewards, places, strict=True):
+        found[min(bisect_right(ends, place), len(ids) - 1)] += reward
+    return tuple(found)
+
+
+def _ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Characters of the text up to each id and with it, without those of which bytes are still missing."""
+    ends, length = list[int](), 0
+    for place in range(len(ids)):
+        first = max(0, place - WINDOW)
+        before = _decode(tokenizer, ids[first:place])
+        text = _decode(tokenizer, ids[first : place + 1])
+        length += len(text) - len(before)
+        ends.append(length - (len(text) - len(text.rstrip("\ufffd"))))
+    return list(accumulate(ends, max))
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -4,7 +4,10 @@ Design decisions:
 - All pending observations are one request to the generator, and all score requests one call of the reward function.
 - The seed of a reply is a function of (`sampling.seed`, the episode's seed, its step, the agent), so that the rest of
   the batch changes nothing.
-- Sampled ids are never tokenised again: only the text of observations is tokenised.
+- Sampled ids are never tokenised again: a later prompt of an agent is its last prompt's ids, the ids that it sampled,
+  and those of the text that the observation adds. Where the observation does not continue what the agent read and said
+  (a template that rewrites history, an environment that does, turns that were dropped), the whole is rendered and
+  tokenised anew.
 - An `ActionPolicy` as the generator chooses among the actions that observations list.
 - An exception of an environment ends its episode, whose rewards are masked; the others go on. A result that breaks the
   protocol is a mistake of the environment's author, and stops all.
@@ -190,7 +193,7 @@ class ActingAgents:
             for (episode, agent), prompt, [completion] in zip(trained, prompts, completions, strict=True):
                 step = Step(
                     prompt.ids, prompt.text, completion, dropped_turns=prompt.dropped_turns, shortened=prompt.shortened,
-                    observed=episode.observations[agent].prompt,
+                    observed=episode.observations[agent].prompt, appended=prompt.appended,
                 )  # fmt: skip
                 episode.steps.setdefault(agent, []).append(step)
                 replies[episode.index, agent] = completion.text
@@ -235,8 +238,12 @@ class ActingAgents:
         ]  # fmt: skip
 
     def _fit_prompts(self, agents: Sequence[tuple[RunningEpisode, str]], on_long: OnLongPrompt) -> list[FittedPrompt]:
-        """The observations of agents, rendered by the policy's template, in at most `room` tokens."""
-        prompts = fit_prompts(self.tokenizer, [e.observations[agent].prompt for e, agent in agents], self.room)
+        """The observations of agents, rendered by the policy's template, in at most `room` tokens.
+
+        Those that continue what the agent read and said begin with the same ids.
+        """
+        seen = [episode.observations[agent].prompt for episode, agent in agents]
+        prompts = fit_prompts(self.tokenizer, seen, self.room, [e.last_said(agent) for e, agent in agents])
         for (episode, agent), prompt in zip(agents, prompts, strict=True):
             if not prompt.ids:
                 raise InputError(

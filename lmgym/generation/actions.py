@@ -1,8 +1,9 @@
 """Choices among listed actions by a local model: one forward scores all candidates, and nothing else can be said.
 
 Design decisions:
-- A candidate is the text that the template writes for that reply, tokenised apart from the prompt as in generation, and
-  the eos token. So one action may begin with another; those of equal tokens could not be told apart, and are refused.
+- A candidate is the text that the template writes for that reply, as token ids behind the prompt's
+  (lmgym/data/tokenization.py), and the eos token. So one action may begin with another; those of equal tokens could
+  not be told apart, and are refused.
 - The policy is the softmax that training computes (lmgym/models/forward/choices.py). It is sampled with the noise of a
   reply's first token, so that the rest of the batch changes nothing.
 """
@@ -14,7 +15,7 @@ from typing import Literal, final
 import torch
 
 from lmgym.data.batching import length_batches
-from lmgym.data.truncation import split_reply
+from lmgym.data.tokenization import ACROSS, NO_PROMPT_PREFIX, tokenize, tokenize_behind
 from lmgym.errors import InputError, shown
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Candidates, Choice, Completion, Sampling, seeds_of
@@ -35,14 +36,13 @@ def read_candidates(
 
     The divisor of a score is 1, the candidate's tokens with its eos, or its words.
     """
-    bodies = [_bodies(tokenizer, *given) for given in zip(prompts, actions, strict=True)]
-    ids = iter(tokenize_texts(tokenizer, [text for own in bodies if not isinstance(own, str) for text in own]))
     found: list[Candidates | str] = []
-    for texts, own in zip(actions, bodies, strict=True):
-        if isinstance(own, str):
-            found.append(own)
+    for prompt, texts in zip(prompts, actions, strict=True):
+        ids = _unusable(texts) or _ids_of(tokenizer, prompt, texts)
+        if isinstance(ids, str):
+            found.append(ids)
             continue
-        candidates = [(*next(ids), tokenizer.eos_token_id) for _ in own]
+        candidates = [(*one, tokenizer.eos_token_id) for one in ids]
         divisors = {
             "sum": [1.0] * len(texts),
             "token": [float(len(one)) for one in candidates],
@@ -61,17 +61,32 @@ def accepted(read: Sequence[Candidates | str], whose: Callable[[int], str]) -> l
     return [found for found in read if not isinstance(found, str)]
 
 
-def _bodies(tokenizer, prompt: Conversation | str, actions: Sequence[str]) -> list[str] | str:
-    """The text of each action behind the prompt, or why there is none."""
+def _unusable(actions: Sequence[str]) -> str:
+    """Why this is no list of actions; empty if it is."""
     if isinstance(actions, str) or not actions or not all(isinstance(action, str) for action in actions):
         listed = shown(actions) if actions else "no actions"
         return f"lists {listed}; needed: the texts of all legal actions, as Observation(prompt, ('hit', 'stick'))"
-    if blank := [action for action in actions if not action.strip()]:
-        return f"lists {blank[0]!r}, an empty action; needed: text, as 'wait' or 'pass'"
+    blank = [action for action in actions if not action.strip()]
+    return f"lists {blank[0]!r}, an empty action; needed: text, as 'wait' or 'pass'" if blank else ""
+
+
+def _ids_of(tokenizer, prompt: Conversation | str, actions: Sequence[str]) -> list[list[int]] | str:
+    """The ids of each action behind the prompt, up to an eos, or why there are none."""
     if isinstance(prompt, str):
-        return list(actions)
-    parts = [split_reply(tokenizer, prompt, action) for action in actions]
-    return next((part for part in parts if isinstance(part, str)), None) or [part[1] for part in parts]
+        try:
+            [before, *wholes] = tokenize_texts(tokenizer, [prompt, *(prompt + action for action in actions)])
+        except Exception:  # a tokenizer of whole words that knows none of them joined
+            return tokenize_texts(tokenizer, list(actions))
+        rests = [
+            whole[len(before) :] if whole[: len(before)] == before else tokenize_behind(tokenizer, before, action)
+            for whole, action in zip(wholes, actions, strict=True)
+        ]
+        return ACROSS if None in rests else [rest for rest in rests if rest is not None]
+    [chat] = tokenize(tokenizer, [(prompt, tuple(actions))])
+    if isinstance(chat, str) or not chat.has_prompt:
+        return chat if isinstance(chat, str) else NO_PROMPT_PREFIX
+    end = tokenizer.eos_token_id
+    return [rest[: rest.index(end)] if end in rest else rest for rest in chat.rests]
 
 
 def _refused(tokenizer, texts: Sequence[str], candidates: Sequence[tuple[int, ...]], most: int) -> str:

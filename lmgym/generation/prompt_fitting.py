@@ -1,15 +1,25 @@
-"""Prompts as token ids, truncated to the room that the context leaves beside a reply."""
+"""Prompts as token ids, truncated to the room that the context leaves beside a reply.
+
+Design decisions:
+- The prompt of a later turn is the ids of the turn before, as they were read and sampled, and those of the text that
+  follows; the whole is tokenised again only where its text does not continue what was said, as where a template
+  rewrites history, or where it is too long. Only the end of the old text is tokenised beside the new one.
+- Texts are compared without the white space around a reply, which environments strip: what was sampled stays.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmgym.data.prompts import Task
+from lmgym.data.tokenization import tokenize_behind
 from lmgym.data.truncation import truncate
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling
+from lmgym.generation.protocol import Completion, Sampling
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 MEASURED = 256  # prompts that are tokenised to find the longest
+CONTEXT = 64  # characters before a text that decide how it begins as tokens
+CHECKED = 32  # ids before a text that it is decoded with
 
 
 @dataclass(frozen=True)
@@ -23,11 +33,35 @@ class FittedPrompt:
     """oldest turns that were left out"""
     shortened: int = 0
     """tokens cut from the beginning of the last turn, or of a plain text"""
+    appended: bool = False
+    """it begins with the ids of the turn before; the white space around replies is as sampled, not as in `text`"""
 
     @property
     def truncated(self) -> bool:
         """True if anything was left out."""
         return bool(self.dropped_turns or self.shortened)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What an agent read at its last turn, in whole, and replied."""
+
+    prompt: list[int]
+    text: str
+    """the rendered text of `prompt`"""
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class _Continuation:
+    """A text as what was said and the rest."""
+
+    ids: list[int]
+    """of the prompt before and the reply"""
+    context: str
+    """the end of their text"""
+    rest: str
+    """what follows"""
 
 
 def room_for_prompts(context: int, sampling: Sampling, max_prompt: int | None = None) -> int:
@@ -46,13 +80,19 @@ def room_for_prompts(context: int, sampling: Sampling, max_prompt: int | None = 
     return left if max_prompt is None else max_prompt
 
 
-def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> list[FittedPrompt]:
+def fit_prompts(
+    tokenizer, prompts: Sequence[Conversation | str], room: int, before: Sequence[Said | None] = ()
+) -> list[FittedPrompt]:
     """Prompts of at most `room` tokens each: conversations rendered by the chat template, texts as they are.
 
-    A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning after a BOS.
+    A prompt that continues what its agent read and said `before` (one of each prompt, or none at all) begins with those
+    ids. A conversation that is too long loses its oldest turns (data/truncation.py), a text its beginning after a BOS.
     Raises InputError if nothing of a prompt fits.
     """
-    texts, tokenized = _tokenized(tokenizer, prompts)
+    texts = _rendered(tokenizer, prompts)
+    appended = _append(tokenizer, texts, before, room) if any(before) else [None] * len(texts)
+    whole = iter(tokenize_texts(tokenizer, [text for text, ids in zip(texts, appended, strict=True) if ids is None]))
+    tokenized = [next(whole) if ids is None else ids for ids in appended]
     long = [
         prompt
         for prompt, ids in zip(prompts, tokenized, strict=True)
@@ -60,9 +100,9 @@ def fit_prompts(tokenizer, prompts: Sequence[Conversation | str], room: int) -> 
     ]
     truncated = iter(truncate(tokenizer, long, None, room))
     fitted = []
-    for prompt, text, ids in zip(prompts, texts, tokenized, strict=True):
+    for prompt, text, ids, kept in zip(prompts, texts, tokenized, appended, strict=True):
         if len(ids) <= room:
-            fitted.append(FittedPrompt(ids, text))
+            fitted.append(FittedPrompt(ids, text, appended=kept is not None))
         elif isinstance(prompt, str):
             fitted.append(_end_of_text(tokenizer, ids, room))
         else:
@@ -82,7 +122,7 @@ def distinct_prompts(tasks: Sequence[Task]) -> list[str | Conversation]:
 
 def prompt_lengths(tokenizer, prompts: Sequence[str | Conversation]) -> list[int]:
     """Tokens of each prompt."""
-    return [len(ids) for ids in _tokenized(tokenizer, prompts)[1]]
+    return [len(ids) for ids in tokenize_texts(tokenizer, _rendered(tokenizer, prompts))]
 
 
 def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
@@ -97,11 +137,77 @@ def longest_prompt(tokenizer, tasks: Sequence[Task]) -> int:
     return max(prompt_lengths(tokenizer, prompts), default=0)
 
 
-def _tokenized(tokenizer, prompts: Sequence[str | Conversation]) -> tuple[list[str], list[list[int]]]:
-    """The text of each prompt, conversations rendered by the chat template, and its ids."""
+def _rendered(tokenizer, prompts: Sequence[str | Conversation]) -> list[str]:
+    """The text of each prompt, conversations rendered by the chat template."""
     rendered = iter(render_all(tokenizer, [prompt for prompt in prompts if not isinstance(prompt, str)]))
-    texts = [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
-    return texts, tokenize_texts(tokenizer, texts)
+    return [prompt if isinstance(prompt, str) else next(rendered) for prompt in prompts]
+
+
+def _append(tokenizer, texts: Sequence[str], before: Sequence[Said | None], room: int) -> list[list[int] | None]:
+    """The ids of each text that continues what was said before, at most `room`; None of the others."""
+    special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    marks = tuple(special.union(tokenizer.all_special_tokens))
+    parts = {
+        i: part
+        for i, (text, said) in enumerate(zip(texts, before, strict=True))
+        if said is not None and (part := _continuation(tokenizer, text, said, marks))
+    }
+    rests = zip(parts.items(), _tokenize_rests(tokenizer, list(parts.values())), strict=True)
+    appended = {i: [*part.ids, *rest] for (i, part), rest in rests if rest is not None}
+    return [appended[i] if i in appended and len(appended[i]) <= room else None for i in range(len(texts))]
+
+
+def _continuation(tokenizer, text: str, said: Said, marks: tuple[str, ...]) -> _Continuation | None:
+    """The text as what was said and the rest; None if it does not continue it, or ends the reply by another mark."""
+    sampled, reply = said.completion.ids, said.completion.text.strip()
+    rest = text.removeprefix(said.text)
+    lead = rest[: len(rest) - len(rest.lstrip())] if reply else ""
+    if not (text.startswith(said.text) and rest.startswith(lead + reply)):
+        return None
+    has_eos = said.completion.finish_reason == "eos" and bool(sampled)
+    whole = _sampled_text(tokenizer, sampled[: len(sampled) - has_eos], reply)
+    if whole is None:
+        return None
+    rest, behind = rest[len(lead + reply) :], whole.lstrip()[len(reply) :] if reply else whole
+    if rest.startswith(behind):
+        rest = rest[len(behind) :]
+    elif behind.strip() or not (reply or rest.lstrip().startswith(marks)):  # a stop string, or what nobody repeats
+        return None
+    if has_eos:
+        end, written = _decode(tokenizer, sampled[-1:]), rest.lstrip()
+        if end and written.startswith(end):  # once
+            rest, whole = written[len(end) :], whole + end
+        elif written.startswith(marks):
+            return None
+        else:  # the template ends this turn without a mark
+            sampled = sampled[:-1]
+    return _Continuation([*said.prompt, *sampled], (said.text + whole)[-CONTEXT:], rest)
+
+
+def _sampled_text(tokenizer, ids: Sequence[int], reply: str) -> str | None:
+    """The text of sampled ids, which begins with the reply after white space; None if they are not of this reply."""
+    texts = (_decode(tokenizer, ids, skip_special_tokens=skip) for skip in (False, True))
+    return next((text for text in texts if (text.lstrip().startswith(reply) if reply else not text.strip())), None)
+
+
+def _tokenize_rests(tokenizer, parts: Sequence[_Continuation]) -> list[list[int] | None]:
+    """Ids of the rest of each as behind its context, or where a token would span both, behind another text.
+
+    None if they would decode to another text, as with the space that some tokenizers begin every text with.
+    """
+    contexts, wholes = [part.context for part in parts], [part.context + part.rest for part in parts]
+    ids = tokenize_texts(tokenizer, [*contexts, *wholes])
+    pairs = zip(parts, ids[: len(parts)], ids[len(parts) :], strict=True)
+    return [
+        whole[len(alone) :]
+        if whole[: len(alone)] == alone
+        else tokenize_behind(tokenizer, part.ids[-CHECKED:], part.rest)
+        for part, alone, whole in pairs
+    ]
+
+
+def _decode(tokenizer, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
 
 
 def _end_of_text(tokenizer, ids: list[int], room: int) -> FittedPrompt:

@@ -62,8 +62,9 @@ TRUTH = {"true": True, "1": True, "false": False, "0": False}
 def override(config: T, arguments: Sequence[str] | None = None) -> T:
     """The config with the fields given by `arguments` (default: the command line) replaced.
 
-    If the config has a method `refuse_unread(names)`, it is called with the fields that were given. An error is printed
-    in one line on stderr, by rank 0 only, and every rank exits with 2.
+    If the config has the method `refuse_unread(names)`, it is called with the fields that were given, and if it has
+    `with_given(names)`, that returns the config. An error is printed in one line on stderr, by rank 0 only, and every
+    rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     hints = _flag_types(config)
@@ -75,6 +76,8 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         changed = _rebuild(config, given)
         if refuse_unread := getattr(changed, "refuse_unread", None):
             refuse_unread(given)
+        if with_given := getattr(changed, "with_given", None):
+            changed = with_given(given)
         output, dry = getattr(changed, "output", None), getattr(getattr(changed, "run", None), "dry_run", False)
         if output and not dry and _is_main():
             refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later

@@ -156,7 +156,7 @@ class HFScorer:
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
         texts = [[replies[i] for i in group] for group in groups.values()]
-        tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length)
+        tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length, may_lose_text=True)
         rows: list[Replies] = []
         members: list[list[int]] = []
         for (conversation, group), row in zip(groups.items(), tokenized, strict=True):

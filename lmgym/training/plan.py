@@ -50,6 +50,7 @@ class TrainingPlan(Generic[C_co]):
         if rank() != 0:
             return
         data, o, unused = self.data, self.config.optimizer, self.data.counts.get("unused_rows")
+        show_notes(data.notes)
         in_last_turn = f" ({data.shortened:,} of them in their last turn)" if data.shortened else ""
         say(
             f"{len(data.train):,} {data.noun} to train on, {len(data.evaluation):,} to evaluate on; "

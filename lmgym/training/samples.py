@@ -1,7 +1,7 @@
 """Fixed prompts that are answered during training, with the scores of any scorers."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def read_sample_prompts(
     settings: SamplesConfig,
     policy: ModelConfig,
     tokenizer,
-    held_out: Sequence[SamplePrompt],
+    held_out: Iterable[SamplePrompt],
     read: Callable[..., tuple[list[SamplePrompt], list[Rejection]]],
 ) -> tuple[list[SamplePrompt], list[str]]:
     """(the fixed prompts, notes on rejected rows of `--prompts`); `read` takes the rows of that file's data sets.
@@ -57,30 +57,39 @@ def read_sample_prompts(
     notes: list[str] = []
     if settings.sample_prompts < 1:
         return [], []
-    if settings.prompts is None:
-        found = list({prompt.conversation: prompt for prompt in held_out}.values())
-    else:
-        sets = read_sets(settings.prompts, "test")
-        found, rejections = read(*sets.values())
-        counts = tally(rejections, sum(map(len, sets.values())))
-        if not found:
-            raise InputError(f"--prompts: no row can be used: {counts.line}; the first: {rejections[0]}")
-        if rejections:
-            notes = [f"--prompts: {counts.line}", *filter(None, [counts.warning])]
     limit = context_length(load_config(policy.model, policy.trust_remote_code))
     room = limit - settings.sample_tokens
-    prompts = []
+    if settings.prompts is None:
+        return _first_that_fit(held_out, settings.sample_prompts, room, tokenizer), []
+    sets = read_sets(settings.prompts, "test")
+    found, rejections = read(*sets.values())
+    counts = tally(rejections, sum(map(len, sets.values())))
+    if not found:
+        raise InputError(f"--prompts: no row can be used: {counts.line}; the first: {rejections[0]}")
+    if rejections:
+        notes = [f"--prompts: {counts.line}", *filter(None, [counts.warning])]
     texts = render_all(tokenizer, [prompt.conversation for prompt in found])
     for prompt, ids in zip(found, tokenize_texts(tokenizer, texts), strict=True):
-        if len(ids) <= room:
-            prompts.append(prompt)
-        elif settings.prompts is not None:
+        if len(ids) > room:
             raise InputError(
                 f"--prompts: {prompt.file} line {prompt.line} has {len(ids)} tokens and fills the context; needed: at "
                 f"most {room}, so that --sample_tokens {settings.sample_tokens} fit behind it in the {limit} that the "
                 "model reads; shorten either"
             )
-    return prompts[: settings.sample_prompts], notes
+    return found[: settings.sample_prompts], notes
+
+
+def _first_that_fit(prompts: Iterable[SamplePrompt], most: int, room: int, tokenizer) -> list[SamplePrompt]:
+    """The first prompts of at most `room` tokens, each conversation once."""
+    found: dict[Conversation, SamplePrompt] = {}
+    for prompt in prompts:
+        if len(found) == most:
+            break
+        if prompt.conversation not in found and prompt.conversation.turns:
+            [ids] = tokenize_texts(tokenizer, render_all(tokenizer, [prompt.conversation]))
+            if len(ids) <= room:
+                found[prompt.conversation] = prompt
+    return list(found.values())
 
 
 def sampling_of(settings: SamplesConfig, generation_config: Any, seed: int) -> tuple[Sampling, str]:

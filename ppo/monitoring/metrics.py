@@ -72,6 +72,8 @@ def episode_sums(episodes: Sequence[Episode]) -> Sums:
         "rollout/failed_rewards": (len(episodes) - len(rewards), len(episodes)),
         "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
     }
+    if later := len(steps) - len(episodes):
+        sums["rollout/appended_prompts"] = (sum(step.appended for step in steps), later)
     names = sorted({name for step in steps for name in step.scores})
     sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}
     names = sorted({name for episode in episodes for name in episode.info})

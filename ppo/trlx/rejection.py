@@ -8,7 +8,7 @@ from lmgym.errors import MOST_TOGETHER, InputError
 from ppo.config import LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.trlx.data.configs import TRLConfig
 from ppo.trlx.data.method_configs import RFTConfig
-from ppo.trlx.settings import number, rollout_settings, run_name, shared_settings, unfrozen_layers
+from ppo.trlx.settings import number, rollout_settings, run_name, shared_settings, unfrozen_layers, whole_iterations
 
 
 def rft_config(config: TRLConfig, prompts: int, stop: Iterable[str] = ()) -> tuple[PPOConfig, list[str]]:
@@ -36,6 +36,7 @@ def rft_config(config: TRLConfig, prompts: int, stop: Iterable[str] = ()) -> tup
     update = largest_batch(rollouts, batch * ranks / (1 - percentile), ranks)
     shared = shared_settings(config, updates_per_epoch=rollouts // update)
     sampling, notes = rollout_settings(config, stop)
+    notes += whole_iterations(shared.optimizer.max_updates, steps * (rollouts // update))
     if steps > 1:
         notes.append(f"method.start_percentile to end_percentile: every step has their mean, {percentile:.3g}")
     ours = PPOConfig(

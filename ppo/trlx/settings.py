@@ -41,6 +41,7 @@ UNUSED = {
     "method.num_value_layers_unfrozen": "the critic is a head on the policy's trunk",
 }
 """fields that nothing reads, and what to do or know instead"""
+TRAINERS = ("AcceleratePPOTrainer", "AccelerateSFTTrainer", "AccelerateRFTTrainer")
 SAMPLING: dict[str, type] = {
     "max_new_tokens": int, "temperature": float, "top_k": int, "top_p": float, "repetition_penalty": float,
 }  # fmt: skip
@@ -91,6 +92,7 @@ def ppo_config(config: TRLConfig, stop: Iterable[str] = ()) -> tuple[PPOConfig, 
     sampling, notes = rollout_settings(config, stop, method.gen_experience_kwargs)
     if rollouts != asked:
         notes.append(f"method.num_rollouts={asked} becomes {rollouts}: whole batches of train.batch_size={batch}")
+    notes += whole_iterations(shared.optimizer.max_updates, epochs * rollouts // max(1, batch))
     scale, why = _reward_scale(method)
     ours = PPOConfig(
         run_name(config),
@@ -154,6 +156,14 @@ def shared_settings(config: TRLConfig, updates_per_epoch: int) -> Shared:
         ModelConfig(str(config.model.model_path), **model), settings, RunConfig(**run),
         [*_unused(config), *notes, *more],
     )  # fmt: skip
+
+
+def whole_iterations(updates: int, each: int) -> list[str]:
+    """A note if the run's last iteration, of `each` updates, goes on past its updates."""
+    rest = updates % max(1, each)
+    if not rest:
+        return []
+    return [f"train.total_steps: {updates} updates become {updates - rest + each}, in whole iterations of {each}"]
 
 
 def run_name(config: TRLConfig) -> str:
@@ -270,6 +280,8 @@ def _or_infinite(name: str, value: Any) -> float:
 def _unused(config: TRLConfig) -> list[str]:
     """A line on each field in UNUSED that is not at trlx's default, and on another tokenizer than the model's."""
     notes = []
+    if config.train.trainer not in TRAINERS:
+        notes.append(f"train.trainer={shown(config.train.trainer)} is not used: config.method decides what runs")
     for name, why in UNUSED.items():
         section, _, key = name.partition(".")
         group = getattr(config, section)

@@ -72,7 +72,7 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
     room = room_for_prompts(max_length, sampling)
 
     # 3. the prompts and the scorers
-    prompts = read_prompts(config.data, o.split_seed, tokenizer=tokenizer)
+    prompts = read_prompts(config.data, o.split_seed, tokenizer=tokenizer, columns=config.columns)
     longest = longest_prompt(tokenizer, [*prompts.train, *prompts.evaluation])
     if longest > room:
         notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
@@ -145,5 +145,5 @@ def task_data(prompts: Prompts) -> TaskData:
     return TaskData(
         noun="prompts", train=prompts.train, evaluation=prompts.evaluation, lengths=np.ones(len(prompts.train)),
         replies=2, truncated=0, shortened=0, rejections=prompts.rejections, fingerprint=prompts.fingerprint,
-        rows=prompts.rows, parts=prompts.parts,
+        rows=prompts.rows, parts=prompts.parts, notes=prompts.reading,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from lmgym.config import ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
 from lmgym.errors import FEWEST_TOKENS, MOST_SCORE, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 from preferences.config import LossConfig
 
@@ -74,6 +74,7 @@ class IterativeConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=lambda: TrainerConfig(best_metric=None))
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
 

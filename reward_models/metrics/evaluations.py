@@ -13,8 +13,8 @@ import numpy as np
 
 from lmgym.data.column_kinds import ID, NUMBER, TEXT, Kind
 from lmgym.data.columns import Columns, read_columns, require_columns
-from lmgym.data.rejections import NO_REPLY, NO_VALUE, UNFIT, Rejection, Tally, tally
-from lmgym.data.truncation import tokenize_replies
+from lmgym.data.rejections import NO_REPLY, NO_VALUE, Rejection, Tally, tally
+from lmgym.data.truncation import rejection_of, tokenize_replies
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.text import Conversation, Replies, from_transcript
 from reward_models.metrics.figures import Metrics
@@ -143,7 +143,7 @@ def read_evaluation(path: Path, evaluation: Evaluation, rows: int, tokenizer, ma
         if isinstance(replies, Replies):
             fitting.append((row, conversation, replies))
         else:
-            rejections.append(Rejection(*found.place(row), "text", replies, UNFIT))
+            rejections.append(rejection_of(*found.place(row), "text", replies))
     counts = tally(rejections, len(fitting) + len(rejections))
     if not fitting:
         raise InputError(

@@ -112,10 +112,6 @@ def change(config: RewardModelConfig, **values: Any) -> RewardModelConfig:
 REFUSED = {
     "a missing dataset": ({"dataset": "/nowhere/pairs.jsonl"}, r"dataset /nowhere/pairs.jsonl does not exist; needed"),
     "a relative path that is none": ({"dataset": "data/pairs.jsonl"}, r"dataset data/pairs.jsonl does not exist"),
-    "more for evaluation than there is": (
-        {"eval_size": 99, "eval_dataset": None},
-        r"--eval_size 99 asks for 99 of 23 pairs; needed: a share below 1, or a number below 23",
-    ),
     "a batch that does not divide": (
         {"global_batch": 10, "micro_batch": 4},
         r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
@@ -152,6 +148,15 @@ def test_what_cannot_work_is_refused_before_training(case: str, config: RewardMo
     with pytest.raises(InputError, match=said):
         train_pairwise(change(config, **values))
     assert not Path(config.output).exists()
+
+
+def test_an_evaluation_of_more_rows_than_there_are_takes_a_tenth_and_says_so(config: RewardModelConfig, capsys) -> None:
+    from reward_models.train import train_pairwise
+
+    train_pairwise(change(config, eval_size=99, eval_dataset=None, dry_run=True))
+    said = words(capsys.readouterr().out)
+    assert "warning: --eval_size 99 is all of the 23 pairs or more: 2 are evaluated on, a tenth" in said
+    assert "21 pairs to train on, 2 to evaluate on" in said
 
 
 def test_rows_are_truncated_to_what_the_model_reads_and_one_line_says_so(config: RewardModelConfig, capsys) -> None:

@@ -1,7 +1,6 @@
-"""Imports point downwards: from a package to those below it, without cycles; packages stay small."""
+"""Imports point downwards: from a package to those below it, without cycles."""
 
 import ast
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +48,6 @@ LAYERS = (
     "lmgym.cli",
 )
 """from the bottom to the top"""
-MOST_FILES = {"lmgym": 6}
 
 
 def module_of(path: Path) -> str:
@@ -108,11 +106,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert in_cycles(GRAPH) == set()
 
 
-def test_packages_have_few_files_and_say_what_they_may_import() -> None:
-    sizes = Counter(path.parent for path in MODULES.values() if path.parent != ROOT)
-    for folder, files in sizes.items():
+def test_packages_say_in_three_lines_what_they_may_import() -> None:
+    for folder in {path.parent for path in MODULES.values() if path.parent != ROOT}:
         package = ".".join(folder.relative_to(ROOT).parts)
-        assert files + 1 <= MOST_FILES.get(package, 15), f"{package} has {files + 1} files"
         if package.startswith("lmgym.") and not package.endswith("experiments"):
             said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
             assert len(said.splitlines()) <= 3, package

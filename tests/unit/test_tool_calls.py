@@ -165,7 +165,7 @@ def test_a_template_that_cannot_write_tools_rejects_the_row_in_one_line(template
     plain = {"messages": [CHAT[0], CHAT[3]]}
     both, _ = chats(ROW, plain)
     examples, [rejection] = tokenize_chats(both, tokenizer, 256)
-    assert [example.chat.line for example in examples] == [2], "the row without tools is used"
+    assert [example.line for example in examples] == [2], "the row without tools is used"
     assert (rejection.line, rejection.field) == (1, "messages")
     assert found in rejection.found
     assert "\n" not in str(rejection)
@@ -213,7 +213,7 @@ def test_a_truncated_chat_does_not_begin_with_a_result(tokenizer) -> None:
 def test_a_long_call_is_an_output_that_stands_whole_or_not_at_all(tokenizer) -> None:
     question = [{"role": "user", "content": "word " * 40}, {"role": "assistant", "content": "Yes."}]
     [chat], _ = chats({"messages": [*question, *CHAT[:2]]})
-    [_, called], rejections = tokenize_chats([chat], tokenizer, 60)
+    [called, _], rejections = tokenize_chats([chat], tokenizer, 60)
     assert rejections == []
     assert called.replies.dropped_turns == 2
     assert tokenizer.decode(called.ids) == '[user] Oslo?\n[assistant] weather{"city": "Oslo"}'

@@ -9,7 +9,8 @@ from ppo.trlx.data.configs import SchedulerConfig as SchedulerConfig
 from ppo.trlx.data.configs import TokenizerConfig as TokenizerConfig
 from ppo.trlx.data.configs import TrainConfig as TrainConfig
 from ppo.trlx.data.configs import TRLConfig as TRLConfig
-from ppo.trlx.data.method_configs import NO_ILQL, MethodConfig
+from ppo.trlx.data.method_configs import NO_ILQL, NO_NEMO, MethodConfig
+from ppo.trlx.data.method_configs import DPOConfig as DPOConfig
 from ppo.trlx.data.method_configs import ILQLConfig as ILQLConfig
 from ppo.trlx.data.method_configs import PPOConfig as PPOConfig
 from ppo.trlx.data.method_configs import SFTConfig as SFTConfig
@@ -32,6 +33,14 @@ def default_sft_config() -> TRLConfig:
 def default_ilql_config() -> NoReturn:
     """Raises InputError: ILQL is refused."""
     raise InputError(NO_ILQL)
+
+
+def default_nemo_1_3b_config() -> NoReturn:
+    """Raises InputError: NeMo is refused."""
+    raise InputError(NO_NEMO)
+
+
+default_nemo_2b_config = default_nemo_20b_config = default_nemo_1_3b_config
 
 
 def _config(train: TrainConfig, model: ModelConfig, learning_rate: float, method: MethodConfig) -> TRLConfig:

@@ -1,4 +1,4 @@
-"""The `method` section of a trlx config: PPO, SFT or RFT. ILQL is refused."""
+"""The `method` section of a trlx config: PPO, SFT or RFT. ILQL and DPO are refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,14 @@ from lmgym.errors import InputError, shown
 NO_ILQL = (
     "ILQL, offline training on rewards, is not here; needed: PPO on a reward_fn (default_ppo_config), lmgym train "
     "preference on pairs of a better and a worse reply, or SFT on the best samples (samples= without rewards=)"
+)
+NO_DPO = (
+    "DPO is not run by trlx.train here; needed: lmgym train preference dpo --dataset FILE, with rows of prompt, chosen "
+    "and rejected"
+)
+NO_NEMO = (
+    "NeMo's trainers and models are not here; needed: default_ppo_config or default_sft_config with the folder or hub "
+    "id of a Hugging Face model, and torchrun or accelerate launch for several GPUs"
 )
 
 
@@ -70,17 +78,27 @@ class ILQLConfig(MethodConfig):
         raise InputError(NO_ILQL)
 
 
+@dataclass(slots=True)
+class DPOConfig(MethodConfig):
+    """Refused: raises InputError."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise InputError(NO_DPO)
+
+
 METHODS: dict[str, type[MethodConfig]] = {
     "ppoconfig": PPOConfig, "sftconfig": SFTConfig, "rftconfig": RFTConfig, "ilqlconfig": ILQLConfig,
+    "dpoconfig": DPOConfig,
 }  # fmt: skip
+REFUSED: dict[type[MethodConfig], str] = {ILQLConfig: NO_ILQL, DPOConfig: NO_DPO}
 
 
 def find_method(section: Any) -> type[MethodConfig]:
-    """The class that a method section names, in upper or lower case. Raises InputError for others, and for ILQL."""
+    """The class that a method section names, in upper or lower case. Raises InputError for others, ILQL and DPO."""
     name = section.get("name") if isinstance(section, Mapping) else None
     found = METHODS.get(str(name).lower())
     if found is None:
         raise InputError(f"method.name is {shown(name)}; needed: PPOConfig, RFTConfig or SFTConfig")
-    if found is ILQLConfig:
-        raise InputError(NO_ILQL)
+    if found in REFUSED:
+        raise InputError(REFUSED[found])
     return found

@@ -108,7 +108,7 @@ def test_rows_that_cannot_be_scored_are_counted_with_their_reasons() -> None:
     assert line.startswith("4 of 6 rows rejected: ")
     assert "without a reply (field completion)" in line
     assert "1 not JSON" in line
-    assert "; the first: rows.jsonl, line 2, completion: " in line
+    assert "; the first: rows.jsonl, line 2, reply: " in line
 
 
 def test_a_row_that_the_scorers_template_refuses_costs_only_itself(scorer_folders, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_row_that_the_scorers_template_refuses_costs_only_itself(scorer_folder
     rows = [{"messages": turns}, {"messages": [{"role": "system", "content": "A bot."}, *turns]}, {"messages": turns}]
     done = score(folder, write(Path("rows.jsonl"), *rows))
     assert done.exit_code == 0, done.output
-    assert "1 of 3 rows rejected: 1 too long, or refused by the chat template" in done.stdout
+    assert "1 of 3 rows rejected: 1 refused by the chat template" in done.stdout
     assert "rows.jsonl, line 2, (row): " in done.stdout
     assert [row["messages"] for row in lines(Path("outputs/scores/rows.jsonl"))] == [turns, turns]
 
@@ -129,8 +129,8 @@ def test_a_row_that_the_scorers_template_refuses_costs_only_itself(scorer_folder
 @pytest.mark.parametrize(
     ("rows", "words", "message"),
     [
-        ([{"a": 1}], [], "rows.jsonl has no reply to score: 1 of 1 rows rejected: "),
-        ([], [], "rows.jsonl has no reply to score: it holds 0 rows; needed: columns chosen and rejected"),
+        ([{"a": 1}], [], "rows.jsonl holds no replies: found the columns a; needed: columns chosen and rejected"),
+        ([], [], "rows.jsonl is empty: found 0 rows; needed: at least 2 replies"),
         ([FORMS[0]], ["--output", "rows.jsonl"], "--output rows.jsonl is the file to score; needed: another one"),
         ([FORMS[0]], ["--output", "."], "--output . is a folder; needed: a file"),
         ([FORMS[0]], ["--output", "rows.jsonl/x"], "--output rows.jsonl/x: a folder in its path is a file"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import HELD_OUT, Rejection, write_rejections
@@ -108,9 +108,9 @@ def test_a_persona_and_a_margin_are_kept() -> None:
         ({"prompt": [], "chosen": "a", "rejected": "b"}, "prompt", "no turn before the reply"),
         ({"chosen": [bot("a")], "rejected": [bot("b")]}, "prompt", "no turn before the reply"),
         ({"prompt": [{"role": "tool", "content": "q"}], "chosen": "a", "rejected": "b"}, "prompt", "result of a tool"),
-        ({"prompt": "q", "chosen": [user("a")], "rejected": [bot("b")]}, "chosen", "user; needed: one assistant"),
-        ({"prompt": "q", "chosen": [bot("a")], "rejected": [user("x"), bot("b")]}, "rejected", "user, assistant"),
-        ({"prompt": "q", "chosen": [system("s"), bot("a")], "rejected": [bot("b")]}, "chosen", "system, assistant"),
+        ({"prompt": "q", "chosen": [user("a")], "rejected": [bot("b")]}, "chosen", "turns of user; needed: one turn"),
+        ({"prompt": "q", "chosen": [bot("a")], "rejected": [user("x"), bot("b")]}, "rejected", "turns of user, bot;"),
+        ({"prompt": "q", "chosen": [system("s"), bot("a")], "rejected": [bot("b")]}, "chosen", "turns of system, bot;"),
         ({"prompt": "q", "chosen": [{"role": "assistant"}], "rejected": [bot("b")]}, "chosen", "1 has no content"),
         ({"chosen": [*PROMPT, bot("a"), user("x"), bot("b")], "rejected": [*PROMPT, bot("c")]},
          "chosen", "after the 3 turns that both share: bot, user, bot"),
@@ -166,10 +166,11 @@ def test_nothing_is_lost_whatever_the_rows_hold() -> None:
     for line in range(2000):
         row = {name: rng.choice(values) for name in names if rng.random() < (0.3 if name == "margin" else 0.9)}
         records.append(record(line, **row))
-    pairs, rejections = validate(records)
+    forms = ColumnConfig(prompt_format="transcript", reply_format="transcript")
+    pairs, rejections = validate(records, columns=forms)
     assert len(pairs) + len(rejections) == len(records)
     assert sorted([p.line for p in pairs] + [r.line for r in rejections]) == sorted(r.line for r in records)
-    assert len(pairs) > 20
+    assert len(pairs) > 5
     assert all(r.found and r.field for r in rejections)
 
 
@@ -193,6 +194,7 @@ def test_rejections_are_written_as_one_object_a_line(tmp_path: Path) -> None:
         "field": "chosen",
         "found": "ünï\n",
         "reason": "unusable",
+        "needed": 0,
     }
     assert len(lines) == 2
 
@@ -290,7 +292,7 @@ def test_tokenised_pairs_keep_margin_prompt_and_reply_lengths(tokenizer) -> None
     replies = examples[0].replies
     sides = [tokenizer.decode(replies.prefix + suffix) for suffix in replies.suffixes]
     assert sides == [f"User: x\nBot: {reply}{tokenizer.eos_token}" for reply in ("yes", "no no no")]
-    assert examples[0].lengths == tuple(len(tokenizer(reply).input_ids) for reply in ("yes", "no no no"))
+    assert examples[0].lengths == tuple(len(tokenizer(f" {reply}").input_ids) for reply in ("yes", "no no no"))
     assert tokenize_pairs([], tokenizer, 64) == ([], [])
 
 
@@ -323,7 +325,7 @@ def test_counts_add_up_to_the_rows_of_the_file(small_models, demo_file, tokenize
     counts = data.counts
     assert counts["train_pairs"] + counts["eval_pairs"] + counts["rejected_rows"] == 63
     assert counts["rejected_rows"] == len(data.rejections) >= 3
-    assert counts["truncated_pairs"] == sum(e.replies.truncated for e in data.train + data.evaluation) > 0
+    assert counts["truncated_pairs"] == sum(e.replies.truncated for e in (*data.train, *data.evaluation)) > 0
 
 
 def test_an_evaluation_file_takes_its_prompts_out_of_training(small_models, demo_file, tokenizer, tmp_path) -> None:

@@ -235,19 +235,19 @@ def test_a_row_that_cannot_be_used_is_named_with_its_own_column(reader, row, fie
 
 
 def test_a_file_of_unknown_columns_is_refused_with_those_found_and_the_formats_that_are_known(tmp_path: Path) -> None:
-    row = {"question": "a", "answer": "b"}
-    found = "file.jsonl holds no {}: found the columns answer, question; needed: "
+    row = {"good": "a", "bad": "b"}
+    found = "file.jsonl holds no {}: found the columns bad, good; needed: "
     for reader, noun, needed in (
         (validate, "pairs", "chosen and rejected, .*UltraFeedback's instruction and completions"),
         (validate_groups, "groups", "prompt, replies .*UltraFeedback's instruction and completions"),
-        (validate_chats, "conversations", "messages; or .*; or Alpaca's instruction and output; or ShareGPT's conv"),
+        (validate_chats, "conversations", "messages; or prompt and completion; .*; or another format of docs/"),
         (validate_chosen, "pairs", "chosen and rejected"),
     ):
         with pytest.raises(InputError, match=found.format(noun) + needed):
             reader(records(row))
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    with pytest.raises(InputError, match="holds no prompts: found the columns answer, question; needed: one of prompt"):
+    with pytest.raises(InputError, match="holds no prompts: found the columns bad, good; needed: one of prompt"):
         read_prompts(RolloutConfig(str(path)), 0)
 
 

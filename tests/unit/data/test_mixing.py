@@ -10,6 +10,7 @@ import pytest
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.data.columns import read_columns
 from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names
+from lmgym.data.pairs import validate
 from lmgym.data.prompts import read_prompts
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
@@ -53,7 +54,7 @@ def test_sets_are_separated_by_commas_and_a_path_with_a_comma_that_exists_is_one
     with pytest.raises(InputError, match=r"^a is named twice in a,b,a; needed: each set once"):
         set_names("a,b,a")
     with pytest.raises(InputError, match=r"dataset b\.jsonl does not exist"):
-        read_sets(f"{pairs(tmp_path / 'a.jsonl', 0, 3)},b.jsonl", "train")
+        validate(*read_sets(f"{pairs(tmp_path / 'a.jsonl', 0, 3)},b.jsonl", "train").values())
 
 
 def test_the_first_rows_are_those_of_each_set(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_the_first_rows_are_those_of_each_set(tmp_path: Path) -> None:
     assert [len(records) for records in read_sets(both, "train", 3).values()] == [3, 2]
     write(tmp_path / "empty.jsonl", [])
     with pytest.raises(InputError, match=r"empty\.jsonl is empty: found 0 rows"):
-        read_sets(f"{both},{tmp_path / 'empty.jsonl'}", "train")
+        validate(*read_sets(f"{both},{tmp_path / 'empty.jsonl'}", "train").values())
 
 
 @pytest.mark.parametrize(

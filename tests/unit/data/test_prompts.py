@@ -92,17 +92,17 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
         (
             "quoted.jsonl",
             "{'prompt': 'a'}\n{'prompt': 'b'}\n",
-            r"rejected: 2 \(line 1: \(row\): not JSON: Expecting prop",
+            r"holds no prompts: .*2 of 2 rows rejected: 2 not JSON; the first: .*line 1.*not JSON: Expecting prop",
         ),
         (
-            "pretty.json",
-            '{\n  "prompt": "a"\n}\n',
-            r"rejected: 3 \(line 1: .*not JSON.*a JSON object a line, or a list",
+            "cut.json",
+            '{\n  "prompt": "a",\n',
+            r"cannot be read: it is not closed: the file is damaged or incomplete",
         ),
         (
             "strings.json",
             '["a", "b"]',
-            r"rejected: 2 \(line 1: \(row\): 'a'; needed: an object\); needed: a JSON obj",
+            r"rejected: 2 not an object; the first: .*line 1, \(row\): 'a'; needed: an object",
         ),
         ("mixed.jsonl", "{'prompt': 'a'}\n{\"answer\": 1}\n", r"columns answer; needed: .*rejected: 1 .*not JSON"),
         (
@@ -110,7 +110,11 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
             '{"prompt": ""}\n{"prompt": 3}\n',
             r"used; rows rejected: 2 \(line 1: prompt: missing or empty; line",
         ),
-        ("few.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n', r"6 of 1 prompts; .*rejected: 1 \(line 2: prompt: missing"),
+        (
+            "few.jsonl",
+            '{"prompt": "a"}\n{"prompt": ""}\n',
+            r"asks for 1 of 1 prompts; .*rejected: 1 \(line 2: prompt: m",
+        ),
     ],
 )
 def test_rows_that_cannot_be_read_are_counted_with_the_first_reasons(
@@ -123,7 +127,7 @@ def test_rows_that_cannot_be_read_are_counted_with_the_first_reasons(
 
 def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
     for rows, said in (
-        ([], "holds 0 rows"),
+        ([], "is empty: found 0 rows; needed: at least 2 prompts"),
         ([{"answer": "x"}], "found the columns answer; needed: one of prompt"),
         ([{"prompt": "a"}, {"prompt": "a"}], "prompts"),
     ):

@@ -14,7 +14,7 @@ from chat_texts import (
     random_replies,
 )
 
-import lmgym.data.truncation as truncation
+import lmgym.data.tokenization as tokenization
 from lmgym.data.truncation import (
     Truncated,
     describe_truncation,
@@ -190,7 +190,7 @@ def test_the_work_on_a_row_is_linear_in_its_turns(template: str | None, monkeypa
     import lmgym.text as text
 
     monkeypatch.setattr(text, "render_each", counting(text.render_each))
-    monkeypatch.setattr(truncation, "render_each", text.render_each)
+    monkeypatch.setattr(tokenization, "render_each", text.render_each)
     work = []
     for exchanges in (200, 400):
         rendered = 0

@@ -138,8 +138,9 @@ def test_only_a_truncated_episode_has_a_final_prompt() -> None:
         [Chat(2, truncates=True, terminates=False), Chat(2), Chat(2, truncates=True, terminates=True)]
     )
     assert (stopped.truncated, stopped.terminated) == (True, False)
-    text = "User: hello 0 0\nBot: fine\nUser: turn 1\nBot: fine\nUser: turn 2\nBot:"
-    assert stopped.final_prompt == tokenize_texts(TOKENIZER, [text])[0]
+    last, [added] = stopped.steps[-1], tokenize_texts(TOKENIZER, ["\nUser: turn 2\nBot:"])
+    assert stopped.final_prompt == [*last.prompt, *last.completion.ids[:-1], *added], "this template writes no eos here"
+    assert TOKENIZER.decode(stopped.final_prompt).startswith("User: hello 0 0\nBot:fine\nUser: turn 1\nBot:fine\n")
     assert (over.truncated, over.terminated, over.final_prompt) == (False, True, None)
     assert (both.truncated, both.terminated, both.final_prompt) == (True, True, None)
 

@@ -1,6 +1,7 @@
 """Figures of an iteration by hand, the clock of its phases, and the weights that sample, in step with what learns."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def episode(*steps: Step, truncated: bool = False) -> Episode:
 
 
 EPISODES = [
-    episode(step(2, 1.0), step(4, 2.0, "length", shortened=3)),
+    episode(step(2, 1.0), replace(step(4, 2.0, "length", shortened=3), appended=True)),
     episode(step(3, (0.5, 0.0, 0.5)), truncated=True),
     episode(step(1, None)),
 ]
@@ -48,6 +49,8 @@ def test_what_is_said_of_episodes_by_hand() -> None:
     assert found["rollout/reply_tokens"] == 2.5
     assert found["rollout/turns"] == pytest.approx(4 / 3)
     assert found["rollout/truncated_fraction"] == found["rollout/cut_prompts"] == 0.25
+    assert found["rollout/appended_prompts"] == 1, "of the one prompt that follows another"
+    assert "rollout/appended_prompts" not in episode_sums(EPISODES[1:])
     assert found["rollout/failed_rewards"] == found["rollout/truncated_episodes"] == pytest.approx(1 / 3)
     assert math.isnan(reduce_means({"nothing": (0.0, 0.0)})["nothing"])
 

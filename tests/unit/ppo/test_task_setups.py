@@ -86,7 +86,8 @@ def message(role: str, content: str) -> dict[str, str]:
     ],
 )
 def test_a_prompt_may_come_in_any_form(row: dict, prompt: Conversation, tmp_path: Path) -> None:
-    found = read_prompts(write(tmp_path / "a.jsonl", [row, {"prompt": "another"}]), 0)
+    other = {"messages": [message("user", "another")]}
+    found = read_prompts(write(tmp_path / "a.jsonl", [row, other]), 0)
     [task] = [t for t in (*found.train, *found.evaluation) if t["prompt"] != Conversation((Turn("user", "another"),))]
     assert task["prompt"] == prompt
     assert found.rejections == []
@@ -124,8 +125,8 @@ def test_prompts_of_the_evaluation_are_not_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "holds 0 rows"),
-        ([{"question": "a"}], "holds no prompts: found the columns question; needed: one of prompt, messages, text"),
+        ([], r"a\.jsonl is empty: found 0 rows"),
+        ([{"topic": "a"}], "holds no prompts: found the columns topic; needed: one of prompt, messages, text"),
     ],
 )
 def test_files_without_prompts_are_refused(rows: list[dict], message: str, tmp_path: Path) -> None:

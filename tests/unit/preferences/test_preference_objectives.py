@@ -15,7 +15,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.text import Conversation, Replies, Turn
 from preferences.config import LossConfig
-from preferences.examples import PairExample, ThumbExample, others, tokenize_pairs, tokenize_thumbs
+from preferences.examples import PairExample, ThumbExample, others, tokenize_pairs, tokenize_thumbs, with_mismatched
 from preferences.objectives import Pairwise, ReplyModel, Thumbs
 from preferences.probes import PairProbe, ThumbProbe
 from preferences.thumbs import Thumb
@@ -54,7 +54,7 @@ def pairs(tokenizer) -> list[PairExample]:
 def thumbs(tokenizer) -> list[ThumbExample]:
     rows = [Thumb(ask(i), reply, liked, "d/f", i) for i, both in enumerate(TEXTS)
             for reply, liked in zip(both, (True, False), strict=True)]  # fmt: skip
-    examples, _ = tokenize_thumbs(rows, tokenizer, 120)
+    examples = list(with_mismatched(tokenize_thumbs(rows, tokenizer, 120)[0], 0, 120))
     return [dataclasses.replace(e, reference=(-20.0 - i, -60.0)) for i, e in enumerate(examples)]
 
 
@@ -177,7 +177,7 @@ def test_a_mismatched_reply_is_of_another_prompt_and_fits(thumbs: list[ThumbExam
     short = Thumb(ask(12), "no", False, "f", 10)
     limit = 60
     found, _ = tokenize_thumbs([long, short], tokenizer, limit)
-    [of_short] = [e for e in found if not e.liked]
+    [of_short] = [e for e in with_mismatched(found, 0, limit) if not e.liked]
     assert len(of_short.mismatched.prefix) + len(of_short.mismatched.suffixes[0]) <= limit
 
 

@@ -8,13 +8,15 @@ import pytest
 from lmgym.data.records import Record, read_records
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
-from preferences.thumbs import Thumb, read_thumbs, validate
+from preferences.thumbs import Thumb, validate
 
 ASK = Conversation((Turn("user", "tea?"),))
 
 
 def read(**fields: object) -> tuple[Thumb, ...]:
-    return read_thumbs(Record("f", 1, fields))
+    thumbs, rejections = validate([Record("f", 1, fields)])
+    assert rejections == []
+    return tuple(thumbs)
 
 
 def rejected(**fields: object) -> str:
@@ -63,7 +65,9 @@ def test_faulty_rows_are_counted_with_their_reasons() -> None:
     assert rejected(input_text=None, output_text="a", accepted=1) == "input_text: null (without a prompt)"
     assert rejected(prompt="tea?", chosen="a", rejected="a") == "rejected: identical to chosen (with identical replies)"
     two = [{"role": "user", "content": "and?"}, {"role": "assistant", "content": "b"}]
-    assert rejected(prompt="tea?", completion=two, label=True).startswith("completion: messages by user, assistant")
+    assert rejected(prompt="tea?", completion=two, label=True).startswith(
+        "completion: turns of user, bot; needed: one turn"
+    )
 
 
 def test_equal_rows_are_several_opinions_and_all_are_used() -> None:

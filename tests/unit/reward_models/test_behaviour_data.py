@@ -183,8 +183,16 @@ def test_a_log_that_cannot_be_trained_on_is_refused(case: str, prepare, write_lo
         prepare(task, tmp_path / "logs.parquet")
 
 
-@pytest.mark.parametrize("size", [120, 500, 0, -1])
-def test_an_evaluation_that_leaves_nothing_or_takes_nothing_is_refused(size, prepare, write_log, tmp_path) -> None:
+@pytest.mark.parametrize("size", [120, 500])
+def test_an_evaluation_of_more_rows_than_there_are_is_a_tenth(size, prepare, write_log, tmp_path) -> None:
+    write_log(tmp_path / "logs.parquet")
+    data = prepare(RETRY, tmp_path / "logs.parquet", eval_size=size)
+    assert len(data.evaluation) in range(10, 21)  # whole users, of ten rows each
+    assert any(f"warning: --eval_size {size} is all of the 120 rows or more" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_evaluation_that_takes_nothing_is_refused(size, prepare, write_log, tmp_path) -> None:
     write_log(tmp_path / "logs.parquet")
     with pytest.raises(InputError, match=r"--eval_size .* of 120 rows; needed: a share below 1, or a number below 120"):
         prepare(RETRY, tmp_path / "logs.parquet", eval_size=size)
@@ -245,7 +253,7 @@ def test_many_users_of_one_row_each_are_split_at_once(tmp_path: Path, write_log)
     )
     pq.write_table(table, tmp_path / "logs.parquet")
     log = read_log(str(tmp_path / "logs.parquet"), "train", MESSAGES_FIRST_DAYS)
-    train, held_out, unused = limit_and_split(log, RewardDataConfig(eval_size=0.1, rows_per_user=1), seed=0)
+    train, held_out, unused, _ = limit_and_split(log, RewardDataConfig(eval_size=0.1, rows_per_user=1), seed=0)
     assert (len(train), len(held_out), unused) == (180_000, 20_000, 0)
     assert not len(np.intersect1d(train, held_out))
 
@@ -300,7 +308,7 @@ def test_a_group_is_read_from_text_or_messages() -> None:
     [
         ({"replies": ["a"], "ranks": [1]}, "replies", "1 of them; needed: at least 2"),
         ({"ranks": [1, 2]}, "ranks", "2 of them for 3 replies"),
-        ({"ranks": [0, 1, 2]}, "ranks", "0; needed: integers, 1 the best"),
+        ({"ranks": [-1, 1, 2]}, "ranks", "-1; needed: integers from 0 or 1"),
         ({"ranks": [1.5, 1, 2]}, "ranks", "1.5; needed"),
         ({"ranks": None}, "ranks", "null"),
         ({"replies": ["a", " ", "c"]}, "replies", "' '; needed: text"),

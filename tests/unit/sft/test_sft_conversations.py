@@ -78,7 +78,9 @@ def test_a_greeting_answers_nothing_and_is_context_and_turns_after_the_last_outp
         ({"messages": [{"role": "tool", "content": "x"}, bot("a")]}, "messages", "1 is the result of a tool"),
         ({"messages": 3}, "messages", "3; needed: text or messages"),
         ({"prompt": [user("a")], "completion": [SYSTEM, bot("y")]}, "completion", "a system message"),
-        ({"question": "a"}, "(row)", "none of messages, prompt, input_text, text"),
+        ({"answer": "a"}, "(row)", "none of messages, prompt, input_text, text"),
+        ({"question": "a"}, "completion", "missing"),
+        ({"prompt": "a", "reply": ""}, "reply", "empty"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_with_field_and_finding(fields, field: str, found: str) -> None:
@@ -90,8 +92,8 @@ def test_a_row_that_cannot_be_used_is_named_with_field_and_finding(fields, field
 
 
 def test_a_file_without_any_known_form_is_refused_with_its_columns() -> None:
-    with pytest.raises(InputError, match=r"found the columns answer, question; needed: messages; or prompt and compl"):
-        validate_chats(records({"question": "a", "answer": "b"}))
+    with pytest.raises(InputError, match=r"found the columns answer, topic; needed: messages; or prompt and compl"):
+        validate_chats(records({"topic": "a", "answer": "b"}))
     with pytest.raises(InputError, match="found 0 rows"):
         validate_chats([])
     with pytest.raises(InputError, match="tokens and logprobs beside messages"):
@@ -146,7 +148,7 @@ def test_of_a_pair_the_chosen_reply_is_learned_and_each_once() -> None:
         {"prompt": "User: a\nBot: b\nUser: c\nBot:", "chosen": "good", "rejected": "bad"},
         {"chosen": "\n\nHuman: a\n\nAssistant: good", "rejected": "\n\nHuman: a\n\nAssistant: bad"},
         {"prompt": "User: a\nBot: b\nUser: c\nBot:", "chosen": "good", "rejected": "worse"},
-        {"prompt": "a", "chosen": "x", "rejected": "x"},
+        {"prompt": "User: a", "chosen": "x", "rejected": "x"},
     ]
     chats, rejections = validate_chosen(records(*pairs))
     assert [chat.conversation.turns[-1] for chat in chats] == [Turn("bot", "good")] * 2

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_with_soft_targets_the_loss_is_theirs_and_perplexity_that_of_the_teacher
 ) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
     policy = PolicyModel(load_policy(str(small_models["llama"]), tokenizer))
-    soft = [Example(e.replies, e.places, e.targets, e.chat, [0.25] * len(e.targets)) for e in examples]
+    soft = [replace(e, probabilities=[0.25] * len(e.targets)) for e in examples]
     found = HeldOutProbe(soft, SoftTargets(policy, tokenizer.pad_token_id), 300).measure(policy, CPU)
     hard = HeldOutProbe(examples, NextToken(policy, tokenizer.pad_token_id), 300).measure(policy, CPU)
     assert found["perplexity"] == pytest.approx(hard["perplexity"], rel=1e-6)

@@ -1,10 +1,12 @@
 """Rows of ids: what carries loss, where pieces meet, what is cut, and what a template may do."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from chat_texts import CHATML, FORGETFUL, character_tokenizer, chat_of
 
+from lmgym.data.rejections import EARLIER, UNFIT
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, render, tokenize_texts
 from sft.conversations import TrainingChat
@@ -40,18 +42,20 @@ def test_only_the_outputs_named_carry_loss() -> None:
     assert marked(example, tokenizer) == "User: hi\nBot: yo\nUser: who\nBot:[ me</s>]"
 
 
-def test_a_token_that_would_straddle_the_border_is_two() -> None:
+def test_a_token_that_would_straddle_the_border_is_two_and_each_output_a_row_behind_its_own_prompt() -> None:
     tokenizer = character_tokenizer(merges=[(":", " "), (": ", "y"), ("o", "\n")])
     text = "User: hi\nBot: yo\nUser: a\nBot: b"
     whole = [tokenizer.decode([i]) for i in tokenize_texts(tokenizer, [text])[0]]
     assert ": y" in whole  # prompt and output in one token,
     assert "o\n" in whole  # and output and what follows
-    example = only(chat_of("hi", "yo", "a", "b"), tokenizer)
-    assert tokenizer.decode(example.ids) == text
-    assert tokenizer.decode(example.targets) == " yo</s> b</s>"
-    first = example.places[0]
-    assert tokenizer.decode(example.ids[: first + 1]) == "User: hi\nBot:"
-    assert tokenizer.decode([example.targets[0]]) == " "
+    rows, rejections = tokenize_chats([chat_of("hi", "yo", "a", "b")], tokenizer, 100)
+    assert rejections == []
+    prompts = ["User: hi\nBot:", "User: hi\nBot: yo\nUser: a\nBot:"]
+    for row, prompt, reply in zip(rows, prompts, (" yo</s>", " b</s>"), strict=True):
+        assert row.ids[: row.places[0] + 1] == tokenize_texts(tokenizer, [prompt])[0]
+        assert tokenizer.decode(row.targets) == reply
+        assert tokenizer.decode([row.targets[0]]) == " "
+        assert row.replies.realigned
 
 
 def test_a_prompt_is_tokenised_as_it_will_be_when_the_model_talks(small_models) -> None:
@@ -90,7 +94,7 @@ def test_a_template_whose_prompt_does_not_begin_its_replies_rejects_the_row() ->
 def test_an_output_that_holds_the_eos_token_is_rejected_rather_than_cut() -> None:
     rows, [rejection] = tokenize_chats([chat_of("hi", "yo</s>me"), chat_of("a", "b")], character_tokenizer(), 1000)
     assert len(rows) == 1
-    assert rejection.found == "an output that holds </s>, which ends a reply; needed: text without it"
+    assert rejection.found == "a reply that holds </s>, which ends a reply; needed: text without it"
 
 
 def test_a_long_prompt_keeps_its_end_and_the_output_stays_whole() -> None:
@@ -189,3 +193,50 @@ def test_a_teachers_token_that_the_tokenizer_does_not_have_is_named() -> None:
     assert rows == []
     assert rejection.field == "tokens"
     assert rejection.found == f"token 9999; needed: ids below {len(tokenizer)}, of this tokenizer"
+
+
+def plain(text: str) -> TrainingChat:
+    return TrainingChat(Conversation(()), (), file="t.jsonl", line=2, field="text", text=text)
+
+
+def test_of_a_plain_text_every_token_is_learned_and_the_eos_behind_it() -> None:
+    tokenizer = character_tokenizer()
+    example = only(plain("once\nupon"), tokenizer)
+    assert marked(example, tokenizer) == "o[nce\nupon</s>]"  # nothing predicts the first token
+    with_bos = character_tokenizer(bos="<s>")
+    assert marked(only(plain("once"), with_bos), with_bos) == "<s>[once</s>]"
+    assert marked(only(plain("<s>once</s>"), with_bos), with_bos) == "<s>[once</s>]"
+
+
+def test_a_long_text_becomes_several_rows_and_each_of_its_tokens_is_learned_once() -> None:
+    tokenizer = character_tokenizer(bos="<s>")
+    text = "".join(chr(97 + i % 26) for i in range(53))
+    rows, rejections = tokenize_chats([plain(text)], tokenizer, 20)
+    assert rejections == []
+    assert [len(row.ids) for row in rows] == [20, 20, 14]
+    assert tokenizer.decode([target for row in rows for target in row.targets]) == text + "</s>"
+    assert all(row.origin == "t.jsonl:2" for row in rows)
+
+
+def test_a_reply_of_weight_0_is_context() -> None:
+    tokenizer = character_tokenizer()
+    chat = chat_of("hi", "yo", "who", "me", outputs=(3,))
+    first = replace(chat.conversation.turns[1], learned=False)
+    chat = replace(
+        chat,
+        conversation=replace(
+            chat.conversation, turns=(chat.conversation.turns[0], first, *chat.conversation.turns[2:])
+        ),
+    )
+    assert marked(only(chat, tokenizer), tokenizer) == "User: hi\nBot: yo\nUser: who\nBot:[ me</s>]"
+
+
+def test_a_row_whose_last_reply_loses_text_is_rejected_and_an_earlier_one_is_left_out() -> None:
+    thoughtless = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
+    tokenizer = character_tokenizer(template=thoughtless)
+    lost = "the chat template removes the text between <think> and </think>; needed: a template that keeps it"
+    rows, [rejection] = tokenize_chats([chat_of("hi", "yo", "a", "<think>so</think>b")], tokenizer, 1000)
+    assert (rows, rejection.found, rejection.reason) == ([], lost, UNFIT)
+    [row], [rejection] = tokenize_chats([chat_of("hi", "<think>so</think>yo", "a", "b")], tokenizer, 1000)
+    assert marked(row, tokenizer) == "<user>hi</s>\n<assistant>yo</s>\n<user>a</s>\n<assistant>[b</s>]"
+    assert (rejection.found, rejection.reason) == (lost, EARLIER)

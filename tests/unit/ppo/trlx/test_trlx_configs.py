@@ -69,6 +69,7 @@ def test_a_yaml_file_is_read_with_trlx_defaults_for_what_it_leaves_out(tmp_path)
         (("  eval_interval: 500\n", ""), r"train lacks eval_interval"),
         (("name: ppoconfig", "name: ppo"), r"method.name is 'ppo'; needed: PPOConfig, RFTConfig or SFTConfig"),
         (("name: ppoconfig", "name: ilqlconfig"), r"ILQL, offline training on rewards, is not here; needed: PPO"),
+        (("name: ppoconfig", "name: DPOConfig"), r"DPO is not run by trlx.train here; needed: lmgym train"),
         ((HH, "- 1\n"), r"the config is a list of 1 item; needed: a mapping with method"),
         ((HH, "train: {a: [\n"), r"needed: a YAML file"),
     ],
@@ -148,8 +149,16 @@ def test_configs_are_where_trlx_programs_import_them_from() -> None:
     assert RFTConfig(gen_kwargs={}, n_improve_steps=1).start_percentile == 0.7
 
 
-def test_ilql_is_refused_wherever_it_is_asked_for() -> None:
+def test_what_has_no_equivalent_is_refused_wherever_it_is_asked_for() -> None:
     module = importlib.import_module("ppo.trlx.data.default_configs")
-    for make in (module.default_ilql_config, lambda: module.ILQLConfig(name="ilqlconfig", tau=0.7)):
-        with pytest.raises(InputError, match=r"ILQL.*needed: PPO on a reward_fn"):
+    assert hasattr(importlib.import_module("ppo.trlx.trainer.accelerate_dpo_trainer"), "DPOConfig")
+    for make, said in (
+        (module.default_ilql_config, r"ILQL.*needed: PPO on a reward_fn"),
+        (lambda: module.ILQLConfig(name="ilqlconfig", tau=0.7), r"ILQL.*needed: PPO on a reward_fn"),
+        (lambda: module.DPOConfig(name="DPOConfig", beta=0.1), r"DPO.*needed: lmgym train preference dpo"),
+        (module.default_nemo_1_3b_config, r"NeMo.*needed: default_ppo_config"),
+        (module.default_nemo_2b_config, r"NeMo.*needed: default_ppo_config"),
+        (module.default_nemo_20b_config, r"NeMo.*needed: default_ppo_config"),
+    ):
+        with pytest.raises(InputError, match=said):
             make()

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from acting import TOKENIZER as BYTES
 
+from lmgym.environments.function_reward import FunctionReward
+from lmgym.environments.protocol import Sample, ScoreRequest
 from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion
+from lmgym.text import tokenize_texts
 from ppo.trlx.functions import adapt_metric, adapt_reward, refuse_unfit
 
 TOKENIZER = SimpleNamespace(eos_token_id=9)
@@ -56,6 +61,36 @@ def test_a_reward_for_each_token_of_the_text_gets_a_0_for_the_eos() -> None:
     assert list(tensors(**GIVEN)[0]) == [1.0, 0.0]
     whole = adapt_reward(lambda output_ids, **kwargs: [[1.0] * len(ids) for ids in output_ids])
     assert whole(**GIVEN) == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_a_program_that_tokenises_the_outputs_rewards_what_was_sampled() -> None:
+    """As trlx's ppo_dense_sentiments, which has two rewards a reply, the second at its end."""
+
+    def dense(samples, outputs, tokenizer, **kwargs):
+        rewards = []
+        for output in outputs:
+            found = [0.0] * len(tokenizer(output).input_ids)
+            found[0], found[-1] = 0.25, 1.0
+            rewards.append(found)
+        return rewards
+
+    texts = ["hello there, how are you?", "one two"]
+    letters = [[tokenize_texts(BYTES, [letter])[0][0] for letter in text] for text in texts]
+    replies = [
+        Completion(texts[0], "eos", (*letters[0], BYTES.eos_token_id)),
+        Completion(texts[1], "length", tuple(letters[1])),
+    ]
+    samples = [Sample(ScoreRequest("policy", "", reply.text), "", reply) for reply in replies]
+    for sample, text, found in zip(
+        samples, texts, FunctionReward(adapt_reward(dense), BYTES, None).rewards(samples), strict=True
+    ):
+        reward = found.reward
+        assert isinstance(reward, tuple), found.error
+        assert len(reward) == len(sample.completion.ids)
+        first = BYTES(text, return_offsets_mapping=True).offset_mapping[0]
+        assert reward[len(text) - 1] == 1.0, "the last letter, not an eos"
+        assert reward[first[1] - 1] == 0.25, "the last letter of the first token"
+        assert sum(reward) == 1.25
 
 
 def test_what_is_no_list_of_rewards_is_left_to_the_caller() -> None:

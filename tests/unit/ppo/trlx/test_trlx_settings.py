@@ -68,6 +68,14 @@ def test_total_steps_end_a_run_before_its_epochs_and_a_late_checkpoint_is_none()
     assert ours.run.save_updates == -1
 
 
+def test_updates_are_whole_iterations_and_that_is_told() -> None:
+    method = {"num_rollouts": 32, "ppo_epochs": 4}
+    ours, told = ppo_config(base().evolve(train={"total_steps": 2}, method=method))
+    assert (ours.optimizer.max_updates, ours.updates_per_iteration) == (2, 4)
+    assert told == ["train.total_steps: 2 updates become 4, in whole iterations of 4"]
+    assert ppo_config(base().evolve(train={"total_steps": 8}, method=method))[1] == []
+
+
 def test_rows_are_counted_over_all_ranks(monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     ours, _ = ppo_config(base())
@@ -91,6 +99,7 @@ def test_rollouts_are_whole_batches_and_that_is_told() -> None:
         ({"tokenizer": {"tokenizer_path": "gpt2"}}, "tokenizer.tokenizer_path='gpt2'"),
         ({"train": {"project_name": "mine"}}, "train.project_name='mine' is not used: set WANDB_PROJECT"),
         ({"train": {"tags": ["a"]}}, "train.tags"),
+        ({"train": {"trainer": "NeMoPPOTrainer"}}, "train.trainer='NeMoPPOTrainer' is not used: config.method decides"),
         ({"train": {"resume_from_checkpoint": "x"}}, "train.resume_from_checkpoint"),
         ({"method": {"ref_mean": 1.0}}, "method.ref_mean"),
         ({"method": {"num_value_layers_unfrozen": 2}}, "method.num_value_layers_unfrozen"),

@@ -1,0 +1,284 @@
+"""What a data set's columns are taken for: decided once from all its rows, said in one line, and then applied.
+
+A data set is read twice. The first pass finds what its rows hold: formats of other tools (lmgym/data/formats.py), the
+form of each column of texts (lmgym/data/text_forms.py), and columns and keys of messages that nothing reads. The second
+pass yields rows under our names, in which a transcript is a Conversation, JSON of messages a list, and text a text.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lmgym.config import PASSAGE, ColumnConfig
+from lmgym.data.formats import advice, refuse_stepwise, renamed
+from lmgym.data.json_rows import refuse_unusable
+from lmgym.data.records import Record
+from lmgym.data.rejections import MEDIA, RowError, tally
+from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
+from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.text import MESSAGE_KEYS
+
+SIDES: dict[str, Side] = {
+    **dict.fromkeys(("prompt", "input_text"), "prompt"),
+    **dict.fromkeys(("messages", "text", "conversation", "transcript"), "chat"),
+    **dict.fromkeys(("completion", "output_text", "chosen", "rejected"), "reply"),
+}
+"""our columns of texts; `chosen` and `rejected` without a prompt hold a chat"""
+MEDIA_COLUMNS = ("image", "images", "audio", "audios", "video", "videos")
+PASSAGES = ("context", "passage", "document", "input")
+"""columns that a prompt may ask about"""
+SYSTEM = ("system", "system_prompt")
+NONE = "unused"
+USUAL = ColumnConfig()
+SHOWN = 100  # rows whose columns and faults are listed in messages
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a stage reads."""
+
+    noun: str
+    """rows in words: pairs"""
+    needed: str
+    """the columns in words"""
+    forms: Sequence[Sequence[str]]
+    """a row has all columns of one of these"""
+    reads: Callable[[Mapping[str, Any]], Collection[str]]
+    """our names of the columns that are read of a row, beside SYSTEM and `context`"""
+    others_go_to: str = ""
+    """what gets the columns that are not read: the reward function"""
+    as_text: bool = False
+    """prompts stay texts, whatever their form"""
+
+
+@dataclass
+class _Survey:
+    """What the first pass finds in a data set."""
+
+    name: str
+    rows: int = 0
+    used: Counter = field(default_factory=Counter)
+    """rows by (column, our name)"""
+    unread: Counter = field(default_factory=Counter)
+    """rows by column, messages by key"""
+    forms: dict[tuple[str, Side], FormCounts] = field(default_factory=dict)
+    has_form: bool = False
+    first: list[Record] = field(default_factory=list)
+    columns: set[str] = field(default_factory=set)
+    """of these rows, as the file has them"""
+    passages: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """the first text of each of PASSAGES that is not read, with its line"""
+    flagged: set[str] = field(default_factory=set)
+    """our names of columns that flags name and rows have"""
+
+    @property
+    def where(self) -> str:
+        """The file of the first row, or the data set's name."""
+        return one_line(Path(self.first[0].file).name) if self.first else self.name
+
+
+def interpret(
+    sets: Sequence[Iterable[Record]], wanted: Wanted, columns: ColumnConfig = USUAL, notes: list[str] | None = None
+) -> Iterator[Record]:
+    """The rows of all data sets under our names; a line on each data set is added to `notes`.
+
+    `sets` are iterated twice. Raises InputError, before the first row is yielded, for a set without rows, one in which
+    no row has all columns of a form, a mixture of forms, and flags of columns that no row has.
+    """
+    read = []
+    for number, rows in enumerate(sets):
+        names = _Names.of(columns, number, len(sets))
+        survey = _survey(map(names.apply, rows), wanted, one_line(getattr(rows, "name", "the dataset")))
+        _refuse(survey, wanted, names)
+        forms = {key: _form(key, counts, columns, survey.where) for key, counts in survey.forms.items()}
+        if notes is not None:
+            notes.append(_line(survey, wanted, forms))
+        read.append((rows, names, forms))
+    return (
+        replace(_converted(renamed(names.apply(record)), forms, columns, wanted), row=record.fields)
+        for rows, names, forms in read
+        for record in rows
+    )
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The columns of one data set by our names, as flags name them."""
+
+    given: Mapping[str, str]
+
+    @classmethod
+    def of(cls, columns: ColumnConfig, number: int, sets: int) -> "_Names":
+        """Those of set `number`. Raises InputError for flags with another number of names than sets."""
+        given = {}
+        for name, (flag, value) in columns.named.items():
+            parts = [part.strip() for part in value.split(",")] if sets > 1 else [value]
+            if len(parts) not in (1, sets):
+                raise InputError(
+                    f"--{flag} {shown(value)} names {len(parts)} columns for {sets} data sets; needed: one for all, or "
+                    "one for each, empty where the column has its usual name"
+                )
+            if part := parts[number] if len(parts) > 1 else parts[0]:
+                given[name] = part
+        return cls(given)
+
+    def apply(self, record: Record) -> Record:
+        """The record with the named columns under our names."""
+        if not self.given or record.fault:
+            return record
+        found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
+        columns = {name: self.given[name] for name in found}
+        kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
+        return replace(record, fields=kept | found, names=columns)
+
+
+def _survey(records: Iterable[Record], wanted: Wanted, name: str) -> _Survey:
+    """The first pass over a data set."""
+    found = _Survey(name)
+    for named in records:
+        record = renamed(named)
+        found.rows += 1
+        if len(found.first) < SHOWN:
+            found.first.append(record)
+            found.columns |= {named.column(name) for name in named.fields}
+        if not record.fault:
+            _count(found, named, record, wanted)
+    return found
+
+
+def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> None:
+    """Count a row: `named` is the row before it was renamed."""
+    fields = record.fields
+    found.has_form = found.has_form or any(fields.keys() >= set(form) for form in wanted.forms)
+    found.flagged |= (named.names or {}).keys()
+    is_text = wanted.as_text and isinstance(fields.get("prompt"), str)  # without a template, so without a system
+    reads = {*wanted.reads(fields), *(() if is_text else (*SYSTEM, PASSAGE))}
+    used = _used(record, reads)
+    for name, value in named.fields.items():
+        if _is_empty(value):
+            continue
+        column = named.column(name)
+        if name in reads or column in used:
+            found.used[column, name] += 1
+        else:
+            found.unread[column] += 1
+            if name in PASSAGES and isinstance(value, str):
+                found.passages.setdefault(name, (record.line, value))
+    for name in reads & SIDES.keys():
+        value = fields.get(name)
+        if isinstance(value, str) and not (wanted.as_text and name == "prompt"):
+            _counts(found, name, fields).add(value, record.line)
+        elif isinstance(value, list):
+            for message in value:
+                if isinstance(message, dict):
+                    found.unread.update(
+                        f"{record.column(name)}[].{key}"
+                        for key, item in message.items()
+                        if key not in MESSAGE_KEYS and not _is_empty(item)
+                    )
+
+
+def _used(record: Record, reads: Collection[str]) -> set[str]:
+    """The columns of another tool's format that are in fields that are read."""
+    made = record.names or {}
+    read = {theirs for ours, theirs in made.items() if ours in reads}
+    return read | (record.used - set(made.values()))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | dict) and not value)
+
+
+def _key(name: str, fields: Mapping[str, Any]) -> tuple[str, Side]:
+    """What decides the form of a column together: its name, and what it holds."""
+    side = SIDES[name]
+    if name in ("chosen", "rejected"):
+        name, side = "chosen", "chat" if fields.get("prompt") in (None, "") else "reply"
+    return name, side
+
+
+def _counts(found: _Survey, name: str, fields: Mapping[str, Any]) -> FormCounts:
+    key = _key(name, fields)
+    return found.forms.setdefault(key, FormCounts(key[1]))
+
+
+def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
+    """Raises InputError for a data set that cannot be read."""
+    if not found.rows:
+        raise InputError(f"{found.where} is empty: found 0 rows; needed: at least 2 {wanted.noun}")
+    seen = listed(sorted(found.columns))
+    for name, column in names.given.items():
+        if name not in found.flagged and column != NONE:
+            raise InputError(f"{found.where} has no column {shown(column)}; found: {seen}")
+    refuse_stepwise(found.first)
+    if not found.has_form:
+        raise InputError(
+            f"{one_line(found.first[0].file)} holds no {wanted.noun}: found the columns {seen}; "
+            f"needed: {wanted.needed} (rename yours, or name them by --prompt_column, --chosen_column and the like)"
+            f"{_unreadable(found)}{advice(found.first)}"
+        )
+    if found.passages and not wanted.others_go_to and PASSAGE not in names.given:
+        name, (line, text) = next(iter(found.passages.items()))
+        raise InputError(
+            f"{found.where}: nothing reads the column {name} ({found.unread[name]:,} rows, line {line}: "
+            f"{shown(text, 60)}), and a prompt may ask about it; needed: --context_column {name}, which puts it below "
+            f"the prompt, or --context_column {NONE}"
+        )
+
+
+def _unreadable(found: _Survey) -> str:
+    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
+    faults = tally((r.fault.at(r.file, r.line) for r in found.first if r.fault), len(found.first))
+    return f"; {faults.line}; the first: {faults.first}" if faults.rejected else ""
+
+
+def _form(key: tuple[str, Side], counts: FormCounts, columns: ColumnConfig, where: str) -> Form:
+    """The form of a column, by its flag or by its texts."""
+    flag = "reply_format" if key[1] == "reply" else "prompt_format"
+    given = getattr(columns, flag)
+    return counts.decide(where, key[0], flag) if given == "auto" else given
+
+
+def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]) -> str:
+    """`pairs.jsonl, 100 rows: prompt (plain text), chosen (plain text); not read: id (100)`."""
+    said = []
+    words = {name: WORDS[form] for (name, _), form in forms.items()}
+    for column, name in dict.fromkeys(found.used):
+        form = words.get("chosen" if name == "rejected" else name)
+        other = f" as {name}" if name != column else ""
+        said.append(f"{one_line(column, 60)}{other}{f' ({form})' if form else ''}")
+    unread = [f"{one_line(column, 60)} ({count:,})" for column, count in found.unread.most_common()]
+    line = f"{found.where}: {found.rows:,} rows; read: {', '.join(said) or 'nothing'}"
+    if not unread:
+        return line
+    messages = [words for words in unread if "[]." in words]
+    others = [words for words in unread if "[]." not in words]
+    if wanted.others_go_to and others:
+        line += f"; to {wanted.others_go_to}: {listed(others)}"
+    left = messages if wanted.others_go_to else others + messages
+    return f"{line}; not read: {listed(left)}" if left else line
+
+
+def _converted(record: Record, forms: Mapping[tuple[str, Side], Form], columns: ColumnConfig, wanted: Wanted) -> Record:
+    """The record with its texts in their forms."""
+    if record.fault:
+        return record
+    fields = record.fields
+    try:
+        refuse_unusable(fields)
+        if media := next((name for name in MEDIA_COLUMNS if not _is_empty(fields.get(name))), ""):
+            found = f"holds {shown(fields[media])}, which no stage reads; needed: rows of text alone"
+            raise RowError(media, found, MEDIA)
+        changed: dict[str, Any] = {}
+        for name in SIDES.keys() & {*wanted.reads(fields)}:
+            value, key = fields.get(name), _key(name, fields)
+            if isinstance(value, str) and key in forms:
+                flag = columns.reply_format if key[1] == "reply" else columns.prompt_format
+                changed[name] = read_as(forms[key], value, key[1], name, forced=flag != "auto")
+        if not fields.get("system") and fields.get("system_prompt"):
+            changed["system"] = fields["system_prompt"]
+        return replace(record, fields={**fields, **changed}) if changed else record
+    except RowError as error:
+        return replace(record, fault=error.with_traceback(None))

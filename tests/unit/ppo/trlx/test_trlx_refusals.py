@@ -1,0 +1,70 @@
+"""What a program of trlx asks for that is not here ends it in one line, unless it catches the error."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmgym.console import show_exception
+from lmgym.errors import InputError
+from ppo.trlx import refusals
+
+ROOT = Path(__file__).parents[4]
+ILQL = "from ppo.trlx.data.default_configs import default_ilql_config\nconfig = default_ilql_config()\n"
+OFFLINE = "from ppo import trlx\ntrlx.train('gpt2', dataset=(['a'], [1.0]))\n"
+NEMO = "from ppo.trlx.data.default_configs import default_nemo_1_3b_config\ndefault_nemo_1_3b_config()\n"
+CAUGHT = """
+from ppo import trlx
+try:
+    trlx.train('gpt2', samples=['a'], rewards=[1.0])
+except ValueError as error:
+    print('caught:', error)
+raise KeyError('a defect')
+"""
+
+
+def run(program: str, tmp_path: Path) -> subprocess.CompletedProcess:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    found = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    print(found.stderr)
+    return found
+
+
+@pytest.mark.parametrize(("program", "said"), [(ILQL, "ILQL"), (OFFLINE, "dataset= was given: ILQL"), (NEMO, "NeMo's")])
+def test_a_refusal_is_one_line_and_exit_code_2(program: str, said: str, tmp_path) -> None:
+    done = run(program, tmp_path)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: {said}")
+    assert "; needed: " in line
+
+
+def test_a_program_may_catch_a_refusal_and_its_own_defects_have_a_traceback(tmp_path) -> None:
+    done = run(CAUGHT, tmp_path)
+    assert done.stdout.startswith("caught: rewards= was given: ILQL")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1] == "KeyError: 'a defect'"
+
+
+def test_the_hooks_of_others_stay_and_an_interactive_session_goes_on(monkeypatch, capsys) -> None:
+    def own(*_) -> None: ...
+
+    for before, kept in ((own, True), (sys.__excepthook__, False), (show_exception, False)):
+        monkeypatch.setattr(sys, "excepthook", before)
+        refusals.end_in_one_line()
+        assert (sys.excepthook is before) == kept
+    with pytest.raises(SystemExit, match="2"):
+        sys.excepthook(InputError, InputError("wrong"), None)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    sys.excepthook(InputError, InputError("wrong"), None)
+    assert capsys.readouterr().err == "error: wrong\n" * 2
