@@ -104,7 +104,7 @@ def validate(
 
     def read(record: Record) -> Pair:
         pair = read_pair(record)
-        if soft:
+        if soft and "preference" not in record.used:
             pair = replace(pair, preference=_preference(record.fields.get("preference")))
         _refuse_duplicate(pair, seen)
         return pair

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lmgym.config import ColumnConfig
+from lmgym.config import PASSAGE, ColumnConfig
 from lmgym.data.mixing import DataSet, Part, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.pairs import read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
@@ -174,12 +174,14 @@ def _reads(fields: Mapping[str, Any]) -> tuple[str, ...]:
     name = _form(fields)
     if name == "chosen":
         return reads_pair(fields)
-    # what follows the prompt is left out, as the policy is to say it
-    return (*([name] if name else []), "tools", "chosen", "rejected")
+    return (*([name] if name else []), "tools")
 
 
 NEEDED = f"one of {', '.join(FORMS)}; or another format of docs/data_formats.md"
-WANTED = Wanted("prompts", NEEDED, [(form,) for form in FORMS], _reads, others_go_to="the reward function")
+LEFT_OUT = (*FORMS, "rejected")  # what follows the prompt, which the policy is to say
+WANTED = Wanted(
+    "prompts", NEEDED, [(form,) for form in FORMS], _reads, others_go_to="the reward function", left_out=LEFT_OUT
+)
 
 
 def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
@@ -189,7 +191,8 @@ def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
     value = record.fields[name]
     prompt: Conversation | str
     if as_text and isinstance(value, str):
-        prompt, key = value, value
+        passage = record.fields.get(PASSAGE)
+        prompt = key = f"{value}\n\n{passage}" if isinstance(passage, str) and passage.strip() else value
     else:
         prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_prompt(record, name))
         if not prompt.turns:
@@ -200,7 +203,7 @@ def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
                 raise RowError(name, str(text), UNFIT)
         key = prompt_key(prompt)
     made = {ours for ours, theirs in (record.names or {}).items() if ours != theirs}
-    columns = {k: v for k, v in record.fields.items() if k not in (*FORMS, "rejected") and k not in made}
+    columns = {k: v for k, v in record.fields.items() if k not in LEFT_OUT and k not in made}
     return PromptRow({"prompt": prompt, **columns}, record.file, record.line, key)
 
 

@@ -49,6 +49,8 @@ class Wanted:
     """our names of the columns that are read of a row, beside SYSTEM and `context`"""
     others_go_to: str = ""
     """what gets the columns that are not read: the reward function"""
+    left_out: Collection[str] = ()
+    """columns that do not go there either"""
     as_text: bool = False
     """prompts stay texts, whatever their form"""
 
@@ -154,19 +156,20 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
     found.has_form = found.has_form or any(fields.keys() >= set(form) for form in wanted.forms)
     found.flagged |= (named.names or {}).keys()
     is_text = wanted.as_text and isinstance(fields.get("prompt"), str)  # without a template, so without a system
-    reads = {*wanted.reads(fields), *(() if is_text else (*SYSTEM, PASSAGE))}
+    reads = {*wanted.reads(fields), PASSAGE, *(() if is_text else SYSTEM)}
     used = _used(record, reads)
+    ours = {theirs: name for name, theirs in (record.names or {}).items() if name in reads}
     for name, value in named.fields.items():
         if _is_empty(value):
             continue
         column = named.column(name)
         if name in reads or column in used:
-            found.used[column, name] += 1
+            found.used[column, ours.get(column, name)] += 1
         else:
             found.unread[column] += 1
             if name in PASSAGES and isinstance(value, str):
                 found.passages.setdefault(name, (record.line, value))
-    for name in reads & SIDES.keys():
+    for name in (name for name in SIDES if name in reads):
         value = fields.get(name)
         if isinstance(value, str) and not (wanted.as_text and name == "prompt"):
             _counts(found, name, fields).add(value, record.line)
@@ -242,22 +245,20 @@ def _form(key: tuple[str, Side], counts: FormCounts, columns: ColumnConfig, wher
 
 
 def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]) -> str:
-    """`pairs.jsonl, 100 rows: prompt (plain text), chosen (plain text); not read: id (100)`."""
+    """`pairs.jsonl: 100 rows; read: prompt (plain text), chosen (plain text); not read: id (100)`."""
     said = []
     words = {name: WORDS[form] for (name, _), form in forms.items()}
     for column, name in dict.fromkeys(found.used):
         form = words.get("chosen" if name == "rejected" else name)
         other = f" as {name}" if name != column else ""
         said.append(f"{one_line(column, 60)}{other}{f' ({form})' if form else ''}")
-    unread = [f"{one_line(column, 60)} ({count:,})" for column, count in found.unread.most_common()]
     line = f"{found.where}: {found.rows:,} rows; read: {', '.join(said) or 'nothing'}"
-    if not unread:
-        return line
-    messages = [words for words in unread if "[]." in words]
-    others = [words for words in unread if "[]." not in words]
-    if wanted.others_go_to and others:
-        line += f"; to {wanted.others_go_to}: {listed(others)}"
-    left = messages if wanted.others_go_to else others + messages
+    passed: list[str] = []
+    left: list[str] = []
+    for column, count in sorted(found.unread.items(), key=lambda item: ("[]." in item[0], -item[1])):
+        goes_on = wanted.others_go_to and "[]." not in column and column not in wanted.left_out
+        (passed if goes_on else left).append(f"{one_line(column, 60)} ({count:,})")
+    line += f"; to {wanted.others_go_to}: {listed(passed)}" if passed else ""
     return f"{line}; not read: {listed(left)}" if left else line
 
 

@@ -606,7 +606,7 @@ def test_a_conversation_beside_a_prompt_or_chosen_replies_is_not_what_is_read() 
     assert pair.conversation == talk("a")
 
 
-def test_columns_under_our_names_come_before_those_of_other_formats() -> None:
+def test_columns_under_our_names_come_before_those_of_other_formats(tmp_path: Path) -> None:
     pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
     choice = {"output_1": "x", "output_2": "y", "preference": 1, "answer": "z"}
     webgpt = {"answer_0": "x", "answer_1": "y", "score_0": 0, "score_1": 1}
@@ -619,6 +619,8 @@ def test_columns_under_our_names_come_before_those_of_other_formats() -> None:
     assert [chat.conversation for chat in validate_chats(records(log))[0]] == [talk("a", "b")]
     whole = {"messages": [user("a"), bot("b")], "question": "x", "answer": "y"}
     assert [chat.conversation for chat in validate_chats(records(whole))[0]] == [talk("a", "b")]
+    for row in (log, whole):
+        assert prompts_of(tmp_path, row)[0][0]["prompt"] == talk("a")
 
 
 def test_two_columns_that_may_be_the_reply_are_no_hindrance_to_ppo(tmp_path: Path) -> None:
@@ -727,6 +729,15 @@ def test_a_passage_is_put_below_the_prompt_or_left_out_only_where_a_flag_says_so
     assert chat.conversation == talk(f"Summarise.\n\n{PASSAGE}", "A tower.")
     [chat], _ = validate_chats(records(row), columns=ColumnConfig(context_column="unused"))
     assert chat.conversation == talk("Summarise.", "A tower.")
+
+
+def test_a_passage_that_a_flag_names_is_put_below_a_prompt_that_stays_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "Summarise.", "context": PASSAGE}) + "\n")
+    columns = ColumnConfig(context_column="context")
+    found = read_prompts(RolloutConfig(str(path), eval_size=0), 0, as_text=True, columns=columns)
+    assert [task["prompt"] for task in found.train] == [f"Summarise.\n\n{PASSAGE}"]
+    assert "to the reward function" not in found.reading[0]
 
 
 def test_the_input_of_an_instruction_that_a_flag_names_is_not_left_out_silently() -> None:
