@@ -121,9 +121,9 @@ def reply_ids(tokenizer, row: Truncated) -> list[list[int]] | str:
     """The ids of each reply behind the prompt, up to the first eos, which is not among them; or why there are none."""
     if not row.chat.has_prompt or not row.chat.prompt:
         return NO_PROMPT_PREFIX
-    if any(tokenizer.eos_token in words_of(reply) for reply in row.replies if reply is not None):
-        return f"a reply that holds {tokenizer.eos_token}, which ends a reply; needed: text without it"
-    end = tokenizer.eos_token_id
+    eos, end = tokenizer.eos_token, tokenizer.eos_token_id
+    if any(eos in words_of(reply) for reply in row.replies if reply is not None):
+        return f"a reply that holds {eos}, which ends a reply; needed: text without it"
     return [rest[: rest.index(end)] if end in rest else rest for rest in row.chat.rests]
 
 
