@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from lmgym.config import ColumnConfig
-from lmgym.data.pairs import COLUMNS, RANKED, only_reply, read_pair, reads_pair
+from lmgym.data.pairs import COLUMNS, RANKED, is_pair, only_reply, read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, WRONG_TYPE, Rejection, RowError
@@ -59,13 +59,9 @@ NEEDED = (
 
 def reads_thumbs(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Our names of the columns that `read_thumbs` reads of a row."""
-    if _is_pair(fields):
+    if is_pair(fields):
         return reads_pair(fields)
     return (*_form(fields), "tools", next((name for name in LABELS if fields.get(name) is not None), "label"))
-
-
-def _is_pair(fields: Mapping[str, Any]) -> bool:
-    return any(fields.get(name) is not None for name in ("chosen", "ranks"))
 
 
 def _form(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,7 +86,7 @@ def validate(
 
 def read_thumbs(record: Record) -> tuple[Thumb, ...]:
     """The thumbs of a row: one, or two of a pair. Raises RowError for a row that cannot be used."""
-    if _is_pair(record.fields):
+    if is_pair(record.fields):
         pair = read_pair(record)
         sides = (pair.chosen, True, "chosen"), (pair.rejected, False, "rejected")
         return tuple(Thumb(pair.conversation, reply, up, record.file, record.line, name) for reply, up, name in sides)

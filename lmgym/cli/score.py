@@ -12,7 +12,7 @@ import numpy as np
 from lmgym.config import ColumnConfig
 from lmgym.console import say
 from lmgym.data.mixing import DataSet
-from lmgym.data.pairs import COLUMNS, RANKED, read_pair, reads_pair
+from lmgym.data.pairs import COLUMNS, RANKED, is_pair, read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import NO_REPLY, UNFIT, Rejection, RowError, tally
@@ -110,11 +110,6 @@ def read_row(record: Record) -> ScoredRow:
     if chat.text:
         raise RowError("text", "plain text; needed: a conversation that ends in a reply", NO_REPLY)
     return ScoredRow(record, chat.prompt, (as_reply(chat.conversation.turns[-1]),))
-
-
-def is_pair(fields: Mapping[str, Any]) -> bool:
-    """True for a row with a chosen and a rejected reply, or ranked ones."""
-    return fields.get("chosen") is not None or fields.get("ranks") is not None
 
 
 def score_rows(

@@ -83,6 +83,11 @@ NEEDED = (
 )
 
 
+def is_pair(fields: Mapping[str, Any]) -> bool:
+    """True for a row with a chosen and a rejected reply, or ranked ones."""
+    return fields.get("chosen") is not None or fields.get("ranks") is not None
+
+
 def reads_pair(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Our names of the columns that `read_pair` reads of a row."""
     sides = RANKED if fields.get("chosen") is None and fields.get("ranks") is not None else (*COLUMNS, "margin")
