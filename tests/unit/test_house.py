@@ -113,7 +113,8 @@ def test_no_file_or_folder_shadows_a_standard_module() -> None:
     folders = [*PACKAGES, *(ROOT / name for name in ("benchmarks", "tests") if (ROOT / name).is_dir())]
     for path in files_in(*folders):
         for part in path.relative_to(ROOT).with_suffix("").parts:
-            assert part not in sys.stdlib_module_names, path
+            # lmgym.statistics is imported by its full name only, and no script lies beside it
+            assert part not in sys.stdlib_module_names or path == ROOT / "lmgym/statistics.py", path
     assert "random" in sys.stdlib_module_names  # the one that broke `import torch`
 
 
@@ -230,3 +231,28 @@ def test_the_finder_of_prints_sees_every_kind() -> None:
     assert printing(ast.parse(code)) == {
         "print", "rich.console.Console", "sys.stderr.write", "click.echo", "traceback.print_exc",
     }  # fmt: skip
+
+
+OF_A_MACHINE = re.compile(r"(?<![\w.~$}>-])/(?:work|home|root|Users|mnt|srv)/[\w.]")
+TEMPORARY = re.compile(r"(?<![\w.~$}>-])/(?:tmp|var)/\w")  # in what was recorded; commands of docs may name such files
+TEST_RUN = re.compile(r"^=+ test session starts|^(?:PASSED|FAILED) tests/|\b\d+ passed\b.* in \d+\.\d+s", re.MULTILINE)
+
+
+def traces(name: str, text: str) -> list[str]:
+    """Absolute paths of a machine, and lines of a log of a test run, in a file."""
+    patterns = [OF_A_MACHINE, TEST_RUN, *([TEMPORARY] if name.endswith((".json", ".jsonl", ".txt", ".csv")) else [])]
+    return [f"{name}: {text[max(0, m.start() - 20) : m.end() + 20]!r}" for p in patterns for m in p.finditer(text)]
+
+
+def test_no_committed_file_has_a_path_of_a_machine_or_a_log_of_a_test_run() -> None:
+    texts = {name: (ROOT / name).read_bytes() for name in tracked()}
+    found = [line for name, text in texts.items() if b"\0" not in text for line in traces(name, text.decode())]
+    assert found == []
+
+
+def test_the_finder_of_paths_and_logs_sees_every_kind() -> None:
+    paths = [f"cd /{folder}/ann/lmgym" for folder in ("work", "home", "root", "mnt")]
+    assert all(len(traces("a.md", text)) == 1 for text in [*paths, f"12 {'passed'}, 1 failed in 3.10s"])
+    assert len(traces("a.json", f'"/{"tmp"}/w/model"')) == 1
+    fine = ["/path/to/model", "~/work/x", "--output /tmp/x.json", "../root/x", "https://a.org/home/x", "$HOME/work/x"]
+    assert [text for text in fine if traces("a.md", text)] == []
