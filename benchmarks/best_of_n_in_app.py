@@ -23,6 +23,7 @@ from machine import describe_machine
 from lmgym.cli.ab import Design, experiment
 from lmgym.cli.policies import GOLD, RANDOM, load_base, load_scorer
 from lmgym.scoring.best_of_n import best_of_n_kl, best_of_n_values
+from lmgym.statistics import mean as mean_of
 from lmgym.world.app import OneLine, deploy
 from lmgym.world.world import VERSION, World
 
@@ -73,8 +74,8 @@ def estimate(world: World, policy: str, scorer: str, design: Design) -> dict:
         proxy = np.asarray(load_scorer(words, world).score(owners, texts)).reshape(-1, POOL)
         for n in (1, *SIZES):
             each = best_of_n_values(proxy, gold, n)
-            mean, reach = each.mean(), 1.96 * each.std(ddof=1) / math.sqrt(len(each))
-            values.setdefault(kind, {})[n] = {"value": mean, "low": mean - reach, "high": mean + reach}
+            found = mean_of(each)
+            values.setdefault(kind, {})[n] = {"value": found.value, "low": found.low, "high": found.high}
     return {"prompts": len(prompts), "samples": POOL, "values": values}
 
 

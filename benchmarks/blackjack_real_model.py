@@ -21,16 +21,18 @@ from games import exact_blackjack, load, returns_of
 from launched import ROOT, launch, metrics_of, rewards_of, seconds_of
 from machine import describe_machine
 
+from lmgym.statistics import mean
+
 HANDS = 500
 FLAGS = ("--policy_over", "actions", "--precision", "bf16", "--num_layers_unfrozen", "8", "--learning_rate", "3e-5",
          "--num_rollouts", "256", "--global_batch", "64", "--micro_batch", "32", "--entropy_coef", "0.01",
          "--eval_updates", "9999")  # fmt: skip
 
 
-def mean_and_interval(values: np.ndarray) -> list[float]:
-    """Mean, and the ends of its 95% interval (normal)."""
-    half = 1.96 * values.std(ddof=1) / len(values) ** 0.5
-    return [float(values.mean()), float(values.mean() - half), float(values.mean() + half)]
+def mean_and_interval(values: np.ndarray) -> list[float | None]:
+    """Mean, and the ends of its 95% interval."""
+    found = mean(values)
+    return [found.value, found.low, found.high]
 
 
 def play(folder: Path, hands: int) -> tuple[np.ndarray, dict[str, object]]:

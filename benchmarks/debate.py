@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from lmgym.environments.debate.players.protocol import Judge  # noqa: E402
 from lmgym.environments.debate.players.scripted import ScriptedPlayer  # noqa: E402
 from lmgym.environments.debate.tournament.results import figure  # noqa: E402
 from lmgym.environments.debate.transcript import Transcript  # noqa: E402
-from lmgym.report.calibration import accuracy_interval  # noqa: E402
+from lmgym.statistics import mean  # noqa: E402
 
 QUESTIONS, SAMPLES = 100, (1, 4, 16)
 
@@ -67,12 +68,11 @@ def by_question(rounds: Sequence[Transcript]) -> dict[str, float]:
     return {name: float(np.mean([right(round) for round in rounds if round.question.id == name])) for name in ids}
 
 
-def difference(first: Sequence[Transcript], second: Sequence[Transcript]) -> dict[str, float]:
+def difference(first: Sequence[Transcript], second: Sequence[Transcript]) -> dict[str, float | None]:
     """The first rounds' share of right verdicts less the second's, paired over questions."""
     ours, theirs = by_question(first), by_question(second)
-    values = np.array([ours[name] - theirs[name] for name in ours])
-    low, high = accuracy_interval(values, np.arange(len(values)), 2000)
-    return {"value": float(values.mean()), "low": low, "high": high}
+    found = mean([ours[name] - theirs[name] for name in ours], bounds=(-1, 1))
+    return {"value": found.value, "low": found.low, "high": found.high}
 
 
 def compare(judge: Judge, questions: int, samples: Sequence[int]) -> tuple[dict[str, object], list[Transcript]]:
@@ -112,7 +112,10 @@ def run(folder: Path, questions: int, rows: int, steps: int, samples: Sequence[i
     scripted, best = rounds_to_audit(setting.held_out(questions), setting.PROMPTS), [t.up_to(1) for t in strongest]
     for name, rounds in (("scripted", scripted), (f"best of {samples[-1]}", best)):
         audit = audit_judge(judge, rounds)
-        audits[name] = [effect.row for effect in (audit.accuracy, *audit.effects)]
+        audits[name] = [
+            {"bias": "P(right answer)", "effect": asdict(audit.accuracy)},
+            *(effect.row for effect in audit.effects),
+        ]
     seconds = {"judge": made, "all": time.process_time() - began}
     return {"seed": seed, "questions": questions, "cpu_seconds": seconds, "conditions": conditions, "audits": audits}
 

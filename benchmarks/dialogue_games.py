@@ -11,7 +11,6 @@ speed: games whose players say the same at every turn, on one thread.
 import argparse
 import datetime
 import json
-import math
 import os
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from lmgym.playpen.playing import Game, play, tasks_of
 from lmgym.playpen.registries.games import load_games
 from lmgym.playpen.registries.specs import Spec
 from lmgym.playpen.trainers.base import close_games
+from lmgym.statistics import mean
 
 PARTS = ("learning", "speed")
 ROLE, STEPS, TRIES = "guesser", range(200, 1601, 50), 4
@@ -97,11 +97,11 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
     own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
     launch("ppo/experiments/dialogue_games.py", start, output, [*own, *setting.flags.split(), *flags])
     after = qualities(name, output / "model", "validation", setting.times)
-    gain = (after - before)[:, 0]
+    found = mean((after - before)[:, 0])
     return {
         "game": name, "seed": seed, "sft_steps": steps, "quality": [float(x[:, 0].mean()) for x in (before, after)],
-        "played": [float(100 * (1 - x[:, 1].mean())) for x in (before, after)], "gain": float(gain.mean()),
-        "half_interval": float(1.96 * gain.std(ddof=1) / math.sqrt(len(gain))), "sft_cpu_seconds": sft_seconds,
+        "played": [float(100 * (1 - x[:, 1].mean())) for x in (before, after)], "gain": found.value,
+        "half_interval": ((found.high or 0.0) - (found.low or 0.0)) / 2, "sft_cpu_seconds": sft_seconds,
         "grpo_cpu_seconds": seconds_of(output),
         "reward": rewards_of(metrics_of(output)),
     }  # fmt: skip

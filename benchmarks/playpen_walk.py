@@ -12,17 +12,15 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, stdev
 
 from lmgym.environments.dialogue_games.games import GAMES
 from lmgym.environments.dialogue_games.instances import TRAIN
 from lmgym.environments.dialogue_games.records import read_episodes
 from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
 from lmgym.playpen.registries.own_games import TRAINING_INSTANCES
-from lmgym.report.held_out import wilson
+from lmgym.statistics import mean, share
 
 RESULT = Path(__file__).parent / "results/playpen_walk.json"
-Z = 1.959964
 
 
 def main() -> None:
@@ -82,17 +80,15 @@ def figures(scores: list[dict]) -> dict:
     played = [score[MAIN_SCORE] for score in scores if not score[ABORTED]]
     result: dict = {"episodes": len(scores), "played": played_share(len(played), len(scores)), "quality": None}
     if played:
-        half = Z * stdev(played) / math.sqrt(len(played)) if len(played) > 1 else math.nan
-        result["quality"] = [
-            round(x, 1) for x in (fmean(played), max(0.0, fmean(played) - half), min(100.0, fmean(played) + half))
-        ]
+        found = mean(played, bounds=(0, 100))
+        result["quality"] = [None if x is None else round(x, 1) for x in (found.value, found.low, found.high)]
     return result
 
 
 def played_share(played: int, number: int) -> list[float]:
     """(share, low, high) in percent."""
-    low, high = wilson(played, number, Z)
-    return [round(100 * x, 1) for x in (played / number, max(0.0, low), min(1.0, high))]
+    found = share([1] * played + [0] * (number - played)).times(100)
+    return [round(x or 0.0, 1) for x in (found.value, found.low, found.high)]
 
 
 def rise(before: list[float], after: list[float]) -> list[float]:

@@ -240,7 +240,8 @@ def run_speeds(arguments: argparse.Namespace, folder: Path, precision: str, pin:
     check_same_work(results)
     summary = summarise(results)
     print_summary(summary, f"{arguments.shape}, {precision}, {arguments.repetitions} repetitions, medians")
-    settings = {key: value for key, value in spec.items() if key != "orders"}
+    paths = {key: value.removeprefix(f"{folder}/") for key, value in spec.items() if isinstance(value, str)}
+    settings = {key: value for key, value in (spec | paths).items() if key != "orders"}
     return {"settings": settings, "sweep": swept, "summary": summary, "repetitions": results}
 
 

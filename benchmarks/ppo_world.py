@@ -13,7 +13,6 @@ Seeds and sizes were fixed before any of them was run; settings were chosen on s
 
 import argparse
 import json
-import math
 import os
 import resource
 import subprocess
@@ -25,6 +24,8 @@ from typing import Any
 import numpy as np
 from launched import ROOT, metrics_of
 from machine import describe_machine
+
+from lmgym.statistics import mean
 
 SEEDS, HACKING_SEEDS = (11, 12, 13), (11, 12, 13, 14, 15)
 HACKING_UPDATES = 4
@@ -51,10 +52,10 @@ def monitored(folder: Path, name: str, number: int = -1) -> np.ndarray:
     return np.array([json.loads(line)["monitors"][name] for line in file.read_text().splitlines()])
 
 
-def with_interval(changes: np.ndarray) -> dict[str, float]:
+def with_interval(changes: np.ndarray) -> dict[str, float | None]:
     """Mean of paired changes, with a 95% interval."""
-    reach = 1.96 * changes.std(ddof=1) / math.sqrt(len(changes))
-    return {"gain": changes.mean(), "low": changes.mean() - reach, "high": changes.mean() + reach}
+    found = mean(changes)
+    return {"gain": found.value, "low": found.low, "high": found.high}
 
 
 def paired_gain(folder: Path, name: str, number: int = -1) -> dict[str, float]:
@@ -169,7 +170,8 @@ def main() -> None:
 
     def note(part: str, value: Any) -> None:
         found.update({"machine": describe_machine(), part: value})
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        text = json.dumps(found, indent=1).replace(f"{folder}/", "").replace(f"{demo}/", "demo/")
+        arguments.output.write_text(text + "\n")
 
     if "engagement" in arguments.parts:
         note("engagement", engagement(folder, scored, arguments.held_out and arguments.held_out.resolve()))

@@ -26,6 +26,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.named_scorers import load_scorer
+from lmgym.statistics import mean as mean_of
 from lmgym.text import Conversation, Replies, from_transcript, render_all, tokenize_texts
 from lmgym.world.world import VERSION
 from preferences.objectives import ReplyModel
@@ -106,11 +107,10 @@ def run_world(demo: Path, world: int) -> dict:
     return {"world": world, "policies": found}
 
 
-def interval(difference: np.ndarray, samples: int = 2000) -> tuple[float, float, float]:
-    """(mean, low, high): 95% percentile bootstrap over prompts."""
-    rng = np.random.default_rng(0)
-    means = difference[rng.integers(0, len(difference), (samples, len(difference)))].mean(1)
-    return float(difference.mean()), *map(float, np.quantile(means, [0.025, 0.975]))
+def interval(difference: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    """(mean, low, high) over prompts."""
+    found = mean_of(difference)
+    return found.value, found.low, found.high
 
 
 def table(worlds: list[dict]) -> str:

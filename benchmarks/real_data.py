@@ -19,7 +19,8 @@ from pathlib import Path
 
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import read_records
-from lmgym.data.rows import fingerprint, split_by_prompt
+from lmgym.data.rows import fingerprint
+from lmgym.data.splitting import split_by_unit
 from lmgym.distributed.ranks import free_port
 from lmgym.models.small_models import make_small_model
 
@@ -118,7 +119,7 @@ def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) 
 def run_seed(seed: int) -> dict:
     """The same split, model and order with labels as they are and swapped."""
     pairs, rejections = validate(read_records(str(REAL_PAIRS)))
-    train, evaluation = split_by_prompt(pairs, 0.2, seed)
+    train, evaluation = split_by_unit(pairs, 0.2, seed)
     texts = [reply for pair in train for reply in (pair.chosen, pair.rejected)]
     texts += [turn.text for pair in train for turn in pair.conversation.turns]
     with tempfile.TemporaryDirectory() as temporary:

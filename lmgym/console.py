@@ -11,11 +11,14 @@ A terminal may hold one live line (status_line.py), which is drawn over; whateve
 
 import io
 import os
+import re
+import select
 import shutil
 import sys
 import traceback
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO, Any, Literal, final
 
@@ -23,6 +26,8 @@ from rich.cells import set_cell_size
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.segment import Segment
 from rich.text import Text
+
+from lmgym.masking import masked
 
 VERBOSE = os.environ.get("LMGYM_VERBOSE", "") not in ("", "0")
 """True if the informative logs and warnings of other libraries are shown too"""
@@ -41,14 +46,36 @@ def clean(text: str) -> str:
     return "".join(map(_shown, text))
 
 
+_given: dict[str, str] = {}
+
+
+def print_as_given(path: str, given: str) -> None:
+    """From here on, an absolute path is printed as the user gave it, and so is what lies below it."""
+    if path != given:
+        _given[path] = given
+
+
+def as_given(text: str) -> str:
+    """The text with paths as the user gave them."""
+    for path in sorted(_given, key=len, reverse=True):
+        if path in text:
+            given = _given[path].replace("\\", r"\\")
+            text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w-])", given, text)
+    return text
+
+
+def _presented(text: str) -> str:
+    return as_given(masked(text))
+
+
 def clean_line(text: str) -> str:
     """The clean text on one line, with its line breaks as pictures."""
     return clean(text).replace("\n", PICTURES[0x0A])
 
 
 def printed_line(text: str) -> str:
-    """Text as `say` prints it: clean, on one line, and cut at LONGEST_LINE, with its length."""
-    text = text.rstrip()
+    """Text as `say` prints it: clean, without secrets, on one line, and cut at LONGEST_LINE, with its length."""
+    text = _presented(text.rstrip())
     line = clean_line(text[:LONGEST_LINE])
     if len(text) <= LONGEST_LINE and len(line) <= LONGEST_LINE:
         return line
@@ -58,7 +85,42 @@ def printed_line(text: str) -> str:
 def say(text: object = "", error: bool = False, file: IO[str] | None = None) -> None:
     """Prints one line to stdout, to stderr with `error`, or to `file`."""
     erase_live_line()
-    print(printed_line(str(text)), file=file or (sys.stderr if error else sys.stdout), flush=True)
+    stream = file or (sys.stderr if error else sys.stdout)
+    with reader_may_leave(stream):
+        print(printed_line(str(text)), file=stream, flush=True)
+
+
+@contextmanager
+def reader_may_leave(stream: IO[str] | None = None) -> Iterator[None]:
+    """Prints to a pipe, stdout by default, whose reader may have closed it, as `head` does: the run goes on."""
+    stream = stream or sys.stdout
+    try:
+        try:
+            yield
+        finally:
+            if stream is not None:  # Python's stdout is None if it was closed at the start
+                stream.flush()
+    except BrokenPipeError:
+        print_to_nowhere(stream)
+
+
+def print_to_nowhere(stream: IO[str]) -> None:
+    """Leaves out what is still printed to a stream."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def readers_left() -> list[IO[str]]:
+    """Those of stdout and stderr that are pipes without a reader."""
+    left: list[IO[str]] = []
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):  # no file of the operating system
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if any(event & select.POLLERR for _, event in poll.poll(0)):
+                left.append(stream)
+    return left
 
 
 def on_terminal() -> bool:
@@ -77,7 +139,7 @@ _live = False
 def draw_live_line(text: str) -> None:
     """Draws the live line over the one before, cut to the terminal's width. For a terminal only."""
     global _live
-    text, width = clean_line(text), live_width()
+    text, width = clean_line(_presented(text)), live_width()
     print(f"\r{set_cell_size(text, width).rstrip()}\x1b[K", end="", file=sys.stderr, flush=True)
     _live = True
 
@@ -120,9 +182,13 @@ class CleanConsole(Console):
         )
         self.push_render_hook(_EraseFirst())
 
+    def on_broken_pipe(self) -> None:
+        """A reader that has left is no error, and does not end a run, as rich's own method would."""
+        print_to_nowhere(self.file)
+
     def render_str(self, text: str, **settings: Any) -> Text:
-        """rich's Text of a clean string; the settings are rich's."""
-        return super().render_str(clean(text), **settings)
+        """rich's Text of a clean string without secrets; the settings are rich's."""
+        return super().render_str(clean(_presented(text)), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Segments of anything that rich can show; control segments are rich's own and stay."""
@@ -132,10 +198,10 @@ class CleanConsole(Console):
             yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
     def _cleaned(self, text: Text) -> Text:
-        """A styled text with clean characters, so that rich measures and wraps what is displayed."""
-        if clean(text.plain) == text.plain:
+        """A styled text with clean characters and without secrets: rich measures and wraps what is displayed."""
+        if clean(_presented(text.plain)) == text.plain:
             return text
-        parts = [(clean(segment.text), segment.style or "") for segment in text.render(self)]
+        parts = [(clean(_presented(segment.text)), segment.style or "") for segment in text.render(self)]
         return Text.assemble(
             *parts, justify=text.justify, overflow=text.overflow, no_wrap=text.no_wrap, end=text.end, style=text.style
         )

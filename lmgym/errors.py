@@ -9,6 +9,8 @@ from collections.abc import Iterable
 # exit codes of sysexits.h, so that schedulers know what to retry
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
 FOLDER_IN_USE, STORAGE_FULL, INTERRUPTED = 73, 74, 75
+LONGEST_MESSAGE, LONGEST_PATH, LONGEST_LIST = 300, 160, 200
+"""characters of an error as it is printed, and of a path and of a list of names in it"""
 
 
 class InputError(ValueError):
@@ -25,6 +27,17 @@ class InputError(ValueError):
 
 class TooLong(InputError):
     """A conversation has more tokens than the model's context."""
+
+
+class ServerError(RuntimeError):
+    """A server gave no usable answer in any try. The message names the server and the last failure.
+
+    Launches print it as an InputError; where several replies are asked for, those of other requests may be kept.
+    """
+
+    exit_code = 2
+    outcome = "failed"
+    alone = True
 
 
 class RunStopped(Exception):
@@ -69,16 +82,32 @@ def one_line(text: str, limit: int = 200) -> str:
 
 def listed(names: Iterable[str], most: int = 12) -> str:
     """Names as one printable line, such as the columns of a file: the first ones, and how many others there are."""
-    found = list(names)
+    found = [one_line(str(name), 40) for name in names]
     if not found:
         return "none"
-    rest = f" and {len(found) - most:,} more" if len(found) > most else ""
-    return ", ".join(one_line(str(name), 60) for name in found[:most]) + rest
+    kept = found[:most]
+    while len(kept) > 1 and len(", ".join(kept)) > LONGEST_LIST:
+        kept.pop()
+    rest = f" and {len(found) - len(kept):,} more" if len(found) > len(kept) else ""
+    return ", ".join(kept) + rest
 
 
 def shown_path(path: object) -> str:
-    """A path or hub id for a message: whole unless it is absurdly long."""
-    return one_line(str(path), 400)
+    """A path or hub id for a message: of one that is longer than most, the beginning and the end."""
+    return _without_middle(_escaped(str(path)), LONGEST_PATH)
+
+
+def bounded(message: str) -> str:
+    """A message of at most LONGEST_MESSAGE characters: what was found, and how to fix it, stand at its two ends."""
+    return _without_middle(message, LONGEST_MESSAGE)
+
+
+def _without_middle(text: str, limit: int) -> str:
+    """Text of at most `limit` characters, of which a longer one has its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    return f"{text[: limit - end - 3]} … {text[-end:]}"
 
 
 def _quoted(text: str, limit: int) -> str:
@@ -110,7 +139,7 @@ def outcome_of(error: BaseException | None) -> tuple[str, int]:
         return "finished", 0
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
-    if isinstance(error, RunStopped | InputError):
+    if isinstance(error, RunStopped | InputError | ServerError):
         return error.outcome, error.exit_code
     if isinstance(error, SystemExit):
         # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1

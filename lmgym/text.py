@@ -16,21 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 
 from lmgym.errors import InputError, one_line, shown
+from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE, apply_template, apply_template_to_all, why_failed
 from lmgym.tool_calls import parts_in_use, parts_left_out, read_extra
-
-FLAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{%- if message.role == 'system' -%}{{ message.content }}{{ '\\n' }}"
-    "{%- elif message.role == 'user' -%}{{ 'User: ' + message.content + '\\n' }}"
-    "{%- elif message.role == 'assistant' -%}{{ 'Bot: ' + message.content }}"
-    "{%- if not loop.last -%}{{ '\\n' }}{%- elif eos_token -%}{{ eos_token }}{%- endif -%}"
-    "{%- endif -%}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ 'Bot:' }}{%- endif -%}"
-)
-BOS_TEMPLATE = "{{ bos_token }}" + FLAT_TEMPLATE
 
 ROLES = {"user": "user", "bot": "assistant", "assistant": "assistant", "human": "user", "system": "system"}
 ROLES |= {"tool": "tool", "developer": "system", "function": "tool", "ipython": "tool", "observation": "tool"}
@@ -283,8 +272,8 @@ def has_special_ends(tokenizer) -> bool:
 def render(tokenizer, conversation: Conversation, reply: Reply | None = None) -> str:
     """The text that a model sees; without a reply it ends where the bot's reply begins.
 
-    Raises InputError if the tokenizer's template refuses the conversation, as some refuse a system message, and if it
-    would leave out what the conversation has of tools.
+    Raises InputError if the tokenizer's template refuses the conversation, as some refuse a system message, fails on
+    it, or would leave out what it has of tools.
     """
     rows = messages(conversation, reply)
     tools = json.loads(conversation.tools) if conversation.tools else None
@@ -294,11 +283,11 @@ def render(tokenizer, conversation: Conversation, reply: Reply | None = None) ->
             "writes them (chat_template.jinja beside the tokenizer), or rows without them"
         )
     try:
-        return tokenizer.apply_chat_template(rows, tools=tools, tokenize=False, add_generation_prompt=reply is None)
-    except (TemplateError, TypeError) as error:
-        roles = ", ".join(row["role"] for row in rows)
+        return apply_template(tokenizer, rows, tools, prompt=reply is None)
+    except Exception as error:  # a template can raise anything
+        roles = one_line(", ".join(row["role"] for row in rows), 60)
         raise InputError(
-            f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {one_line(str(error))}; "
+            f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {why_failed(error)}; "
             "needed: a template for these roles (chat_template.jinja beside the tokenizer), or data without them"
         ) from error
 
@@ -339,8 +328,8 @@ def render_each(
     for is_prompt, places in batches.items():
         rows = [messages(conversations[i], given[i]) for i in places]
         try:
-            found = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=is_prompt) if rows else []
-        except (TemplateError, TypeError):  # of one of them
+            found: list[Any] = list(apply_template_to_all(tokenizer, rows, is_prompt))
+        except Exception:  # of one of them
             found = [_text_or_error(tokenizer, conversations[i], given[i]) for i in places]
         for i, text in zip(places, found, strict=True):
             texts[i] = text
@@ -369,8 +358,16 @@ def tokenize_texts(tokenizer, texts: list[str]) -> list[list[int]]:
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()  # earlier calls of the tokenizer may have set these
     backend.no_padding()
-    # only ids, without offsets and masks: three quarters of the time of a call
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=special)]
+    try:
+        # only ids, without offsets and masks: three quarters of the time of a call
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=special)]
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Rust, which has no class to import
+            raise
+        raise InputError(
+            f"{tokenizer.name_or_path}/tokenizer.json fails on a text: {one_line(str(error), 120)}; needed: another "
+            "pattern in its pre_tokenizer or normalizer"
+        ) from error
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import TemplateError
-
 from lmgym.errors import shown
+from lmgym.templates import apply_template
 
 FUNCTIONS, CALLS, RESULTS = "the functions of `tools`", "calls of tools", "results of tools"
 _CALL: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [
@@ -106,7 +105,7 @@ def parts_in_use(rows: Iterable[Mapping[str, Any]], tools: object) -> list[str]:
 
 def parts_left_out(tokenizer, used: Sequence[str]) -> list[str]:
     """Those of the parts that the tokenizer's chat template leaves out without an error."""
-    lost = _left_out(tokenizer, tokenizer.chat_template) if used else ()
+    lost = _left_out(tokenizer, str(tokenizer.chat_template)) if used else ()  # it may be a dict
     return [part for part in used if part in lost]
 
 
@@ -117,8 +116,8 @@ def _left_out(tokenizer, template: str) -> tuple[str, ...]:
     for part, (word, rows) in _PROBES.items():
         chat = [{"role": "user", "content": "Look it up."}, *rows]
         try:
-            text = tokenizer.apply_chat_template(chat, tools=[_FUNCTION], tokenize=False, add_generation_prompt=True)
-        except (TemplateError, TypeError):
+            text = apply_template(tokenizer, chat, [_FUNCTION], prompt=True)
+        except Exception:  # a template can raise anything
             continue
         if word not in text:
             lost.append(part)

@@ -42,6 +42,7 @@ from lmgym.models.memory import (
     weight_memory,
 )
 from lmgym.runs.flags import flatten
+from lmgym.runs.paths import with_absolute_paths
 from lmgym.text import flat_template_note
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
@@ -100,6 +101,7 @@ class Plan:
 
 def check(config: PPOConfig, prepare: Prepare) -> Plan:
     """The plan of a run. Raises InputError for settings, data and models that PPO cannot use. Collective."""
+    config = with_absolute_paths(config)
     check_settings(config, world_size())
     deepspeed = start_ranks(config, config.policy, config.accumulation_steps(world_size()))
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)

@@ -14,6 +14,7 @@ import numpy as np
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
+from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Task
 from lmgym.environments.recorded import record_games
 from lmgym.environments.scorer_reward import score_with_retries
@@ -22,6 +23,7 @@ from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.run import Run
 from lmgym.scoring.diversity import diversity
 from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
+from lmgym.statistics import from_moments
 from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
@@ -57,14 +59,14 @@ def evaluate(
     numbers = range(rank(), len(setup.eval_tasks), world_size())
     tasks = [setup.eval_tasks[i] for i in numbers]
     episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    retries = _retries(config)
+    retries, acted = _retries(config), [episode for episode in episodes if episode.steps]
     answers, scores = raise_on_all_ranks(
-        lambda: (_call_metric(setup, episodes, tasks, tokenizer, retries), monitor(setup, episodes, tasks, retries))
+        lambda: (_call_metric(setup, acted, tasks, tokenizer, retries), monitor(setup, acted, tasks, retries))
     )
     failures = _add_failures(all_gather_objects(_failures(episodes, answers, scores)))
     texts = [step.completion.text for episode in episodes for step in episode.steps]
     varied = diversity([text for of_rank in all_gather_objects(texts) for text in of_rank])
-    means = varied | reduce_means(episode_sums(episodes) | _metric_sums(answers, len(episodes)) | _monitor_sums(scores))
+    means = varied | reduce_means(episode_sums(episodes) | _metric_sums(answers, len(acted)) | _monitor_sums(scores))
     _add_reward_spread(means, failures["rewards"])
     squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
     # trlx's name for custom metrics; the other names are those of rollouts too
@@ -80,6 +82,7 @@ def evaluate(
             mean = metrics.pop(f"eval/monitor/{name}")
             std = math.sqrt(max(0.0, squares[name] - mean * mean))
             metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(total - failed)}
+            metrics |= _interval(key, mean, std, total - failed)
     notes = [
         f"the evaluation lacks {failed} of {total} {what}: {error}"
         for what, (failed, total, error) in failures.items()
@@ -87,15 +90,21 @@ def evaluate(
     ]
     own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
     games = [game for of_rank in all_gather_objects(own) for game in of_rank]
-    return Evaluated(metrics, table_rows(episodes, scores), notes, failures["rewards"], games)
+    return Evaluated(metrics, table_rows(acted, scores), notes, failures["rewards"], games)
 
 
 def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:
-    """Replaces the mean square of the rewards by their standard deviation and the standard error of their mean."""
+    """Replaces the mean square of the rewards by their standard deviation and the interval of their mean."""
     failed, total, _ = failures
     std = math.sqrt(max(0.0, means.pop("reward/squares") - means["reward/mean"] ** 2))
     if total - failed > 1:
-        means |= {"reward/std": std, "reward/error": std / math.sqrt(total - failed)}
+        means |= {"reward/std": std, **_interval("reward/mean", means["reward/mean"], std, total - failed)}
+
+
+def _interval(name: str, value: float, std: float, episodes: int) -> dict[str, float]:
+    """The ends of a mean's 95% interval; empty where there is none."""
+    found = from_moments(value, std, episodes)
+    return {} if found.low is None or found.high is None else {f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def replies_to_show(
@@ -112,7 +121,8 @@ def replies_to_show(
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
     tasks = [setup.eval_tasks[i] for i in numbers]
-    episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    played = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    episodes = [episode for episode in played if episode.steps]
     scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, _retries(config)))
     return table_rows(episodes, scores), f"{own} ({source})"
 
@@ -132,7 +142,7 @@ def _failures(
 ) -> Failures:
     """Failures on this rank."""
     failed = [episode for episode in episodes if episode.total_reward is None]
-    error = next((step.error for episode in failed for step in episode.steps if step.error), "")
+    error = next((error for episode in failed if (error := episode.failure)), "")
     failures: Failures = {"rewards": (len(failed), len(episodes), error)}
     results: dict[str, Sequence[RewardResult]] = {"answers of the metric": answers}
     for what, found in (results | {_scores_of(name): found for name, found in scores.items()}).items():
@@ -176,7 +186,8 @@ def _call_metric(
         answer = call_function(metric, steps, tokenizer, columns)
         return [{name: float(np.mean(value)) for name, value in answer.items()}]
 
-    return call_with_retries(call, 1, lambda answer, _: answer, retries)
+    with process_state_kept():
+        return call_with_retries(call, 1, lambda answer, _: answer, retries)
 
 
 def _metric_sums(answers: Sequence[RewardResult[dict[str, float]]], episodes: int) -> Sums:

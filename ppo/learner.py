@@ -122,6 +122,7 @@ class Learner:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
         batches = similar_batches([rollouts.row_tokens[i] for i in rows], self.config.optimizer.micro_batch)
+        batches = batches or [np.zeros(0, dtype=np.int64)]  # of agents that did not act
         replies = rollouts.row_has_loss[rows].sum()
         learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()
         tokens, replies = sum_over_ranks(torch.stack([learned, torch.as_tensor(replies)]).double())

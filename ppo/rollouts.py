@@ -9,6 +9,7 @@ Design decisions:
 - Of a policy over actions a row is a prompt and the ids of an action, which counts as one sampled token. A forward runs
   the prompt and all that the action was chosen from (`choices`).
 - An episode with a failed reward has no loss on any of its tokens.
+- Each trained agent has an episode of each game, without rows if it did not act: ranks have equally many.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,12 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import max_over_ranks, raise_on_all_ranks
+from lmgym.distributed.ranks import all_gather_objects, max_over_ranks, raise_on_all_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.rollout_engine import run_episodes
+from lmgym.errors import REWARDS_FAILED, InputError, RunStopped, listed
 from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
@@ -50,7 +52,7 @@ class Rollouts:
     scores: torch.Tensor
     """[M]: rewards without the KL, each on the token that earned it"""
     has_reward: np.ndarray
-    """[E] bool: no reward of the episode failed"""
+    """[E] bool: the agent acted, and no reward of the episode failed"""
     row_has_loss: np.ndarray
     """[R] bool: no reward of its episode failed, and it is not left out as truncated"""
     group_of_episode: np.ndarray
@@ -221,6 +223,41 @@ def roll_out(
     return played
 
 
+def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> list[Episode]:
+    """An episode for each trained agent of each of this rank's games; one without steps for an agent that did not act.
+
+    A game that ended early may never have asked an agent. Raises InputError, on all ranks, if more agents act in a game
+    than are trained, and RunStopped if a rank has no reply at all. Collective.
+    """
+    by_game: list[list[Episode]] = [[] for _ in range(games)]
+    for episode in episodes:
+        by_game[episode.index].append(episode)
+    most = max((len(found) for found in by_game), default=0)
+    acting = {episode.agent for episode in episodes if episode.steps}
+    errors = [episode.error for episode in episodes if episode.error]
+    ranks = all_gather_objects((most, acting, errors[:1]))
+    names = sorted(set().union(*(of_rank[1] for of_rank in ranks)))
+    if (most := max(of_rank[0] for of_rank in ranks)) > trained_agents:
+        raise InputError(
+            f"{most} agents of a game are the policy ({listed(names)}), and trained_agents={trained_agents}; needed: "
+            f"TaskSetup(trained_agents={most}), or `players` for the agents that are not trained"
+        )
+    if games and not all(of_rank[1] for of_rank in ranks):
+        why = next((error for of_rank in ranks for error in of_rank[2]), "no game asked a trained agent")
+        raise RunStopped(f"an iteration has no reply of the policy: {why}", "rewards_failed", REWARDS_FAILED)
+    names += [f"agent {number + 1}" for number in range(len(names), trained_agents)]  # that act in no game
+    return [e for game, found in enumerate(by_game) for e in _with_absent(game, found, names, trained_agents)]
+
+
+def _with_absent(game: int, found: Sequence[Episode], names: Sequence[str], trained_agents: int) -> list[Episode]:
+    """The episodes of a game with those of absent agents; if none acted, as the game failed, all have its error."""
+    acted = [episode for episode in found if episode.steps]
+    first = found[0] if found else Episode(game, "", [], True, False, None, {})
+    others = [name for name in names if name not in {episode.agent for episode in acted}]
+    absent = replace(first, steps=[], final_prompt=None, error="" if acted else first.error)
+    return [*acted, *(replace(absent, agent=name) for name in others[: trained_agents - len(acted)])]
+
+
 def gather(
     episodes: Sequence[Episode], config: PPOConfig, weights_version: int = 0, groups: np.ndarray | None = None
 ) -> Rollouts:
@@ -248,7 +285,7 @@ def gather(
             lengths, config.rollout.max_new_tokens, settings.overlong_buffer
         )
     scores *= settings.scale
-    has_reward = np.array([all(s.reward is not None for s in e.steps) for e in episodes], dtype=bool)
+    has_reward = np.array([e.total_reward is not None for e in episodes], dtype=bool)
     episode_of_row = np.array([e for e, _ in steps], dtype=np.int64)
     finals = [(e, episode.final_prompt) for e, episode in enumerate(episodes) if episode.final_prompt]
     return Rollouts(

@@ -17,7 +17,7 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
-from lmgym.training.setup import record_size
+from lmgym.training.setup import record_size, refuse_unsavable
 from ppo.actor_critic import ActorCritic, Reference, build
 from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator, loss_function
 from ppo.check import Plan
@@ -56,6 +56,8 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
     decoders = [actor.decoder, *filter(None, [actor.critic_decoder])]
     show_notes(sorted({decoder.note for decoder in decoders if decoder.note}), run)
     record_size(config, actor, run, supervisor, keeps_best=config.reward.best_metric is not None)
+    for model in filter(None, (actor.policy, actor.critic)):
+        refuse_unsavable(model, plan.tokenizer, run)
     o = config.optimizer
     updates = plan.iterations * plan.updates_per_iteration
     rate = learning_rate(o.learning_rate, o.schedule, o.warmup, updates)

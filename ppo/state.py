@@ -1,6 +1,7 @@
 """The contents of a PPO checkpoint, and of the results. Checkpoints are written between iterations, without rollouts.
 
-    model.safetensors, optimizer.pt   plain and DDP; or global_step*/, DeepSpeed's shards of each rank
+    model.safetensors, optimizer.pt   plain and DDP; or global_step*/, DeepSpeed's shards of each rank; of a policy with
+                                      adapters without the frozen weights below them
     loop.json                         iteration, updates, KL coefficient, running moments, scorers' moments, alarm
     rank-00000.pt                     of each rank: random numbers
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import all_gather_objects, stop_distributed, sum_over_ranks, world_size
+from lmgym.distributed.ranks import stop_distributed, sum_over_ranks, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
 from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, text_counts, to_moments
-from lmgym.errors import InputError
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -42,15 +41,17 @@ from ppo.monitoring.metrics import (
     text_sums,
 )
 from ppo.monitoring.safeguards import (
+    FAILED,
     check_rollouts,
     collapse,
     critic_notes,
+    failure_notes,
     first_ratio_check,
     reward_notes,
     stop_collapsed,
     stop_if_too_many_failed,
 )
-from ppo.rollouts import Played, Rollouts, gather, play, roll_out
+from ppo.rollouts import Played, Rollouts, complete, gather, play, roll_out
 from ppo.self_play.pool import claim_pool, set_opponent
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
@@ -80,7 +81,8 @@ def _run(plan: Plan) -> None:
         metrics = _loop(plan, components, state, run, supervisor)
         last = plan.iterations * plan.updates_per_iteration
         notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
-        show_notes(notes, run)
+        failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
+        show_notes([*failures, *notes], run)
 
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:
@@ -184,26 +186,20 @@ def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: C
     """This rank's episodes with their rewards. Stops all ranks if too many rewards failed. Collective."""
     timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
     played = roll_out(c.setup, c.sampler.generator, c.tokenizer, c.sampling, config, iteration, timed)
-    refuse_uneven(config, len(played.episodes), c.setup.trained_agents)
-    failed = [episode for episode in played.episodes if episode.total_reward is None]
-    error = next((step.error for e in failed for step in e.steps if step.error), "on another rank")
-    counts = torch.tensor([float(len(failed)), float(len(played.episodes))], dtype=torch.float64)
+    played.episodes = complete(played.episodes, len(played.share.tasks), c.setup.trained_agents)
+    asked = [episode for episode in played.episodes if not episode.is_absent]
+    failed = [episode for episode in asked if episode.total_reward is None]
+    error = next((error for episode in failed if (error := episode.failure)), "on another rank")
+    counts = torch.tensor([float(len(failed)), float(len(asked))], dtype=torch.float64)
     lost, total = map(int, sum_over_ranks(counts))
     stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
+    absent = sum_over_ranks(torch.tensor(float(len(played.episodes) - len(asked)))).item()
+    if absent and not iteration:
+        share = f"{absent:,.0f} of {total + absent:,.0f} episodes"
+        show_notes([f"{share} are of agents that did not act in their game: masked (rollout/absent_agents)"], run)
     if lost:
-        show_notes([f"{lost} of {total} rewards failed; their replies have no loss: {error}"], run)
+        show_notes([f"{lost} of {total} rewards failed; {FAILED}{error}"], run)
     return played
-
-
-def refuse_uneven(config: PPOConfig, episodes: int, trained_agents: int) -> None:
-    """Raises InputError, on all ranks, if ranks have unequal numbers of episodes, or other ones than planned."""
-    by_rank, games = all_gather_objects(episodes), config.rollout.num_rollouts
-    if len(set(by_rank)) > 1 or sum(by_rank) != games * trained_agents:
-        raise InputError(
-            f"an iteration gave {', '.join(map(str, by_rank))} episodes on its ranks, where {games} games were played; "
-            f"needed: one episode per trained agent and game, trained_agents={trained_agents}: each agent must act in "
-            f"every game; set TaskSetup(trained_agents={max(1, round(sum(by_rank) / games))})"
-        )
 
 
 def _spread(config: PPOConfig, played: Played, groups: np.ndarray) -> dict[str, float]:

@@ -11,12 +11,12 @@ from typing import final
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import sum_over_ranks
+from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks
 from lmgym.distributed.weights import own_part
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.fp32 import logprobs_in_fp32
+from lmgym.models.forward.wider import wider_logprobs
 from lmgym.models.memory import check_copy_fits
 from lmgym.models.parameters import copied, gathered, with_rounded_linear_layers
 from lmgym.models.quantized import is_quantized
@@ -25,8 +25,10 @@ from ppo.actor_critic import ActorCritic
 from ppo.rollouts import Rollouts, RowBatch
 
 ROWS, ROWS_AT_ONCE = 32, 4  # per rank, for the rounding: some hundred tokens
-SAMPLER_FACTOR = 1.5  # maximum distance of the sampler from fp32, as a multiple of the trainer's
+SAMPLER_FACTOR = 1.5  # maximum distance of the sampler from the wider forward, as a multiple of the trainer's
+LARGEST_FACTOR = 4.0  # the same in fp32, where the largest distances are compared: they spread more than means
 LEAST = 1e-3  # nats per token that change no update: a ratio of 1.001
+LEAST_LARGEST = 1e-4  # in fp32, of any token
 
 
 @final
@@ -99,30 +101,36 @@ class SamplingPolicy:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Mean absolute differences of log-probabilities from the trainer's forward in fp32, nats per token, all ranks.
+    """Absolute differences of log-probabilities from the trainer's forward in a wider dtype, nats, over all ranks.
 
     Sampler and trainer are measured against the same forward, over the same rows. If both compute the same function,
-    their distances are similar whatever the model: 0.97 to 1.15 of each other on SmolLM2-135M, with DeepSpeed or
-    without, where both are 0.03. A position that is off by one within a reply makes that 2.1 or more, a temperature
-    that is off by 5% 2.3 or more. "fp32" is of the weights as training has them: under DeepSpeed those rounded to 16
-    bits, so that the rounding of the computation is measured.
+    their distances are similar whatever the model. In 16 bits the wider dtype is fp32, and the distances are means over
+    tokens: 0.97 to 1.15 of each other on SmolLM2-135M, with DeepSpeed or without, where both are 0.03. A position that
+    is off by one within a reply makes that 2.1 or more, a temperature that is off by 5% 2.3 or more. "fp32" is of the
+    weights as training has them: under DeepSpeed those rounded to 16 bits, so that the rounding of the computation is
+    measured. In fp32 the wider dtype is fp64, and the distances are the largest of any token.
     """
 
     trainer: float
-    """of the trainer's forward in 16 bits"""
+    """of the trainer's own forward"""
     sampler: float
     tokens: int
+    precision: str = "bf16"
 
     @property
     def allowed(self) -> float:
-        """The maximum of `sampler`; larger for few tokens, whose mean is uncertain."""
+        """The maximum of `sampler`."""
+        if self.precision == "fp32":
+            return max(LEAST_LARGEST, LARGEST_FACTOR * self.trainer)
         return SAMPLER_FACTOR * _upper(self.trainer, self.tokens)
 
 
-def allowed_difference(trainer: float, tokens: int) -> float:
-    """Maximum mean difference of two computations in 16 bits, nats per token: each has a distance from fp32, one of
-    them `trainer` and the other up to SAMPLER_FACTOR times that.
+def allowed_difference(precision: str, trainer: float, tokens: int) -> float:
+    """Maximum difference of two computations, in nats: each has a distance from the wider forward, one of them
+    `trainer` and the other up to a factor times that. In 16 bits of the mean over tokens, in fp32 of the largest.
     """
+    if precision == "fp32":
+        return max(LEAST_LARGEST, (1 + LARGEST_FACTOR) * trainer)
     return (1 + SAMPLER_FACTOR) * _upper(trainer, tokens)
 
 
@@ -132,16 +140,31 @@ def _upper(mean: float, tokens: int) -> float:
 
 
 @torch.no_grad()
-def measure_rounding(decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device) -> Rounding:
-    """Compare up to ROWS rows per rank with the fp32 forward of `decoder`, the policy with whole weights. Collective
-    only in its sums: under ZeRO-3 the sampler's copy is used, so that no rank waits for another.
+def measure_rounding(
+    decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device, precision: str = "bf16"
+) -> Rounding:
+    """Compare up to ROWS rows per rank with the wider forward of `decoder`, the policy with whole weights: in 16 bits
+    rows at even distances, in fp32 those in which sampler and trainer differ most, since a policy that is certain of
+    most tokens rounds the others far more. Collective only in its sums: under ZeRO-3 the sampler's copy is used, so
+    that no rank waits for another.
     """
-    chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, min(ROWS, len(rollouts.rows))).astype(np.int64))
-    sums = torch.zeros(3, dtype=torch.float64)
+    is_fp32, count = precision == "fp32", min(ROWS, len(rollouts.rows))
+    chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, count).astype(np.int64))
+    if is_fp32 and count:
+        apart = (rollouts.old_logprobs - rollouts.sampler_logprobs).abs().numpy()
+        chosen = np.sort(np.argsort(np.maximum.reduceat(apart, rollouts.row_starts[:-1]))[-count:])
+    dtype = torch.float64 if is_fp32 else torch.float32
+    sums, largest = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for first in range(0, len(chosen), ROWS_AT_ONCE):
         batch = RowBatch.of(rollouts, chosen[first : first + ROWS_AT_ONCE], device)
-        exact = logprobs_in_fp32(decoder, batch.rows, batch.targets, temperature).cpu()
+        exact = wider_logprobs(decoder, batch.rows, batch.targets, temperature, dtype).cpu()
         both = (rollouts.old_logprobs[batch.tokens], rollouts.sampler_logprobs[batch.tokens])
-        sums += torch.tensor([*((one - exact).abs().double().sum() for one in both), len(exact)])
+        distances = torch.stack([(one - exact).abs().double().nan_to_num(torch.inf) for one in both])
+        sums += torch.tensor([*distances.sum(1), len(exact)])
+        largest = torch.maximum(largest, distances.amax(1))
     trainer, sampler, tokens = sum_over_ranks(sums).tolist()
-    return Rounding(trainer / max(1, tokens), sampler / max(1, tokens), int(tokens))
+    if is_fp32:
+        trainer, sampler = max_over_ranks(largest).tolist()
+    else:
+        trainer, sampler = trainer / max(1, tokens), sampler / max(1, tokens)
+    return Rounding(trainer, sampler, int(tokens), precision)

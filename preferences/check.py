@@ -12,6 +12,7 @@ from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, shown
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.runs.paths import with_absolute_paths
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note
@@ -37,6 +38,7 @@ class PreferencePlan:
 def check(config: PreferenceConfig) -> PreferencePlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     # 1. the settings alone
+    config = with_absolute_paths(config)
     check_settings(config)
     o, policy, task = config.optimizer, config.policy, PreferenceTask(config.loss)
     accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())

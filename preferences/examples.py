@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from lmgym.data.example_rows import ExampleRows
 from lmgym.data.pairs import COLUMNS, Pair
 from lmgym.data.rejections import IDENTICAL, Rejection
 from lmgym.data.truncation import SAME_IDS, rejection_of, tokenize_apart
@@ -108,6 +109,14 @@ class WithReference(Sequence[E]):
     def __iter__(self) -> Iterator[E]:
         for example, values in zip(self.examples, self.values.tolist(), strict=True):
             yield replace(example, reference=tuple(values))
+
+
+def reply_lengths(examples: Sequence[PairExample]) -> np.ndarray:
+    """[pairs, 2]: tokens to predict of both replies, an eos each included."""
+    rows = examples.examples if isinstance(examples, WithReference) else examples
+    if isinstance(rows, ExampleRows):
+        return rows.reply_lengths.reshape(-1, 2)
+    return np.array([[len(suffix) for suffix in example.replies.suffixes] for example in rows])
 
 
 def tokenize_pairs(

@@ -1,16 +1,17 @@
 """Evaluations on held-out pairs and thumbs: on every rank, from sums, each row once."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 
 from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
-from lmgym.report.calibration import accuracy_interval
+from lmgym.statistics import auc, share
 from lmgym.text import Replies
+from lmgym.training.length_rule import LengthRule
 from lmgym.training.probes import Probe, Report
 from preferences.config import LossConfig
 from preferences.examples import PairExample, RepliesOf, ThumbExample
@@ -76,8 +77,7 @@ class PairProbe:
     """The loss, the accuracy of implicit rewards with its interval, and the rewards of both sides."""
 
     loss = "loss"
-    shown: Mapping[str, str] = {
-        "accuracy": "accuracy of the implicit reward",
+    others: Mapping[str, str] = {
         "loss": "loss of a pair",
         "margin": "margin of the implicit rewards",
         "reward_chosen": "reward of the chosen replies",
@@ -87,9 +87,12 @@ class PairProbe:
     }
 
     def __init__(
-        self, examples: Sequence[PairExample], model: ReplyModel, settings: LossConfig, batch_tokens: int
-    ) -> None:
-        self.examples, self.settings = examples, settings
+        self, examples: Sequence[PairExample], model: ReplyModel, settings: LossConfig, batch_tokens: int,
+        rule: LengthRule,
+    ) -> None:  # fmt: skip
+        self.examples, self.settings, self.rule = examples, settings, rule
+        accuracy = {"accuracy": "accuracy of the implicit reward"}
+        self.shown: Mapping[str, str] = {**accuracy, **rule.shown, **self.others}
         self.measured = _Measured(examples, model, batch_tokens)
         self.preference = torch.tensor([example.preference for example in examples], dtype=torch.float64)
         self.prompts = np.unique([example.prompt for example in examples], return_inverse=True)[1]
@@ -97,27 +100,26 @@ class PairProbe:
         self.report = Report({}, {})
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """A tie is half right: before step 1 all pairs tie. The interval resamples prompts."""
+        """A tie is half right: before step 1 all pairs tie. The interval is over prompts."""
         policy, reference = self.measured.sums(model, device)
         lengths = self.measured.lengths
         total, count = pair_loss(self.settings, policy, reference, lengths, self.preference)
         self.rewards = rewards(self.settings, log_ratios(self.settings, policy, reference, lengths)).numpy()
         chosen, rejected = self.rewards.T
         right, means = (np.sign(chosen - rejected) + 1) / 2, (policy / lengths).mean(0).tolist()
-        metrics = {"loss": float(total) / int(count), "accuracy": float(right.mean())}
-        undefined = dict.fromkeys(("accuracy_low", "accuracy_high"), "one prompt: nothing to resample")
-        if self.prompts.max() > 0:
-            metrics["accuracy_low"], metrics["accuracy_high"] = accuracy_interval(right, self.prompts)
-            undefined = {}
-        metrics |= {
+        accuracy = Report.of("accuracy", share(right, self.prompts), "prompt")
+        metrics = {
+            "loss": float(total) / int(count),
+            **accuracy.metrics,
             "margin": float((chosen - rejected).mean()),
             "reward_chosen": float(chosen.mean()),
             "reward_rejected": float(rejected.mean()),
             "logprob_chosen": means[0],
             "logprob_rejected": means[1],
         }
-        self.report = Report(metrics, undefined)
-        return metrics
+        found = replace(accuracy, metrics=metrics)
+        self.report = self.rule.added_to(found, right, lengths.numpy(), self.prompts)
+        return self.report.metrics
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The two rewards of each pair; lengths are in tokens, without the eos."""
@@ -157,14 +159,17 @@ class ThumbProbe:
         total, count = thumb_loss(self.settings, ratios, torch.from_numpy(self.liked), baseline)
         self.rewards = rewards(self.settings, ratios).numpy()
         metrics, undefined = {"loss": float(total) / int(count), "kl": float(baseline)}, {}
+        notes: tuple[str, ...] = ()
         if 0 < self.liked.sum() < len(self.liked):
             sides = float(self.rewards[self.liked].mean()), float(self.rewards[~self.liked].mean())
-            metrics |= {"auc": float(roc_auc_score(self.liked, self.rewards)), "margin": sides[0] - sides[1]}
+            area = Report.of("auc", auc(self.rewards, self.liked, [one.prompt for one in self.examples]), "prompt")
+            metrics |= {**area.metrics, "margin": sides[0] - sides[1]}
+            notes = area.notes
             metrics |= {"reward_liked": sides[0], "reward_disliked": sides[1]}
         else:
             why = f"all {len(self.liked)} held-out replies are {'liked' if self.liked[0] else 'disliked'}"
             undefined = dict.fromkeys(("auc", "margin", "reward_liked", "reward_disliked"), why)
-        self.report = Report(metrics, undefined)
+        self.report = Report(metrics, undefined, notes)
         return metrics
 
     def lines(self) -> Iterator[dict[str, Any]]:

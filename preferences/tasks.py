@@ -9,8 +9,16 @@ from lmgym.data.example_rows import ExampleRows
 from lmgym.data.pairs import validate as validate_pairs
 from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.errors import InputError
+from lmgym.training.length_rule import LengthRule
 from preferences.config import LossConfig, PreferenceConfig
-from preferences.examples import PairExample, ThumbExample, tokenize_pairs, tokenize_thumbs, with_mismatched
+from preferences.examples import (
+    PairExample,
+    ThumbExample,
+    reply_lengths,
+    tokenize_pairs,
+    tokenize_thumbs,
+    with_mismatched,
+)
 from preferences.objectives import Pairwise, ReplyModel, Thumbs
 from preferences.probes import HeldOut, PairProbe, ThumbProbe
 from preferences.thumbs import validate as validate_thumbs
@@ -59,10 +67,12 @@ class PreferenceTask:
         """The loss over batches."""
         return Thumbs(model, self.settings) if self.has_thumbs else Pairwise(model, self.settings)
 
-    def probe(self, examples: Sequence[Any], model: ReplyModel, batch_tokens: int) -> HeldOut:
+    def probe(self, data: TaskData, model: ReplyModel, batch_tokens: int) -> HeldOut:
         """The evaluation on held-out examples."""
-        kind = ThumbProbe if self.has_thumbs else PairProbe
-        return kind(examples, model, self.settings, batch_tokens)
+        if self.has_thumbs:
+            return ThumbProbe(data.evaluation, model, self.settings, batch_tokens)
+        rule = LengthRule.fitted(reply_lengths(data.train))
+        return PairProbe(data.evaluation, model, self.settings, batch_tokens, rule)
 
     def titles(self, example: Any) -> tuple[str, ...]:
         """Names of an example's replies."""

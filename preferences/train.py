@@ -67,7 +67,7 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
     notes = [policy.decoder.note] if policy.decoder.note else []
     model = ReplyModel(policy, tokenizer.eos_token_id, uses_adapter(config))
     objective = plan.task.objective(model)
-    probes: dict = {"": plan.task.probe(data.evaluation, model, batch_tokens(config))}
+    probes: dict = {"": plan.task.probe(data, model, batch_tokens(config))}
     callbacks = []
     if plan.prompts:
         sampling, source = sampling_of(config.samples, policy.causal.generation_config, o.seed)

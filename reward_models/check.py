@@ -6,6 +6,7 @@ from lmgym.config import check_eval_size, check_shared_settings
 from lmgym.data.batching import accumulation_steps
 from lmgym.distributed.ranks import world_size
 from lmgym.models.loading import load_tokenizer
+from lmgym.runs.paths import with_absolute_paths
 from lmgym.text import flat_template_note
 from lmgym.training.best import check_best
 from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
@@ -26,6 +27,7 @@ class RewardModelPlan:
 def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     # 1. the settings alone
+    config = with_absolute_paths(config)
     check_settings(config)
     o, scorer = config.optimizer, config.scorer
     accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())

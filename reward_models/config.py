@@ -24,6 +24,9 @@ class RewardDataConfig:
     """rows to evaluate on; None: a part of the dataset, split by prompt or by user"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.1
     """without eval_dataset: a share below 1, or a number of rows"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value.
+    Logs are split by user"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None

@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow.compute as pc
+
+from lmgym.data.example_rows import ExampleRows
 from lmgym.data.pairs import COLUMNS, Pair
 from lmgym.data.rejections import IDENTICAL, Rejection
 from lmgym.data.truncation import SAME_IDS, Truncated, rejection_of, reply_ids, truncate
@@ -20,6 +24,13 @@ class PairExample:
     lengths: tuple[int, int]
     origin: str = ""
     """file:line of its row"""
+
+
+def pair_lengths(examples: Sequence[PairExample]) -> np.ndarray:
+    """[pairs, 2]: tokens of both replies."""
+    if isinstance(examples, ExampleRows):
+        return pc.list_flatten(examples.table["lengths"]).to_numpy().reshape(-1, 2)
+    return np.array([example.lengths for example in examples])
 
 
 def tokenize_pairs(

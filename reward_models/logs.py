@@ -17,8 +17,9 @@ from lmgym.data.column_kinds import ID, TEXT
 from lmgym.data.columns import Columns, read_columns, require_columns
 from lmgym.data.mixing import Part, mix, read_weights, set_names
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, Rejection, tally
-from lmgym.data.rows import fitting_eval_size, read_conversation
+from lmgym.data.rows import read_conversation
 from lmgym.data.sampling import limit_per_group, split_by_group
+from lmgym.data.splitting import fitting_eval_size
 from lmgym.data.task_data import sample_rows
 from lmgym.data.text_forms import WORDS, Form, FormCounts, read_as
 from lmgym.data.truncation import rejection_of, tokenize_replies

@@ -6,8 +6,9 @@ from lmgym.data.pairs import validate
 from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
+from lmgym.training.length_rule import LengthRule
 from reward_models.config import RewardModelConfig
-from reward_models.data import PairExample, tokenize_pairs
+from reward_models.data import PairExample, pair_lengths, tokenize_pairs
 from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
 from reward_models.objectives import Pairwise
 from reward_models.probes import PairProbe
@@ -37,4 +38,5 @@ class PairTask:
 
     def probe(self, data: TaskData, model: ScoringModel, pad_id: int, batch_tokens: int) -> PairProbe:
         """Accuracy, calibration and length bias."""
-        return PairProbe(data.evaluation, model, pad_id, batch_tokens)
+        rule = LengthRule.fitted(pair_lengths(data.train))
+        return PairProbe(data.evaluation, model, pad_id, batch_tokens, rule)

@@ -11,8 +11,9 @@ from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce, reduce_logits
 from lmgym.text import Replies
+from lmgym.training.length_rule import LengthRule
 from lmgym.training.probes import Probe, Report
-from reward_models.data import PairExample
+from reward_models.data import PairExample, pair_lengths
 from reward_models.losses import plackett_luce
 from reward_models.metrics.evaluations import EvaluationSet
 from reward_models.metrics.figures import Metrics
@@ -65,15 +66,14 @@ def report_of(metrics: Metrics, *left_out: str) -> Report:
     """Defined figures, and the reasons of the others; rows that were left out are given as reason of `rows`."""
     defined = {name: value for name, value in metrics.items() if value is not None}
     notes = {"rows": "; ".join(left_out)} if any(left_out) else {}
-    return Report(defined, {**metrics.reasons, **notes})
+    return Report(defined, {**metrics.reasons, **notes}, metrics.notes)
 
 
 class PairProbe:
-    """Accuracy, calibration and length bias on held-out pairs."""
+    """Accuracy, beside that of length alone, calibration and length bias on held-out pairs."""
 
     loss = "nll"
-    shown: Mapping[str, str] = {
-        "accuracy": "accuracy",
+    others: Mapping[str, str] = {
         "nll": "loss (nats per pair)",
         "margin_mean": "mean margin, chosen above rejected",
         "ece": "calibration error (ECE)",
@@ -88,9 +88,10 @@ class PairProbe:
         model: ScoringModel,
         pad_id: int,
         batch_tokens: int,
-        bootstrap_samples: int = 1000,
+        rule: LengthRule,
     ) -> None:
-        self.examples, self.bootstrap_samples = examples, bootstrap_samples
+        self.examples, self.rule = examples, rule
+        self.shown: Mapping[str, str] = {"accuracy": "accuracy", **rule.shown, **self.others}
         self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
         self.report = Report({}, {})
         self.scores = np.zeros((len(examples), 2))
@@ -98,15 +99,10 @@ class PairProbe:
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Accuracy with its interval, margin, calibration and length bias over all pairs, each counted once."""
         self.scores = self.forwards.logits(model, device).view(-1, 2).numpy()
-        lengths = np.array([example.lengths for example in self.examples])
-        self.report = pair_metrics(
-            self.scores[:, 0],
-            self.scores[:, 1],
-            np.array([example.prompt for example in self.examples]),
-            lengths[:, 0],
-            lengths[:, 1],
-            bootstrap_samples=self.bootstrap_samples,
-        )
+        lengths, prompts = pair_lengths(self.examples), np.array([example.prompt for example in self.examples])
+        chosen, rejected = self.scores.T
+        found = pair_metrics(chosen, rejected, prompts, lengths[:, 0], lengths[:, 1])
+        self.report = self.rule.added_to(found, chosen > rejected, lengths, prompts)
         return self.report.metrics
 
     def lines(self) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,8 @@ class SftDataConfig:
     """conversations to evaluate on; None: a part of the dataset, split by the prompt of the last reply"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None

@@ -90,7 +90,7 @@ class TrainingChat:
 
 
 NEEDED = "; or ".join(" and ".join(form) for form in FORMS) + (
-    "; or another format of docs/data_formats.md; of pairs the chosen replies are learned by lmgym train sft hh_chosen"
+    "; or another format of docs/data_formats.md; for the chosen replies of pairs: lmgym train sft hh_chosen"
 )
 
 

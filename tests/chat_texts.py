@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lmgym.templates import FLAT_TEMPLATE
 from lmgym.text import (
-    FLAT_TEMPLATE,
     Conversation,
     Turn,
 )

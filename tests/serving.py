@@ -39,6 +39,8 @@ def choices(mode: str, body: dict) -> list[dict]:
         if mode == "names_a_debater":
             text = "Debater_A"
             row["logprobs"] = likely(body)
+        if mode == "echoes_key":
+            text = f"you sent {body['authorization']}"
         if mode == "half_a_surrogate":
             text = "\ud83d and \u001b[2J"
         rows.append(
@@ -96,6 +98,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(status, {"error": {"message": words}})
         if mode == "reads_little" and sum(len(row["content"]) for row in body["messages"]) > READS_CHARACTERS:
             return self.answer(400, {"error": {"message": TOO_LONG, "code": "context_length_exceeded"}})
+        if mode == "refuses_one" and body["seed"] % 4 == 0:
+            return self.answer(400, {"error": {"message": "this prompt is not allowed"}})
         if mode == "checks_key" and self.headers["Authorization"] != "Bearer sk-right":
             return self.answer(401, f"you sent {self.headers['Authorization']} \x1b[2J\u202e".encode())
         if mode == "echoes_key_and_breaks":
@@ -117,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
             return [1, 2]
         if mode == "deep":
             return b"[" * 200_000
-        found = choices(mode, body)
+        found = choices(mode, body | {"authorization": self.headers["Authorization"]})
         return {"choices": found, "usage": {"completion_tokens": 7 * len(found)}}
 
     def answer(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:

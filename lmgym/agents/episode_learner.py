@@ -1,7 +1,5 @@
 """Episodes, one at a time, by the rollout engine's own agents, and an update of ppo on a batch of them."""
 
-import copy
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,6 +8,7 @@ import torch
 
 from lmgym.agents.dialogue import takes_system
 from lmgym.agents.value_head import AutoModelForCausalLMWithValueHead
+from lmgym.environments.bounds import read_reward
 from lmgym.environments.episodes import Episode, RunningEpisode
 from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.environments.rollout_engine import ActingAgents
@@ -72,17 +71,18 @@ class EpisodeLearner:
         return self._reply(RunningEpisode(0, _draw(self._asides), self.episode.environment), conversation)
 
     def add_reward(self, reward: float) -> None:
-        """Reward the latest turn. Raises InputError if there is none, and for what is no finite number."""
+        """Reward the latest turn. Raises InputError if there is none, and for what is no reward."""
         if POLICY not in self.episode.steps:
             raise InputError(f"{self.episode}: a reward of {reward} before an action; needed: act(observation) first")
-        if not (hasattr(reward, "__float__") and math.isfinite(reward)):
-            raise InputError(f"{self.episode}: a reward of {reward}; needed: a finite number")
-        self.episode.add_environment_reward(POLICY, reward)
+        try:
+            self.episode.add_reward(POLICY, read_reward(POLICY, reward))
+        except ValueError as error:
+            raise InputError(f"{self.episode}: {error}") from error
 
     def finish(self, final: Conversation | None) -> None:
         """End the episode, with `final` as one that was cut short before this prompt; one without turns is dropped."""
         shown = {POLICY: Observation(final)} if final is not None else {}
-        self.episode.receive(StepResult(shown, terminated=final is None, truncated=final is not None))
+        self._receive(self.episode, StepResult(shown, terminated=final is None, truncated=final is not None))
         self.waiting += self.players.finish([self.episode])
 
     def update(self) -> dict[str, float]:
@@ -114,10 +114,16 @@ class EpisodeLearner:
         return metrics
 
     def _reply(self, episode: RunningEpisode, conversation: Conversation) -> str:
-        episode.receive(StepResult({POLICY: Observation(conversation)}))
+        self._receive(episode, StepResult({POLICY: Observation(conversation)}))
         [actions] = self.players.act([episode])
         episode.actions.append(actions)
         return actions[POLICY]
+
+    def _receive(self, episode: RunningEpisode, result: StepResult) -> None:
+        """The program's own observation: what is out of bounds is its mistake."""
+        episode.receive(result)
+        if episode.error:
+            raise InputError(episode.error)
 
     def _seeds_of_iteration(self) -> np.random.Generator:
         """Draws the seeds that lmgym/environments/groups.py gives an iteration's episodes."""
@@ -129,15 +135,11 @@ def _draw(chance: np.random.Generator) -> int:
 
 
 def _ready(tokenizer: Any) -> Any:
-    """A tokenizer with a chat template whose pad token, which nothing here uses, does not end replies."""
+    """A tokenizer with a chat template. Raises InputError for one without an eos token."""
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no eos token: replies would never end; needed: tokenizer.eos_token = ...")
     ensure_template(tokenizer)
-    if tokenizer.pad_token_id != tokenizer.eos_token_id:
-        return tokenizer
-    own = copy.deepcopy(tokenizer)
-    own.pad_token = None
-    return own
+    return tokenizer
 
 
 def _split(episodes: int, batch: int, rank: int, ranks: int, seed: Sequence[int]) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.quantized import is_quantized
-from lmgym.models.saving import has_adapters, unwrap_adapters
+from lmgym.models.saving import has_adapters, save_model, unwrap_adapters
 from lmgym.training.plan import refuse_unfit_quantization
 from lmgym.training.reporting import show_notes
 
@@ -113,7 +113,10 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the policy, or its adapters, as transformers and peft do, and the value head beside it in critic/."""
-        self.pretrained_model.save_pretrained(folder)
+        if has_adapters(self.pretrained_model):
+            self.pretrained_model.save_pretrained(folder)
+        else:
+            save_model(self.pretrained_model, self.pretrained_model.state_dict(), Path(folder))
         if self.actor is not None and self.actor.value_head is not None:
             head = {f"value_head.{name}": w.detach().cpu() for name, w in self.actor.value_head.state_dict().items()}
             save_critic(None, head, Path(folder) / CRITIC, None)

@@ -18,6 +18,7 @@ from typing import Any
 
 from lmgym.chat.exchanges import HUMAN_DECISIONS, Candidate, Exchange, preferences
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.masking import mask_keys
 from lmgym.runs.files import sync
 from lmgym.text import Conversation, Turn, from_messages, messages
 
@@ -192,7 +193,7 @@ class SessionFile:
 def append(path: Path, *rows: dict[str, Any]) -> None:
     """Appends rows to the file in one system call, and syncs them to the disk."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data = "".join(f"{json.dumps(row, separators=(',', ':'))}\n" for row in rows).encode()
+    data = mask_keys("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for row in rows)).encode()
     is_new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:

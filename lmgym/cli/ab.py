@@ -14,14 +14,8 @@ from lmgym.config import SEED, Range
 from lmgym.console import CleanConsole, say
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
-from lmgym.world.ab_testing import (
-    Ratio,
-    assign_users,
-    bootstrap_intervals,
-    compare,
-    figures,
-    users_needed,
-)  # fmt: skip
+from lmgym.statistics import Estimate, Ratio, compare, notes, units_needed
+from lmgym.world.ab_testing import assign_users, figures
 from lmgym.world.app import refuse_days
 from lmgym.world.behaviour import Behaviour, refuse_unwritable
 from lmgym.world.streams import Ints
@@ -138,16 +132,12 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
 
 
 def _arm(name: str, behaviour: Behaviour, ratios: dict[str, Ratio], seconds: float) -> dict[str, Any]:
-    intervals = bootstrap_intervals(ratios)
     return {
         "policy": name,
         "users": len(behaviour),
         "conversations": int((behaviour.activity.messages > 0).sum()),
         "replies": len(behaviour.traces.reply),
-        "figures": {
-            figure: {"value": _number(ratio.value), "low": _number(low), "high": _number(high)}
-            for (figure, ratio), (low, high) in zip(ratios.items(), intervals.values(), strict=True)
-        },
+        "figures": {name: asdict(ratio.estimate) for name, ratio in ratios.items()},
         # fsum is exact: the order of users does not matter
         "hidden_utility": math.fsum(np.concatenate(behaviour.traces.utility).tolist()) / len(behaviour.traces.reply),
         "seconds": seconds,
@@ -163,7 +153,7 @@ def _comparison(a: dict[str, Ratio], b: dict[str, Ratio], paired: bool) -> dict[
         rows[figure] = {
             **{name: _number(value) for name, value in asdict(comparison).items()},
             "relative": _number(comparison.difference / ratio.value if ratio.value else math.nan),
-            "users_to_find_5_percent": users_needed(effect, comparison.spread) if known else None,
+            "users_to_find_5_percent": units_needed(effect, comparison.spread) if known else None,
         }
     return rows
 
@@ -186,15 +176,17 @@ def print_table(record: dict[str, Any]) -> None:
     for figure in arms[0]["figures"]:
         for place, arm in enumerate(arms):
             comparison = record["comparisons"][place - 1]["figures"][figure] if place else None
-            cells = _cells(arm["figures"][figure], comparison)
+            cells = _cells(Estimate(**arm["figures"][figure]), comparison)
             table.add_row("" if place else figure, arm["policy"], *cells, end_section=place == len(arms) - 1)
     CleanConsole(width=90 + min(70, max(len(arm["policy"]) for arm in arms))).print(table)
+    for note in notes((Estimate(**found) for arm in arms for found in arm["figures"].values()), "user"):
+        say(note)
     say(f"change: from {arms[0]['policy']}; p: two-sided, not corrected for the number of figures")
     say("users for 5%: number per policy to detect a change of 5% with power .9")
 
 
-def _cells(figure: dict[str, float | None], comparison: dict[str, float | int | None] | None) -> list[str]:
-    cells = [_show(figure["value"]), f"{_show(figure['low'])} to {_show(figure['high'])}"]
+def _cells(found: Estimate, comparison: dict[str, float | int | None] | None) -> list[str]:
+    cells = ["none" if found.value is None else f"{found.value:.3f}", found.interval(".3f")]
     if comparison is None:
         return [*cells, "", "", ""]
     relative, p_value, users = (comparison[name] for name in ("relative", "p_value", "users_to_find_5_percent"))
@@ -204,7 +196,3 @@ def _cells(figure: dict[str, float | None], comparison: dict[str, float | int | 
         "" if p_value is None else "<.0001" if p_value < 1e-4 else f"{p_value:.4f}",
         "" if users is None else f"{users:,}",
     ]
-
-
-def _show(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"

@@ -6,7 +6,7 @@ import click
 
 from lmgym import __version__
 from lmgym.cli.dialogue.commands import dialogue
-from lmgym.cli.games.commands import games, replay
+from lmgym.cli.games.commands import games
 from lmgym.cli.launching import (
     HELP,
     describe_experiments,
@@ -16,6 +16,7 @@ from lmgym.cli.launching import (
     list_experiments,
 )
 from lmgym.cli.playpen.commands import playpen
+from lmgym.cli.replay import replay
 from lmgym.cli.results.reports import compare, report, watch
 from lmgym.cli.results.runs import runs
 from lmgym.cli.usage.errors import OneLineErrors
@@ -140,9 +141,10 @@ def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> Non
 def score(scorer: str, file: str, output: str | None, flags: tuple[str, ...]) -> None:
     """Score the replies of a file: JSONL, JSON, Parquet or CSV.
 
-    SCORER is a folder or hub id. Rows have prompt and reply (or completion); chosen and rejected, which also gives an
-    accuracy; messages; or input_text and output_text. Other columns are named by --prompt_column, --chosen_column,
-    --rejected_column, --reply_column, --messages_column, --system_column and --context_column.
+    SCORER is a folder or hub id; for one with two outputs 'PATH#softmax[1]' or 'PATH#difference'. Rows have prompt and
+    reply (or completion); chosen and rejected, which also gives an accuracy; messages; or input_text and output_text.
+    Other columns are named by --prompt_column, --chosen_column, --rejected_column, --reply_column, --messages_column,
+    --system_column and --context_column.
     """
     from lmgym.cli.score import score_file
     from lmgym.config import ColumnConfig

@@ -1,8 +1,7 @@
 """`lmgym score`: a scorer's opinion of the replies in a file, one JSON line per row, and the figures of them all."""
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,17 @@ from lmgym.data.pairs import COLUMNS, RANKED, is_pair, read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import NO_REPLY, UNFIT, Rejection, RowError, tally
-from lmgym.data.rows import read_rows
+from lmgym.data.rows import prompt_key, read_rows
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.text import Conversation, Reply, as_reply
+from lmgym.statistics import notes, share
+from lmgym.text import Conversation, Reply, as_reply, words_of
+from lmgym.training.length_rule import LengthRule
 
-ROWS_TOGETHER = 1024
+MOST_ROWS, MOST_CHARACTERS = 1024, 32_768  # that are scored together: about one batch of a model
 NEEDED = (
     "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
     "output_text"
@@ -64,14 +66,18 @@ def score_file(path: str, source: str, output: str | None, columns: ColumnConfig
             f"{shown_path(source)} is a model's folder; needed: the data behind the scorer: lmgym score "
             f"{shown_path(source)} {shown_path(path)}"
         )
-    notes: list[str] = []
+    reading: list[str] = []
     records, wanted = DataSet(source, "train"), replace(WANTED, reads=_reads)
-    rows, rejections = read_rows(interpret([records], wanted, columns, notes), read_row)
+    rows, rejections = read_rows(interpret([records], wanted, columns, reading), read_row)
     _refuse_none(source, rows, rejections, len(records))
     _make_folder(target)  # before hours of scoring
-    for note in notes:
+    for note in reading:
         say(note)
-    scored, unfit = score_rows(load_scorer(path), rows)
+    scorer = load_scorer(path)
+    replies = sum(len(row.replies) for row in rows)
+    say(f"{len(rows):,} rows to score, with {replies:,} replies", error=True)
+    with StatusLine("scoring", len(rows), "rows", plain=True) as status:
+        scored, unfit = score_rows(scorer, rows, status)
     rejections += unfit
     _refuse_none(source, scored, rejections, len(records))
     write_lines(target, (row.line(scores) for row, scores in scored))
@@ -113,13 +119,12 @@ def read_row(record: Record) -> ScoredRow:
 
 
 def score_rows(
-    scorer: Scorer, rows: Sequence[ScoredRow]
+    scorer: Scorer, rows: Sequence[ScoredRow], line: StatusLine | None = None
 ) -> tuple[list[tuple[ScoredRow, list[float]]], list[Rejection]]:
-    """(rows with the scores of their replies, rejections of rows that the scorer cannot read)."""
+    """(rows with the scores of their replies, rejections of rows that the scorer cannot read). `line` shows how far."""
     scored: list[tuple[ScoredRow, list[float]]] = []
     rejections: list[Rejection] = []
-    for first in range(0, len(rows), ROWS_TOGETHER):
-        some = rows[first : first + ROWS_TOGETHER]
+    for some in _together(rows):
         try:
             scored += list(zip(some, _score(scorer, some), strict=True))
         except InputError:  # of one row: the others are scored without it
@@ -128,9 +133,21 @@ def score_rows(
                     scored.append((row, _score(scorer, [row])[0]))
                 except InputError as error:
                     rejections.append(Rejection(row.record.file, row.record.line, "(row)", str(error), UNFIT))
-        if sys.stderr.isatty() and len(rows) > ROWS_TOGETHER:
-            say(f"{min(first + ROWS_TOGETHER, len(rows)):,} of {len(rows):,} rows", error=True)
+        if line:
+            line.update(len(scored) + len(rejections))
     return scored, rejections
+
+
+def _together(rows: Sequence[ScoredRow]) -> Iterator[Sequence[ScoredRow]]:
+    """The rows in parts that are small enough for progress to be seen, and large enough for a batch."""
+    first = characters = 0
+    for place, row in enumerate(rows):
+        size = sum(len(turn.text) for turn in row.conversation.turns) + sum(len(words_of(r)) for r in row.replies)
+        if place > first and (characters + size > MOST_CHARACTERS or place - first == MOST_ROWS):
+            yield rows[first:place]
+            first, characters = place, 0
+        characters += size
+    yield rows[first:]
 
 
 def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
@@ -143,20 +160,27 @@ def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
 
 
 def figures(scored: Sequence[tuple[ScoredRow, Sequence[float]]]) -> list[str]:
-    """Lines with count, mean and spread of the scores, and the accuracy on pairs, in which a tie counts as wrong."""
+    """Lines with count, mean and spread of the scores, and the accuracy on pairs, in which a tie counts as wrong.
+
+    Beside it the share of pairs of which the shorter reply is the chosen one, which is what length alone would get.
+    """
     values = np.array([score for _, scores in scored for score in scores])
     low, high = np.percentile(values, [5, 95])
     lines = [
         f"scores: {len(values):,}; mean {values.mean():.4g}, standard deviation {values.std():.4g}, "
         f"5% to 95%: {low:.4g} to {high:.4g}, minimum {values.min():.4g}, maximum {values.max():.4g}"
     ]
-    pairs = np.array([scores for row, scores in scored if row.is_pair])
-    if len(pairs):
-        margins = pairs[:, 0] - pairs[:, 1]
+    pairs = [row for row, _ in scored if row.is_pair]
+    if pairs:
+        margins = np.array([scores[0] - scores[1] for row, scores in scored if row.is_pair])
+        accuracy = share(margins > 0, [prompt_key(row.conversation) for row in pairs])
+        lengths = np.array([[len(words_of(reply)) for reply in row.replies] for row in pairs])
+        shorter = LengthRule(shorter_wins=True).right(lengths).mean()
         lines.append(
-            f"pairs: {len(pairs):,}; accuracy {(margins > 0).mean():.4f}, mean margin {margins.mean():.4g}, "
-            f"ties {(margins == 0).mean():.2%}"
+            f"pairs: {len(pairs):,}; accuracy {accuracy:.4f}, mean margin {margins.mean():.4g}, "
+            f"ties {(margins == 0).mean():.2%}; the shorter reply is the chosen one in {shorter:.2%}"
         )
+        lines += notes([accuracy], "prompt")
     return lines
 
 

@@ -141,6 +141,12 @@ class ExampleRows(Sequence[E], Generic[E]):
         """A column of numbers, [rows]."""
         return self.table[name].to_numpy()
 
+    @property
+    def reply_lengths(self) -> np.ndarray:
+        """[replies of all rows]: tokens of each, in order."""
+        suffixes = pc.list_flatten(pc.struct_field(self.table["replies"], "suffixes"))
+        return pc.list_value_length(suffixes).to_numpy().astype(np.int64)
+
     @cached_property
     def tokens(self) -> np.ndarray:
         """[rows]: tokens of a forward."""

@@ -5,6 +5,7 @@ With weights the set that has the fewest usable rows for its weight is drawn who
 give 100 and 50. Rows are drawn after duplicates are rejected and before the split, so both sides have the proportions.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,10 +56,14 @@ def set_names(setting: str) -> list[str]:
 class DataSet:
     """The rows of a data set, read anew each time they are iterated; at most its first `max_rows`."""
 
-    def __init__(self, name: str, split: str, max_rows: int | None = None) -> None:
-        self.name, self.split, self.max_rows = name, split, max_rows
+    def __init__(self, name: str, split: str, max_rows: int | None = None, split_column: str | None = None) -> None:
+        self.name, self.split, self.max_rows, self.split_column = name, split, max_rows, split_column
         self.files: set[str] = set()
         """of the rows that were read"""
+        self.columns: set[str] = set()
+        """of the first row"""
+        self.split_values: dict[tuple[str, int], str] = {}
+        """by file and line of a row, its value in `split_column`"""
         self._rows: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -66,8 +71,17 @@ class DataSet:
         for record in islice(iterate_records(self.name, self.split), self.max_rows):
             self.files.add(record.file)
             count += 1
+            if self.split_column:
+                self._note_value(record, self.split_column)
             yield record
         self._rows = count
+
+    def _note_value(self, record: Record, column: str) -> None:
+        self.columns = self.columns or set(record.fields)
+        value = record.fields.get(column)
+        if value not in (None, ""):
+            text = str(value) if isinstance(value, str | int | float) else json.dumps(value, default=str)
+            self.split_values[record.file, record.line] = text
 
     def __len__(self) -> int:
         if self._rows is None:
@@ -77,9 +91,11 @@ class DataSet:
         return self._rows
 
 
-def read_sets(setting: str, split: str, max_rows: int | None = None) -> dict[str, DataSet]:
+def read_sets(
+    setting: str, split: str, max_rows: int | None = None, split_column: str | None = None
+) -> dict[str, DataSet]:
     """The data sets of a setting by name, at most the first `max_rows` rows of each."""
-    return {name: DataSet(name, split, max_rows) for name in set_names(setting)}
+    return {name: DataSet(name, split, max_rows, split_column) for name in set_names(setting)}
 
 
 def read_weights(words: str | None, names: Sequence[str], flag: str) -> list[float] | None:

@@ -12,15 +12,8 @@ from lmgym.data.pairs import read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import DUPLICATE_PROMPT, NO_PROMPT, UNFIT, Rejection, RowError
-from lmgym.data.rows import (
-    fitting_eval_size,
-    line_of,
-    prompt_key,
-    read_prompt,
-    read_rows,
-    split_by_prompt,
-    without_prompts,
-)
+from lmgym.data.rows import line_of, prompt_key, read_prompt, read_rows
+from lmgym.data.splitting import overlap_notes, split_column, split_rows
 from lmgym.errors import InputError, one_line
 from lmgym.text import Conversation, has_tools, render_each
 
@@ -44,6 +37,8 @@ class PromptSettings(Protocol):
     def eval_prompts(self) -> str | None: ...
     @property
     def eval_size(self) -> float: ...
+    @property
+    def split_by(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,11 @@ class PromptRow:
     prompt_key: str
     answers: tuple = ()
 
+    @property
+    def conversation(self) -> Conversation | str:
+        """The prompt."""
+        return self.task["prompt"]
+
 
 def read_prompts(
     settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None,
@@ -95,23 +95,25 @@ def read_prompts(
     notes: list[str] = []
     weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
     given = as_text, tokenizer, columns, notes
-    sets = read_sets(settings.prompts, "train")
+    column = split_column(settings.split_by)
+    sets = read_sets(settings.prompts, "train", None, column)
     found, rejections = _read(sets, row_check, *given)
     kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
     rows, read = [found[i] for i in kept], sum(map(len, sets.values()))
-    if settings.eval_prompts:
-        others = read_sets(settings.eval_prompts, "test")
+    others = read_sets(settings.eval_prompts, "test", None, column) if settings.eval_prompts else {}
+    held_out: list[PromptRow] | None = None
+    if others:
         held_out, more = _read(others, row_check, *given)
-        train, leaks = without_prompts(rows, held_out)
-        rejections += [*more, *leaks]
+        rejections += more
         read += sum(map(len, others.values()))
-    else:
-        size, more_notes = fitting_eval_size(settings.eval_size, len(rows), "prompts")
-        notes += more_notes
-        try:
-            train, held_out = split_by_prompt(rows, size, seed, "prompts")
-        except InputError as error:
-            raise InputError(f"{error}{_reasons(rejections)}") from None
+    of_all = *sets.values(), *others.values()
+    try:
+        sides = split_rows(rows, held_out, settings.split_by, of_all, settings.eval_size, seed, "prompts")
+    except InputError as error:
+        raise InputError(f"{error}{_reasons(rejections)}") from None
+    train, held_out = sides.train, sides.held_out
+    rejections += sides.rejections
+    notes += [*sides.notes, *overlap_notes(train, held_out, settings.split_by, "prompts")]
     if not train:
         needed = "needed: some that are not evaluated on"
         raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")

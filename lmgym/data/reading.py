@@ -94,6 +94,8 @@ def interpret(
         names = _Names.of(columns, number, len(sets))
         survey = _survey(map(names.apply, rows), wanted, one_line(getattr(rows, "name", "the dataset")))
         _refuse(survey, wanted, names)
+        if not wanted.others_go_to:
+            survey.unread.pop(getattr(rows, "split_column", None), None)  # read for the split
         forms = {key: _form(key, counts, columns, survey.where) for key, counts in survey.forms.items()}
         if notes is not None:
             notes.append(_line(survey, wanted, forms))
@@ -219,7 +221,7 @@ def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
     if not found.has_form:
         raise InputError(
             f"{one_line(found.first[0].file)} holds no {wanted.noun}: found the columns {seen}; "
-            f"needed: {wanted.needed} (rename yours, or name them by --prompt_column, --chosen_column and the like)"
+            f"needed: {wanted.needed} (or name yours by --prompt_column and the like)"
             f"{_unreadable(found)}{advice(found.first)}"
         )
     if found.passages and not wanted.others_go_to and PASSAGE not in names.given:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lmgym.errors import one_line
+from lmgym.errors import bounded, one_line, shown_path
 
 # reasons of rejection, worded to follow a number of rows
 NOT_JSON, NOT_CSV, NOT_UTF8 = "not JSON", "not CSV", "not UTF-8"
@@ -52,7 +52,7 @@ class Rejection:
     """of a row that is too long, a number of tokens in which it would fit"""
 
     def __str__(self) -> str:
-        return f"{one_line(self.file)}, line {self.line}, {one_line(self.field, 80)}: {one_line(self.found, 400)}"
+        return f"{shown_path(self.file)}, line {self.line}, {one_line(self.field, 40)}: {one_line(self.found)}"
 
 
 class RowError(Exception):
@@ -115,7 +115,7 @@ class Tally:
         if not self.is_alarming:
             return ""
         share = self.total / max(1, self.rows)
-        return (
+        return bounded(
             f"warning: {share:.1%} of the rows are rejected; the first: {self.first}; check the data (rejected.jsonl "
             "in a run's folder lists every row)"
         )

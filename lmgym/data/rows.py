@@ -1,20 +1,16 @@
-"""Rows of a dataset: checked, deduplicated and split by prompt. Rows left out are recorded, never silently dropped."""
+"""Rows of a dataset, read and checked one by one. Rows left out are recorded, never silently dropped."""
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
 from lmgym.config import PASSAGE
 from lmgym.data.records import Record, cell_fault
 from lmgym.data.rejections import (
     CONFLICTING_SYSTEM,
-    HELD_OUT,
     NO_PROMPT,
     NO_VALUE,
     UNSUPPORTED,
@@ -45,6 +41,11 @@ class Prompted(Protocol):
     @property
     def line(self) -> int:
         """Its line, from 1."""
+        ...
+
+    @property
+    def conversation(self) -> Conversation | str:
+        """What it answers, and perhaps its answer; a text where it is one."""
         ...
 
     @property
@@ -155,59 +156,6 @@ def whole_number(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def fitting_eval_size(eval_size: float, rows: int, noun: str) -> tuple[float, list[str]]:
-    """(the share or number of rows to evaluate on, a note): a tenth of the rows where the setting asks for them all."""
-    if eval_size < max(1, rows):
-        return eval_size, []
-    fitting = max(1, rows // 10)
-    return fitting, [
-        f"warning: --eval_size {eval_size:g} is all of the {rows:,} {noun} or more: {fitting:,} are evaluated on, a "
-        "tenth; --eval_size sets another number, or a share"
-    ]
-
-
-def split_by_prompt(pairs: Sequence[P], eval_size: float, seed: int, noun: str = "pairs") -> tuple[list[P], list[P]]:
-    """(train, eval) with no prompt on both sides; `eval_size` is a share below 1 or a number of pairs.
-
-    Prompts are sampled by a seeded hash, so a row's side does not depend on the order of rows. Raises InputError if
-    either side would be empty.
-    """
-    if not 0 <= eval_size < math.inf:
-        raise InputError(f"--eval_size {eval_size:g}; needed: a share below 1, or a number of {noun}, of {len(pairs)}")
-    wanted = round(eval_size * len(pairs)) if eval_size < 1 else int(eval_size)
-    if wanted >= len(pairs):
-        most = f"a share below 1, or a number below {len(pairs)}" if len(pairs) > 1 else "more of them, or 0"
-        raise InputError(f"--eval_size {eval_size:g} asks for {wanted} of {len(pairs)} {noun}; needed: {most}")
-    hashed = (hashlib.sha256(f"{seed}\0{pair.prompt_key}".encode()).digest() for pair in pairs)
-    digests = np.frombuffer(b"".join(hashed), dtype=">u8").reshape(-1, 4)
-    order = np.lexsort(digests.T[::-1])
-    starts = np.concatenate([[True], (digests[order[1:]] != digests[order[:-1]]).any(1)]) if len(order) else order
-    prompt = np.cumsum(starts) - 1  # its number, in the order of the hashes
-    ends = np.append(np.flatnonzero(starts)[1:], len(order))
-    prompts = int(np.searchsorted(ends, wanted)) + 1 if wanted else 0
-    if prompts == len(ends) and wanted:
-        raise InputError(
-            f"the {len(pairs)} {noun} have {len(ends)} prompt(s): no split by prompt leaves both sides any; "
-            "add rows of other prompts, or evaluate on others by --eval_dataset"
-        )
-    held_out = np.zeros(len(pairs), dtype=bool)
-    held_out[order[prompt < prompts]] = True
-    return [p for p, held in zip(pairs, held_out, strict=True) if not held], [
-        p for p, held in zip(pairs, held_out, strict=True) if held
-    ]
-
-
-def without_prompts(pairs: Sequence[P], held_out: Sequence[P]) -> tuple[list[P], list[Rejection]]:
-    """(pairs whose prompt does not occur in `held_out`, rejections of the others)."""
-    keys = {pair.prompt_key for pair in held_out}
-    in_both = [pair.prompt_key in keys for pair in pairs]
-    found = "is in the evaluation set too"
-    leaks = [
-        Rejection(p.file, p.line, "prompt", found, HELD_OUT) for p, both in zip(pairs, in_both, strict=True) if both
-    ]
-    return [pair for pair, both in zip(pairs, in_both, strict=True) if not both], leaks
 
 
 def fingerprint(*sides: Sequence[Prompted]) -> str:

@@ -15,8 +15,9 @@ from lmgym.config import ColumnConfig, RowSettings
 from lmgym.data.example_rows import REALIGNED, SHORTENED, TRUNCATED, ExampleRows, encode, write_batches
 from lmgym.data.mixing import DataSet, Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.rejections import Rejection, Tally, tally
-from lmgym.data.rows import fingerprint, fitting_eval_size, split_by_prompt, without_prompts
+from lmgym.data.rows import fingerprint
 from lmgym.data.sampling import ordered_sample
+from lmgym.data.splitting import overlap_notes, split_column, split_rows
 from lmgym.data.tokenized_cache import key_of, made_once
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError
@@ -138,7 +139,8 @@ def prepare(settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, 
 
 
 _SETTINGS = (
-    "dataset", "dataset_weights", "dataset_split", "eval_dataset", "eval_size", "train_size", "max_rows", "max_length",
+    "dataset", "dataset_weights", "dataset_split", "eval_dataset", "eval_size", "split_by", "train_size", "max_rows",
+    "max_length",
 )  # fmt: skip
 FILES = ("train.arrow", "evaluation.arrow")
 
@@ -152,32 +154,33 @@ class _Prepared:
         self.settings, self.tokenizer, self.how = settings, tokenizer, how
         self.notes: list[str] = []
         weights = read_weights(settings.dataset_weights, set_names(settings.dataset), "dataset_weights")
-        sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows)
+        column = split_column(settings.split_by)
+        sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows, column)
         found, rejections = how.validate(*sets.values(), columns=columns, notes=self.notes)
         kept, self.parts = mix(sets_of_rows(found, rejections, sets, how.usable), [*sets], weights, seed)
         rows = [found[i] for i in kept]
         unmixed, self.read = len(found) - len(rows), sum(map(len, sets.values()))
         del found
-        if settings.eval_dataset:
-            others = read_sets(settings.eval_dataset, "test")
-            held_out, faults = how.validate(*others.values(), columns=columns, notes=self.notes)
+        given, others = None, read_sets(settings.eval_dataset, "test", None, column) if settings.eval_dataset else {}
+        if others:
+            given, faults = how.validate(*others.values(), columns=columns, notes=self.notes)
             self.read += sum(map(len, others.values()))
-            rows, leaks = without_prompts(rows, held_out)
-            rejections = [*rejections, *faults, *leaks]
-        else:
-            size, notes = fitting_eval_size(settings.eval_size, len(rows), how.noun)
-            self.notes += notes
-            rows, held_out = split_by_prompt(rows, size, seed, how.noun)
+            rejections = [*rejections, *faults]
+        of_all = *sets.values(), *others.values()
+        sides = split_rows(rows, given, settings.split_by, of_all, settings.eval_size, seed, how.noun)
+        rows, held_out, self.units = sides.train, sides.held_out, sides.units
+        rejections = [*rejections, *sides.rejections]
         chosen = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]
         unused = len(rows) - len(chosen) + unmixed
         self.left_out = {"unused_rows": unused} if unused else {}
         self.rejections, self.fingerprint = list(rejections), fingerprint(chosen, held_out)
         self.sides = chosen, held_out
+        self.notes += [*sides.notes, *overlap_notes(chosen, held_out, settings.split_by, how.noun)]
         self.notes += special_token_notes(tokenizer, (*chosen, *held_out))
 
     def batches(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
         """The examples of rows, which are given up as they are tokenised."""
-        numbers: dict[int, int] = {}
+        numbers = dict(self.units)
         for first in range(0, len(rows), TOGETHER):
             some = rows[first : first + TOGETHER]
             rows[first : first + TOGETHER] = [None] * len(some)

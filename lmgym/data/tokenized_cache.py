@@ -21,7 +21,7 @@ from lmgym.data.sources import content_digest
 from lmgym.distributed.ranks import local_rank, raise_on_all_ranks, world_size
 
 T = TypeVar("T")
-CODE = ("lmgym/data", "lmgym/text.py", "lmgym/tool_calls.py")
+CODE = ("lmgym/data", "lmgym/text.py", "lmgym/templates.py", "lmgym/tool_calls.py")
 PATIENCE = datetime.timedelta(days=1)  # of ranks that wait for the one that tokenises
 
 

@@ -39,6 +39,8 @@ DECIDED_BY_RUN = {  # setting: the argument that decides it
 }
 CONFIGS = Path(__file__).parents[1] / "configs"
 """the repository's configs/ through a link, so that the package contains it"""
+MOST_LEVELS = 20
+"""of lists and objects in a file: DeepSpeed's own settings have 4"""
 SECTIONS = ("zero_optimization", "bf16", "fp16", "optimizer", "scheduler")
 # all keys that deepspeed 0.19.8 reads, without those that it refuses as removed and `bfloat16`, a synonym of bf16
 KNOWN_KEYS = {
@@ -61,7 +63,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     `path` is a file, or the name of one in configs/, with or without its suffix.
     """
     file, completed = parse_config(path)
-    _refuse_invalid_sections(completed, f"DeepSpeed config {file}")
+    _refuse_invalid_sections(completed, f"DeepSpeed config {shown_path(file)}")
     return completed
 
 
@@ -75,7 +77,19 @@ def parse_config(path: str | Path) -> tuple[Path, dict[str, Any]]:
         config = json.loads(file.read_text())
     except (ValueError, RecursionError) as error:
         raise InputError(f"DeepSpeed config {shown_path(file)} is not JSON: {one_line(str(error))}") from error
-    return file, complete(config, f"DeepSpeed config {file}")
+    if _levels(config) > MOST_LEVELS:
+        raise InputError(f"DeepSpeed config {shown_path(file)} has more than {MOST_LEVELS} levels of lists and objects")
+    return file, complete(config, f"DeepSpeed config {shown_path(file)}")
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects are nested; a loop, because functions that call themselves overflow at 1,000."""
+    levels, items = 0, [value]
+    while items:
+        nested = [item for item in items if isinstance(item, dict | list)]
+        items = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
+        levels += bool(nested)
+    return levels
 
 
 def _find_config(name: str) -> Path:
@@ -102,7 +116,7 @@ def complete(config: Any, name: str = "DeepSpeed config") -> dict[str, Any]:
         raise InputError(f'{name} is empty; needed: at least {{"zero_optimization": {{"stage": 2}}}}')
     for key in config:
         if key not in KNOWN_KEYS:
-            raise InputError(f'{name}: "{key}" {_not_read(key, sorted(KNOWN_KEYS))}')
+            raise InputError(f"{name}: {_as_json(key)} {_not_read(key, sorted(KNOWN_KEYS))}")
     _refuse_invalid_shape(config, name)
     completed = copy.deepcopy(config)
     completed.setdefault("zero_optimization", {}).setdefault("stage", 0)
@@ -112,8 +126,13 @@ def complete(config: Any, name: str = "DeepSpeed config") -> dict[str, Any]:
     return completed
 
 
+def _as_json(value: Any) -> str:
+    """A value as the file has it, for a message."""
+    return one_line(json.dumps(value, default=str), 80)
+
+
 def _not_read(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
+    near = difflib.get_close_matches(key[:80], known, n=1)
     return "is not read by DeepSpeed; " + (f'did you mean "{near[0]}"?' if near else "remove it")
 
 
@@ -125,10 +144,10 @@ def _refuse_invalid_shape(config: dict[str, Any], name: str) -> None:
         sections |= {f"zero_optimization.{key}": offload for key, offload in offloads.items() if offload is not None}
     for path, section in sections.items():
         if not isinstance(section, dict):
-            raise InputError(f'{name}: {path} is {json.dumps(section)}; needed: an object such as {{"...": ...}}')
+            raise InputError(f'{name}: {path} is {_as_json(section)}; needed: an object such as {{"...": ...}}')
     stage = zero.get("stage", 0)
     if type(stage) is not int or stage not in (0, 1, 2, 3):  # True is an int too
-        raise InputError(f"{name}: zero_optimization.stage is {json.dumps(stage)}; needed: 0, 1, 2 or 3")
+        raise InputError(f"{name}: zero_optimization.stage is {_as_json(stage)}; needed: 0, 1, 2 or 3")
     if all(config.get(key, {}).get("enabled") is True for key in ("bf16", "fp16")):
         raise InputError(f'{name}: bf16 and fp16 are both enabled; write "auto" in both, and --precision decides')
 
@@ -148,10 +167,10 @@ def _refuse_invalid_sections(config: dict[str, Any], name: str) -> None:
             first = error.errors()[0]
             path, key = ".".join(map(str, (section, *first["loc"]))), first["loc"][-1]
             if first["type"] != "extra_forbidden":
-                value = json.dumps(first["input"], default=str)
-                raise InputError(f"{name}: {path} is {value}; DeepSpeed says: {first['msg']}") from error
+                found = f"{shown_path(path)} is {_as_json(first['input'])}"
+                raise InputError(f"{name}: {found}; DeepSpeed says: {one_line(first['msg'], 80)}") from error
             known = model.model_fields if len(first["loc"]) == 1 else ()
-            raise InputError(f"{name}: {path} {_not_read(str(key), known)}") from error
+            raise InputError(f"{name}: {shown_path(path)} {_not_read(str(key), known)}") from error
 
 
 def import_deepspeed():
@@ -204,7 +223,7 @@ def match_run(
         given = (config.get(section, {}) if section else config).get(key, "auto")
         if given not in ("auto", value):
             raise InputError(
-                f"DeepSpeed config: {path} is {json.dumps(given)}, the arguments make it {json.dumps(value)}; "
+                f"DeepSpeed config: {path} is {_as_json(given)}, the arguments make it {json.dumps(value)}; "
                 f'write "auto" there, or change {DECIDED_BY_RUN[path]}'
             )
     return values
@@ -235,5 +254,6 @@ def fill_auto(node: Any, values: dict[str, Any], path: str) -> Any:
     if node != "auto":
         return node
     if path not in values:
-        raise InputError(f'DeepSpeed config: {path} is "auto", which is allowed for {", ".join(values)} only')
+        allowed = ", ".join(values)
+        raise InputError(f'DeepSpeed config: {shown_path(path)} is "auto", which is allowed for {allowed} only')
     return values[path]

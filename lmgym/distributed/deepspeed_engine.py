@@ -10,6 +10,7 @@ import torch
 from lmgym.distributed.deepspeed_config import allows_partial_backward, fill_auto, import_deepspeed, zero_stage
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.distributed.resharding import repair_universal_load
+from lmgym.distributed.weights import accepting_checkpoints, without_base
 
 # keys of an optimizer's parameter groups
 LEARNING_RATE_SCALE = "learning_rate_scale"  # the group's factor on the engine's learning rate; default 1
@@ -135,14 +136,16 @@ class Engine:
         return whole_weights(self.engine.module)
 
     def save(self, folder: str | Path) -> None:
-        """Writes DeepSpeed's own checkpoint: weights, optimizer and counters of every rank."""
-        self.engine.save_checkpoint(str(folder))
+        """Writes DeepSpeed's own checkpoint: weights, with adapters the trained ones; optimizer and counters."""
+        with without_base(self.engine.module) as has_base:
+            self.engine.save_checkpoint(str(folder), exclude_frozen_parameters=has_base)
         if rank() == 0:
             (Path(folder) / "zero_to_fp32.py").unlink(missing_ok=True)  # a program, not state
 
     def load(self, folder: str | Path) -> None:
         """Loads what `save` wrote. The shards are pickles: load only a checkpoint whose manifest verifies."""
-        self.engine.load_checkpoint(str(folder))
+        with accepting_checkpoints(self.engine.module):
+            self.engine.load_checkpoint(str(folder))
         repair_universal_load(self.engine, Path(folder))
 
 

@@ -5,11 +5,10 @@ from typing import Any, Protocol, final
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_model, save_model
 
 from lmgym.distributed.deepspeed_engine import pop_scales, set_rates
 from lmgym.distributed.ranks import rank, world_size
-from lmgym.distributed.weights import untied_weights
+from lmgym.distributed.weights import load_weights, save_weights, untied_weights
 
 BUCKET = 1 << 26  # numbers averaged per collective
 
@@ -122,13 +121,13 @@ class PlainEngine:
         return {name: value.detach().cpu().clone() for name, value in untied_weights(self.module).items()}
 
     def save(self, folder: str | Path) -> None:
-        """Writes rank 0's weights and optimizer: those of the other ranks are equal."""
+        """Writes rank 0's weights, with adapters the trained ones, and optimizer: those of other ranks are equal."""
         if rank() == 0:
-            save_model(self.module, str(Path(folder) / "model.safetensors"))
+            save_weights(self.module, Path(folder) / "model.safetensors")
             torch.save(self.optimizer.state_dict(), Path(folder) / "optimizer.pt")
 
     def load(self, folder: str | Path) -> None:
-        load_model(self.module, str(Path(folder) / "model.safetensors"), strict=True)
+        load_weights(self.module, Path(folder) / "model.safetensors")
         device = self.trained[0].device
         state = torch.load(Path(folder) / "optimizer.pt", map_location=device, weights_only=True)
         self.optimizer.load_state_dict(state)

@@ -1,12 +1,16 @@
-"""Weights by name, and a check that all are finite: after a model is loaded and before it is saved.
+"""Weights by name: those of a checkpoint, and a check that all are finite after loading and before saving.
 
 The loss does not show a non-finite weight that no row has used yet, such as the embedding of a rare token.
 """
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.errors import InputError
@@ -42,6 +46,63 @@ def untied_weights(module: torch.nn.Module) -> Weights:
     """The weights of a module by name; tied weights appear under their first name only."""
     names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     return {name: value for name, value in module.state_dict().items() if name in names}
+
+
+def base_weights(module: torch.nn.Module) -> set[str]:
+    """Names of the frozen weights of a module with peft's adapters; empty for one without.
+
+    No checkpoint holds them: they are as they were loaded from the model's folder.
+    """
+    if not any(hasattr(part, "peft_config") for part in module.modules()):
+        return set()
+    return {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+
+def save_weights(module: torch.nn.Module, path: Path) -> None:
+    """Writes a checkpoint's weights as safetensors: each once, under its first name."""
+    base = base_weights(module)
+    save_file({n: value.contiguous() for n, value in untied_weights(module).items() if n not in base}, path)
+
+
+def load_weights(module: torch.nn.Module, path: Path) -> None:
+    """Loads what `save_weights` wrote. Raises RuntimeError if a weight is missing or unknown."""
+    with accepting_checkpoints(module):
+        module.load_state_dict(load_file(path))
+
+
+@contextlib.contextmanager
+def without_base(module: torch.nn.Module) -> Iterator[bool]:
+    """Context manager in which the state dict of a module with adapters lacks `base_weights`; True if there are any."""
+    base = base_weights(module)
+
+    def remove(_: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        kept = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} - base
+        for name in state.keys() - kept:  # also the parts of quantised weights
+            del state[name]
+
+    hook = module.register_state_dict_post_hook(remove) if base else None
+    try:
+        yield bool(base)
+    finally:
+        if hook:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def accepting_checkpoints(module: torch.nn.Module) -> Iterator[None]:
+    """Context manager in which a strict load needs each weight under one of its names, and not `base_weights`."""
+    base, names = base_weights(module), dict(module.named_parameters(remove_duplicate=False))
+
+    def accept(_: torch.nn.Module, keys: Any) -> None:
+        missing = {*keys.missing_keys}
+        loaded = {id(p) for name, p in names.items() if name not in missing}
+        keys.missing_keys[:] = [n for n in keys.missing_keys if n not in base and id(names.get(n)) not in loaded]
+
+    hook = module.register_load_state_dict_post_hook(accept)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def non_finite_weight(weights: Iterable[tuple[str, torch.Tensor]]) -> str:

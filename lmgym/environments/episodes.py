@@ -1,12 +1,12 @@
 """Episodes: the steps of trained agents, and an episode while it is played."""
 
-import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lmgym.environments.protocol import Environment, Observation, StepResult
-from lmgym.errors import InputError, one_line
+from lmgym.environments.bounds import read_result, read_reward
+from lmgym.environments.protocol import Environment, Observation, ScoreRequest, StepResult
+from lmgym.errors import one_line, shown
 from lmgym.generation.prompt_fitting import Said
 from lmgym.generation.protocol import Completion
 from lmgym.scoring.retries import Reward
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Episode:
-    """The steps of one agent in one episode, in order."""
+    """The steps of one agent in one episode, in order; none if it did not act."""
 
     index: int
     """of the task in the request"""
@@ -53,12 +53,24 @@ class Episode:
     seed: int = 0
     actions: Sequence[Mapping[str, str]] = ()
     """what each agent said, trained or not, by step of the environment: the first k of them begin a fork at step k"""
+    error: str = ""
+    """why the environment failed; if it did before a trained agent acted, `agent` is empty and there are no steps"""
+
+    @property
+    def is_absent(self) -> bool:
+        """True if the agent did not act in a game that did not fail."""
+        return not (self.steps or self.error)
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, or one of its rewards did; empty if none did."""
+        return self.error or next((step.error for step in self.steps if step.error), "")
 
     @property
     def total_reward(self) -> float | None:
-        """Sum of the steps' rewards; None if one failed."""
+        """Sum of the steps' rewards; None if one failed, and of an agent that did not act."""
         rewards = [step.reward for step in self.steps]
-        if any(reward is None for reward in rewards):
+        if not rewards or any(reward is None for reward in rewards):
             return None
         return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
 
@@ -77,6 +89,10 @@ class RunningEpisode:
     """by trained agent"""
     actions: list[Mapping[str, str]] = field(default_factory=list)
     """of all agents, by step"""
+    unclaimed: dict[str, float] = field(default_factory=dict)
+    """rewards of agents that had not acted, in all"""
+    error: str = ""
+    """why it failed"""
 
     def __str__(self) -> str:
         return f"episode {self.index} (seed {self.seed}) of {type(self.environment).__name__}, step {self.step_number}"
@@ -101,48 +117,33 @@ class RunningEpisode:
         return self.result.terminated or self.result.truncated
 
     def receive(self, result: StepResult) -> None:
-        """Take the environment's result. Raises InputError for one that breaks the protocol."""
-        if not isinstance(result, StepResult):
-            raise InputError(
-                f"{self}: `step` gave a {type(result).__name__}; needed: a StepResult, which Gymnasium's tuples become "
-                "as in lmgym/environments/blackjack.py"
-            )
-        self.result = result
+        """Take the environment's result; one that is out of bounds (bounds.py) ends the episode as failed."""
+        try:
+            self.result = read_result(result)
+        except (TypeError, ValueError) as error:
+            self.end_as_failed(str(error))
+            return
         if result.restarted:
             self.steps.clear()
-        shown = self.observations.values() if isinstance(self.observations, Mapping) else [self.observations]
-        if wrong := [type(observation).__name__ for observation in shown if not isinstance(observation, Observation)]:
-            raise InputError(
-                f"{self}: a {wrong[0]} is observed; needed: {{agent: Observation(prompt)}} for all agents that act next"
-            )
-        if not (self.observations or self.ended):
-            raise InputError(
-                f"{self}: no agent has an observation and the episode has not ended; needed: an observation for the "
-                "agent that acts next, or terminated or truncated"
-            )
 
     def fail(self, error: Exception) -> None:
-        """End the episode after an exception of its environment: its agents' rewards are None, to be masked.
-
-        Raises the exception if no trained agent has acted, because there is nothing to mask.
-        """
-        if not self.steps:
-            raise error
+        """End the episode after an exception of its environment: its agents' rewards are None, to be masked."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        self._end(f"{self}: {type(error).__name__}: {one_line(str(error))}{place}")
+        self.end_as_failed(f"{type(error).__name__}: {one_line(str(error))}{place}")
 
-    def _end(self, error: str) -> None:
+    def end_as_failed(self, why: str) -> None:
+        """End the episode: its agents' rewards are None, to be masked."""
+        self.error = error = f"{self}: {one_line(why, 400)}"
         for agent in self.steps:
             self.add_reward(agent, None, error=error)
         self.result = StepResult(terminated=True)
 
     def latest_step(self, agent: str) -> Step:
-        """The agent's latest step. Raises InputError if it has none."""
+        """The agent's latest step. Raises ValueError if it has none."""
         if agent not in self.steps:
-            raise InputError(
-                f"{self}: a reward or a score request for {agent!r}, who has not acted; needed: one of "
-                f"{sorted(self.steps)}"
+            raise ValueError(
+                f"a score request for {shown(agent)}, who has not acted; needed: one of {sorted(self.steps)}"
             )
         return self.steps[agent][-1]
 
@@ -153,19 +154,28 @@ class RunningEpisode:
             return None
         return Said(step.prompt, step.prompt_text, step.completion)
 
-    def add_environment_reward(self, agent: str, reward: float) -> None:
-        """Add an environment's reward to the agent's latest step; one that is not finite ends the episode as failed.
+    def add_environment_rewards(self, others: Container[str]) -> list[ScoreRequest]:
+        """Add the environment's rewards to the agents' latest steps; the requests for scores of these steps.
 
-        Raises InputError for what is no number.
+        `others` are not trained. What is no reward ends the episode as failed. One for an agent that has not acted so
+        far, as a judge in a game that ended before its turn, is kept in `unclaimed`.
         """
-        needed = f"{self}: a reward of {reward} for {agent!r}; needed: a finite number"
-        if not hasattr(reward, "__float__"):
-            raise InputError(needed)
-        if math.isfinite(reward):
-            self.add_reward(agent, float(reward))
-        else:
-            self.latest_step(agent)  # refuses an agent that has not acted
-            self._end(needed)
+        ignored = [agent for agent in self.result.rewards if agent in others or self.acted_only_in_beginning(agent)]
+        try:
+            found = {a: read_reward(a, r) for a, r in self.result.rewards.items() if a not in ignored}
+            wanted = [request for request in self.result.score_requests if request.agent not in others]
+            wanted = [request for request in wanted if not self.acted_only_in_beginning(request.agent)]
+            for request in wanted:
+                self.latest_step(request.agent)
+        except ValueError as error:
+            self.end_as_failed(str(error))
+            return []
+        for agent, reward in found.items():
+            if agent in self.steps:
+                self.add_reward(agent, reward)
+            else:
+                self.unclaimed[agent] = self.unclaimed.get(agent, 0.0) + reward
+        return wanted
 
     def add_reward(
         self, agent: str, reward: Reward | None, scores: Mapping[str, float] | None = None, error: str = ""

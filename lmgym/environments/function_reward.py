@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from lmgym.environments.episodes import Step
+from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
@@ -82,7 +83,8 @@ class FunctionReward:
         def parse(answer: Any, index: int) -> Reward:
             return _read_reward(answer, samples[index].completion, self.tokenizer)
 
-        results = call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
+        with process_state_kept():
+            results = call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
         return [SampleReward(result.value, error=result.error) for result in results]
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from lmgym.environments.bounds import read_result
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Environment, Observation, Task
-from lmgym.errors import InputError, shown
+from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.report.run_files import is_game
 from lmgym.text import Conversation, from_messages, messages
 
 FOLDER = "episodes"
@@ -37,12 +39,13 @@ def record_games(episodes: Sequence[Episode], tasks: Sequence[Task], advantages:
                 "task": {name: _to_json(value) for name, value in tasks[index].items()},
                 "seed": first.seed,
                 "actions": [dict(actions) for actions in first.actions],
-                "agents": {episode.agent: turns[index, episode.agent] for episode in game},
-                "returns": {episode.agent: episode.total_reward for episode in game},
+                "agents": {episode.agent: turns[index, episode.agent] for episode in game if episode.steps},
+                "returns": {episode.agent: episode.total_reward for episode in game if episode.steps},
                 "terminated": first.terminated,
                 "truncated": first.truncated,
                 "info": dict(first.info),
             }
+            | ({"error": first.error} if first.error else {})
         )
     return rows
 
@@ -108,21 +111,29 @@ def replay(environment: Environment, row: Row) -> tuple[list[Replayed], list[str
     The replies are those of the record: nothing is sampled. Raises InputError for a line that is no record of a game.
     """
     try:
+        if not is_game(row):
+            raise ValueError("agents, actions or returns")
         task = {name: _from_json(value) for name, value in row["task"].items()}
         left = {agent: iter(turns) for agent, turns in row["agents"].items()}
         actions, seed, ended = row["actions"], int(row["seed"]), (bool(row["terminated"]), bool(row["truncated"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(
-            f"not a recorded episode ({error}); needed: a line of episodes/*.jsonl of a PPO run"
+            f"not a recorded episode ({one_line(str(error), 80)}); needed: a line of episodes/*.jsonl of a PPO run"
         ) from error
-    shown_now: Mapping[str, Observation] = environment.reset(task, seed)
+    try:
+        shown_now: Mapping[str, Observation] = environment.reset(task, seed)
+    except Exception as error:  # of anybody's environment, given the task of a file
+        raise InputError(
+            f"the environment does not begin with the recorded task and seed: {type(error).__name__}: "
+            f"{one_line(str(error), 80)}; needed: a record of this experiment"
+        ) from error
     turns: list[dict[str, Any]] = []
     latest: dict[str, dict[str, Any]] = {}
     found = (False, False)
     for number, said in enumerate(actions):
         if found[0] or found[1] or shown_now.keys() != said.keys():
-            waiting = "has ended" if any(found) else f"waits for {', '.join(sorted(shown_now))}"
-            return _finish(turns), [f"step {number}: the game {waiting}, and in the record {', '.join(said)} acted"]
+            waiting = "has ended" if any(found) else f"waits for {listed(sorted(shown_now))}"
+            return _finish(turns), [f"step {number}: the game {waiting}, and in the record {listed(said)} acted"]
         for agent, reply in said.items():
             turn = {"step": number, "agent": agent, "seen": _text(shown_now[agent].prompt), "reply": reply}
             recorded = next(left.get(agent, iter(())), None)
@@ -132,7 +143,12 @@ def replay(environment: Environment, row: Row) -> tuple[list[Replayed], list[str
                 turn["other_observation"] = before if before != turn["seen"] else ""
                 latest[agent] = turn
             turns.append(turn)
-        result = environment.step(said)
+        try:
+            result = read_result(environment.step(said))
+        except Exception as error:
+            fault = one_line(f"{type(error).__name__}: {error}", 80)
+            recorded_too = bool(row.get("error"))
+            return _finish(turns), [] if recorded_too else [f"step {number}: the environment fails: {fault}"]
         for agent, reward in result.rewards.items():
             if agent in latest:
                 latest[agent]["reward"] += float(reward)
@@ -199,7 +215,7 @@ def training_rows(games: Iterable[Row], chosen: Selection, refused: Counter[str]
             for turn in turns:
                 prompt = turn["messages"] if "messages" in turn else turn["prompt"]
                 key = repr((prompt, turn["reply"]))
-                if turn["finish"] == "length":
+                if turn.get("finish") == "length":
                     refused["a reply cut at the limit"] += 1
                 elif key in seen:
                     refused["a duplicate"] += 1

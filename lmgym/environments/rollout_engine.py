@@ -9,8 +9,8 @@ Design decisions:
   (a template that rewrites history, an environment that does, turns that were dropped), the whole is rendered and
   tokenised anew.
 - An `ActionPolicy` as the generator chooses among the actions that observations list.
-- An exception of an environment ends its episode, whose rewards are masked; the others go on. A result that breaks the
-  protocol is a mistake of the environment's author, and stops all.
+- An exception of an environment, or a result out of bounds (bounds.py), ends its episode, whose rewards are masked;
+  the others go on. The caller decides if too many have failed.
 - An agent with a generator of its own acts and leaves no steps. Rewards of a trained agent while others act are added
   to its latest step.
 """
@@ -23,8 +23,9 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 from lmgym.environments.episodes import Episode, RunningEpisode, Step
+from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, Sample, StepResult, Task
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, shown
 from lmgym.generation.actions import ActionPolicy, accepted, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
 from lmgym.generation.protocol import Completion, Generator, Sampling, TokenGenerator, seeds_of
@@ -60,10 +61,9 @@ def run_episodes(
     `others` act for the agents of those names, which are not trained: their rewards and score requests are ignored. A
     prompt has at most `max_prompt` tokens (None: the context less `sampling.max_new_tokens`); a longer one loses its
     oldest turns, or is refused. Raises InputError for that, for a context without room, an instance that is given
-    twice, environments that break the protocol, and, of an ActionPolicy, observations without actions, or with actions
-    that cannot be told apart. An episode whose `step` raises another exception, or gives a reward that is not finite,
-    ends there: its agents' last rewards are None, with the error. Exceptions of `reset`, and of an episode in which no
-    trained agent has acted, are raised with a note that names the episode.
+    twice, and, of an ActionPolicy, observations without actions, or with actions that cannot be told apart. An episode
+    whose `reset` or `step` raises another exception than InputError and RunStopped, or breaks the protocol, ends there:
+    its agents' last rewards are None, with the error. If none had acted, it is an `Episode` without agent and steps.
     """
     assert len(environments) == len(tasks) == len(seeds)
     if len(set(map(id, environments))) < len(environments):
@@ -78,8 +78,9 @@ def run_episodes(
         resets = [partial(e.environment.reset, task, e.seed) for e, task in zip(episodes, tasks, strict=True)]
         for episode, observations in zip(episodes, _call_all(threads, episodes, resets), strict=True):
             if isinstance(observations, Exception):
-                raise observations
-            episode.receive(StepResult(observations))
+                episode.fail(observations)
+            else:
+                episode.receive(StepResult(observations))
         _replay(threads, episodes, beginnings or ())
         while pending := [episode for episode in episodes if not episode.ended]:
             _step(threads, pending, agents.act(pending))
@@ -110,7 +111,8 @@ def _replay(
 ) -> None:
     """Give each episode its first actions. Raises InputError for actions that the episode does not ask for."""
     for number in range(max(map(len, beginnings), default=0)):
-        replayed = [e for e, given in zip(episodes, beginnings, strict=True) if number < len(given)]
+        going_on = zip(episodes, beginnings, strict=True)
+        replayed = [e for e, given in going_on if number < len(given) and not e.error]
         actions = [beginnings[e.index][number] for e in replayed]
         for episode, action in zip(replayed, actions, strict=True):
             if episode.ended or action.keys() != episode.observations.keys():
@@ -129,21 +131,25 @@ def _call_all(
 
     Raises InputError and RunStopped, which are no failures of one episode.
     """
-    futures = {
-        i: threads.submit(call)
-        for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
-        if getattr(episode.environment, "blocking", False)
-    }
-    results: list[T | Exception] = []
-    for i, (episode, call) in enumerate(zip(episodes, calls, strict=True)):
-        try:
-            results.append(futures[i].result() if i in futures else call())
-        except Exception as error:
-            error.add_note(f"in {episode}")
-            if isinstance(error, InputError | RunStopped):
-                raise
-            results.append(error)
-    return results
+    with process_state_kept():  # what threads change, too
+        futures = {
+            i: threads.submit(call)
+            for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
+            if getattr(episode.environment, "blocking", False)
+        }
+        given = enumerate(zip(episodes, calls, strict=True))
+        return [_guarded(episode, futures[i].result if i in futures else call) for i, (episode, call) in given]
+
+
+def _guarded(episode: RunningEpisode, call: Callable[[], T]) -> T | Exception:
+    try:
+        with process_state_kept():
+            return call()
+    except (Exception, SystemExit) as error:
+        error.add_note(f"in {episode}")
+        if isinstance(error, InputError | RunStopped):
+            raise
+        return error if isinstance(error, Exception) else RuntimeError(repr(error))
 
 
 def _add_rewards(
@@ -152,13 +158,9 @@ def _add_rewards(
     """Add to each step the environment's reward and, from one call, the reward function's."""
     requested: list[tuple[RunningEpisode, Sample]] = []
     for episode in episodes:
-        for agent, reward in episode.result.rewards.items():
-            if agent not in others and not episode.acted_only_in_beginning(agent):
-                episode.add_environment_reward(agent, reward)
-        for request in episode.result.score_requests:
-            if request.agent not in others and not episode.acted_only_in_beginning(request.agent):
-                step = episode.latest_step(request.agent)
-                requested.append((episode, Sample(request, step.prompt_text, step.completion)))
+        for request in episode.add_environment_rewards(others):
+            step = episode.latest_step(request.agent)
+            requested.append((episode, Sample(request, step.prompt_text, step.completion)))
     if not requested:
         return
     if reward_function is None:
@@ -223,6 +225,7 @@ class ActingAgents:
 
     def finish(self, episodes: Sequence[RunningEpisode]) -> list[Episode]:
         """The episodes of trained agents, with the final prompt of truncated ones."""
+        _fail_unclaimed(episodes)
         truncated = [episode for episode in episodes if episode.result.truncated and not episode.result.terminated]
         waiting = [(e, agent) for e in truncated for agent in e.observations if agent in e.steps]
         # these prompts are only valued, so a long one is cut rather than refused with all that was played
@@ -231,10 +234,10 @@ class ActingAgents:
         return [
             Episode(
                 episode.index, agent, steps, episode.result.terminated, episode.result.truncated,
-                final.get((episode.index, agent)), episode.result.info, episode.seed, episode.actions,
+                final.get((episode.index, agent)), episode.result.info, episode.seed, episode.actions, episode.error,
             )
             for episode in episodes
-            for agent, steps in episode.steps.items()
+            for agent, steps in (episode.steps or ({"": []} if episode.error else {})).items()
         ]  # fmt: skip
 
     def _fit_prompts(self, agents: Sequence[tuple[RunningEpisode, str]], on_long: OnLongPrompt) -> list[FittedPrompt]:
@@ -260,6 +263,15 @@ class ActingAgents:
     def _seeded(self, agents: Sequence[tuple[RunningEpisode, str]]) -> Sampling:
         [base] = seeds_of(self.sampling, 1)
         return replace(self.sampling, seed=tuple(_seed(base, episode, agent) for episode, agent in agents))
+
+
+def _fail_unclaimed(episodes: Sequence[RunningEpisode]) -> None:
+    """Fails the episodes with rewards of an agent that acted in none of them: most likely its name is misspelt."""
+    acting = {agent for episode in episodes for agent in episode.steps}
+    for episode in episodes:
+        if unknown := [agent for agent, reward in episode.unclaimed.items() if reward and agent not in acting]:
+            found = f"a reward of {episode.unclaimed[unknown[0]]:g} for {shown(unknown[0])}, who acted in no episode"
+            episode.end_as_failed(f"{found}; needed: one of {sorted(acting)}")
 
 
 def _seed(base: int, episode: RunningEpisode, agent: str) -> int:

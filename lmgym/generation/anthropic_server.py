@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 from lmgym.config import Range
-from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, TooLong, one_line
+from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, ServerError, TooLong, one_line
 from lmgym.generation.http_connections import (
     Connections,
     RequestFailed,
@@ -21,7 +21,7 @@ from lmgym.generation.http_connections import (
     parse_retry_after,
     repeat,
 )
-from lmgym.generation.openai_server import FIRST_WAIT, LONGEST_WAIT, TOO_LONG, ServerError
+from lmgym.generation.openai_server import FIRST_WAIT, LONGEST_WAIT, TOO_LONG
 from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling
 from lmgym.generation.usage import Usage
 from lmgym.text import Conversation, messages

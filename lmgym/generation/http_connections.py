@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RDWR, create_connection, socket
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line, shown
 
 MAX_RETRY_AFTER = 30.0  # seconds of a Retry-After header that are respected
 MAX_BYTES = 64 << 20
+DEFAULT_PORTS = {"http": 80, "https": 443}
 T = TypeVar("T")
 
 
@@ -121,6 +122,19 @@ def parse_address(base_url: str, path: str) -> SplitResult:
         "base_url is no plain address; needed: such as http://localhost:8000/v1, without a name, password or query "
         "(a key goes into the environment variable that key_variable names)"
     )
+
+
+def refuse_unreachable(base_url: str, model: str, seconds: float = 10.0) -> None:
+    """Raises InputError if nothing listens at an address, before anything is asked of it."""
+    url = urlsplit(base_url)
+    try:
+        create_connection((url.hostname or "", url.port or DEFAULT_PORTS[url.scheme]), timeout=seconds).close()
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise InputError(
+            f"{one_line(base_url, 120)} cannot be reached ({one_line(why, 60)}); needed: a server of "
+            f"{shown(model, 40)} there, or another base_url"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, final
 
 from lmgym.config import Range
-from lmgym.errors import MOST_STEPS, InputError, TooLong, shown
+from lmgym.errors import MOST_STEPS, InputError, ServerError, TooLong, shown
 from lmgym.generation.http_connections import (
     Connections,
     RequestFailed,
@@ -41,10 +41,6 @@ NEEDED = dict.fromkeys((301, 302, 303, 307, 308), "the address that it redirects
     403: "a key with this permission, in the environment variable {variable}",
     404: "a base_url that ends before {path}, often in /v1, and a model that it serves (GET {base}/models lists them)",
 }
-
-
-class ServerError(RuntimeError):
-    """A server gave no usable answer in any try. The message names the server and the last failure."""
 
 
 @dataclass

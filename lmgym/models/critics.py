@@ -10,6 +10,7 @@ from torch import nn
 from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.classifiers import head_name
+from lmgym.models.damage import readable
 from lmgym.models.loading import load_classifier, load_config, load_tokenizer
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import replace_folder, save_plain, submodule_weights
@@ -45,8 +46,9 @@ def is_on_trunk(name: str) -> bool:
 
 def load_value_head(head: ValueHead, folder: str) -> None:
     """Load a head that `save_critic` wrote. Raises InputError if its policy had another width."""
-    found = load_file(Path(folder) / VALUE_HEAD)
-    width, needed = found["inner.weight"].shape[1], head.inner.in_features
+    with readable("critic", folder):
+        found = load_file(Path(folder) / VALUE_HEAD)
+        width, needed = found["inner.weight"].shape[1], head.inner.in_features
     if width != needed:
         raise InputError(
             f"critic {folder} is a value head for states of {width} numbers, and the policy's have {needed}; needed: "

@@ -1,32 +1,30 @@
 """Loading tokenizers, configs and classifiers.
 
-Two traps are avoided here: with a pad token that is the eos token, classifiers read the wrong token; and a bf16 folder
-loads as bf16 weights, which plain AdamW at 1e-5 hardly moves.
+Two traps are avoided here: with a pad token that is the eos token, classifiers of transformers read the wrong token;
+and a bf16 folder loads as bf16 weights, which plain AdamW at 1e-5 hardly moves.
 """
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, set_seed
 from transformers.utils import logging as transformers_logging
 
 from lmgym.console import VERBOSE
 from lmgym.distributed.weights import refuse_non_finite_weights
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError
 from lmgym.models.architectures import refuse_other_than_text
 from lmgym.models.classifiers import Float32Head, classifier_class, head_name, init_head
 from lmgym.models.config_fields import refuse_absent_fields
+from lmgym.models.damage import readable, refuse_damaged_tokens, refuse_failing_patterns
 from lmgym.models.parameters import gathered
 from lmgym.models.quantized import loading_arguments
 from lmgym.models.sources import no_folder_hint, refuse_pickles, source_arguments
+from lmgym.templates import check_template
 from lmgym.text import ensure_template
 
 if not VERBOSE:  # missing and unexpected keys are checked here
@@ -34,37 +32,30 @@ if not VERBOSE:  # missing and unexpected keys are checked here
     transformers_logging.disable_progress_bar()
 
 SCORER_HEADS = ("score.", "classifier.")  # prefixes of weights that no causal model has
-PAD_TOKEN = "<|pad|>"
+PAD_TOKEN = "<|pad|>"  # of tokenizers that are made here
 UNUSED = re.compile(r"(^|[^a-z])(pad|padding|unused|reserved)([^a-z]|$)")
 ODD_TEXT = "\u2603\u6f22\U0001f9ff\u0378\x07"  # characters that few vocabularies hold
 
 
-@contextlib.contextmanager
-def _readable(role: str, name: str, hint: str = "") -> Iterator[None]:
-    """Turns errors that transformers raises for unreadable files within a `with` into InputErrors."""
-    try:
-        yield
-    except InputError:
-        raise
-    except StrictDataclassError as error:  # its second line names the field
-        raise InputError(f"the config of {shown_path(name)} cannot be read: {one_line(str(error), 400)}") from error
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"no {role} loads from {shown_path(name)}: {one_line(first_line, 400)}{hint}") from error
+def load_tokenizer(name: str, trust_remote_code: bool = False, role: str = "model"):
+    """A tokenizer with right padding and a chat template; all of it works on a probe. `role` as in resolve_source.
 
-
-def load_tokenizer(name: str, trust_remote_code: bool = False):
-    """A tokenizer with a pad token other than eos, right padding and a chat template."""
+    Its pad token is one that it has: its own, an unused special token, or eos, which only rows without padding allow.
+    Raises InputError for one that does not load or that fails, naming the file.
+    """
     files_hint = _tokenizer_files_hint(name)
-    with _readable("tokenizer", name, no_folder_hint(name) + files_hint):
-        tokenizer = AutoTokenizer.from_pretrained(**source_arguments(name, trust_remote_code))
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' tokenizer of a folder without its files
-        raise InputError(f"the tokenizer of {name} knows no word{files_hint}")
-    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
-        tokenizer.add_special_tokens({"pad_token": _unused_special(tokenizer) or PAD_TOKEN})
-    tokenizer.padding_side = "right"
-    tokenizer.truncation_side = "left"
-    ensure_template(tokenizer)
+    refuse_damaged_tokens(name)
+    with readable("tokenizer", name, no_folder_hint(name) + files_hint):
+        tokenizer = AutoTokenizer.from_pretrained(**source_arguments(name, trust_remote_code, role))
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' tokenizer of a folder without its files
+            raise InputError(f"the tokenizer of {name} knows no word{files_hint}")
+        refuse_failing_patterns(tokenizer)
+        if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+            tokenizer.pad_token = _unused_special(tokenizer) or tokenizer.eos_token or tokenizer.sep_token
+        tokenizer.padding_side = "right"
+        tokenizer.truncation_side = "left"
+        ensure_template(tokenizer)
+    check_template(tokenizer, name)
     return tokenizer
 
 
@@ -96,7 +87,7 @@ def _tokenizer_files_hint(name: str) -> str:
 
 def load_config(name: str, trust_remote_code: bool = False):
     """A model's config alone. Raises InputError if there is none, and for a kind of model that no stage supports."""
-    with _readable("model config", name, no_folder_hint(name)):
+    with readable("model config", name, no_folder_hint(name)):
         arguments = source_arguments(name, trust_remote_code)
         config = AutoConfig.from_pretrained(**arguments)
         stated, _ = PretrainedConfig.get_config_dict(**arguments)
@@ -120,6 +111,15 @@ def load_classifier(
     normal with std 1/sqrt(hidden + 1) (Stiennon et al. 2020). Raises InputError for weights that do not load or are
     incomplete, and with `fresh_head=False` for a folder without a trained head.
     """
+    model, new_keys = load_with_new_keys(name, tokenizer, num_labels, seed, fresh_head, trust_remote_code, bits)
+    return model, bool(new_keys)
+
+
+def load_with_new_keys(
+    name: str, tokenizer, num_labels: int, seed: int = 0, fresh_head: bool = True, trust_remote_code: bool = False,
+    bits: int = 0,
+) -> tuple[Any, set[str]]:  # fmt: skip
+    """`load_classifier` with the names of the weights that are new, of the head and an encoder's pooler."""
     config = load_config(name, trust_remote_code)
     refuse_pickles(name)
     set_seed(seed)  # from_pretrained initialises a new pooler
@@ -129,19 +129,18 @@ def load_classifier(
     model, info = read_weights(classifier_class(config), "classifier", name, trust_remote_code, **settings)
     absent = set(info["missing_keys"]) | {key[0] for key in info.get("mismatched_keys", ())}
     new_keys = _head_keys(model, absent)
-    head_is_new = bool(new_keys)
-    if head_is_new and not fresh_head:
+    if new_keys and not fresh_head:
         raise InputError(f"{name} is not a scorer: it has no trained {head_name(model)}; train one, or name its folder")
     if lost := sorted(absent - new_keys):
         raise InputError(f"the weights in {name} are incomplete: missing {', '.join(lost[:3])} ({len(lost)} in all)")
     refuse_non_finite_weights(model, name)
     fit_to_tokenizer(model, tokenizer)
-    if head_is_new:
+    if new_keys:
         init_head(model, seed)
     head = getattr(model, head_name(model))
     if type(head) is nn.Linear:
         head.__class__ = Float32Head  # in place: ZeRO-3 and the optimizer know this module and its weight
-    return model, head_is_new
+    return model, new_keys
 
 
 def _head_keys(model, absent: set[str]) -> set[str]:
@@ -160,9 +159,12 @@ def read_weights(
 
     `settings` are those of transformers' from_pretrained. Raises InputError if no such `role` loads.
     """
-    with _readable(role, name):
+    with readable(role, name):
+        arguments = source_arguments(name, trust_remote_code)
+        if arguments.get("local_files_only"):  # the auto classes ask the hub for an adapter all the same
+            settings["adapter_kwargs"] = {"local_files_only": True}
         return kind.from_pretrained(
-            **source_arguments(name, trust_remote_code),
+            **arguments,
             dtype=dtype,
             use_safetensors=True,
             output_loading_info=True,
@@ -171,9 +173,10 @@ def read_weights(
 
 
 def fit_to_tokenizer(model, tokenizer) -> None:
-    """Give the model an embedding for every token, and the tokenizer's pad token.
+    """Give the model an embedding for every token, and the tokenizer's pad token unless it is eos.
 
-    A new token's embedding is the mean of the others: equal on every rank, and no more likely than most tokens.
+    A new token's embedding is the mean of the others: equal on every rank, and no more likely than most tokens. With
+    eos as pad token, classifiers of transformers would read the token before it; with none they refuse to pad.
     """
     if any(hasattr(p, "ds_id") for p in model.parameters()):
         # under ZeRO-3 transformers keeps every renaming of weights, used or not, and undoes them all when it saves (to
@@ -186,7 +189,8 @@ def fit_to_tokenizer(model, tokenizer) -> None:
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
             if layer is not None:
                 _set_to_mean(layer, known)
-    model.config.pad_token_id = tokenizer.pad_token_id
+    pad = tokenizer.pad_token_id
+    model.config.pad_token_id = None if pad == tokenizer.eos_token_id else pad
 
 
 def _set_to_mean(layer, known: int) -> None:

@@ -13,6 +13,7 @@ from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
 from lmgym.models.classifiers import new_classifier
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
+from lmgym.models.damage import readable
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 
@@ -103,7 +104,7 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
 
     `settings` give its adapters. Raises InputError if they name modules that do not exist.
     """
-    with init_empty_weights():
+    with readable("model", model_config.name_or_path), init_empty_weights():  # sizes that no layer can have
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # accelerate has separated them: a tied head is no second matrix
     if settings is not None and settings.lora_rank:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
@@ -10,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from transformers import GenerationConfig
 
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.weights import Weights, untied_weights
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.quantized import is_quantized
+from lmgym.runs.files import storage_error
+
+GENERATION_CONFIG = "generation_config.json"
 
 
 def save_classifier(
@@ -80,16 +87,75 @@ def save_adapter(model, state_dict: Weights, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty template
 
 
+def try_saving(model, tokenizer, folder: Path) -> list[str]:
+    """Saves all but the weights in a folder below this one, and deletes it; notes on what is kept though it is odd.
+
+    Raises InputError for what transformers loads and does not save; errors of the disk are raised as they are.
+    """
+    base = unwrap_adapters(model)
+    source = shown_path(base.config.name_or_path or "the model")
+    settings = base.generation_config if base.can_generate() else None
+    try:
+        with tempfile.TemporaryDirectory(prefix=".try-", dir=folder) as temporary:
+            path = Path(temporary)
+            base.config.save_pretrained(path)
+            if settings is not None:
+                _write_generation_config(settings, path)
+            if has_adapters(model):
+                model.peft_config["default"].save_pretrained(path)
+            tokenizer.save_pretrained(path)
+            save_file({"weight": torch.zeros(1)}, path / "model.safetensors")
+    except Exception as error:
+        if isinstance(error, OSError) or storage_error(error):
+            raise
+        raise InputError(
+            f"{source} loads and cannot be saved: {one_line(str(error), 160)}; needed: a repaired config.json or "
+            "tokenizer_config.json there"
+        ) from error
+    if settings is None or not (refusal := _refusal(settings)):
+        return []
+    return [f"{GENERATION_CONFIG} of {source} is kept as it is, though transformers objects: {refusal}"]
+
+
+def _refusal(settings: GenerationConfig) -> str:
+    """Why transformers refuses to save a generation config; empty if it does not."""
+    try:
+        settings.validate(strict=True)
+    except ValueError as error:
+        lines = [line.strip("- ") for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
+        return one_line(lines[0].partition(" -- ")[0], 120)
+    return ""
+
+
+def _write_generation_config(settings: GenerationConfig, folder: Path) -> None:
+    """Writes a generation config, also one that transformers loads and refuses to save."""
+    settings.to_json_file(folder / GENERATION_CONFIG, use_diff=True, keys_to_pop=["compile_config"])
+
+
 def save_plain(model, state_dict: Weights, folder: Path, tokenizer) -> None:
     """Save weights, config and tokenizer; the folder is emptied first."""
+    save_model(model, state_dict, folder)
+    tokenizer.save_pretrained(folder)
+
+
+def save_model(model, state_dict: Weights, folder: Path) -> None:
+    """Save weights and config of a model without adapters."""
     dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
-    model.save_pretrained(folder, state_dict=state_dict)
+    settings = model.generation_config if model.can_generate() else None
+    if settings is not None:
+        model.generation_config = GenerationConfig()  # ours is written below, as the source has it
+    try:
+        model.save_pretrained(folder, state_dict=state_dict)
+    finally:
+        if settings is not None:
+            model.generation_config = settings
+    if settings is not None:
+        _write_generation_config(settings, folder)
     # the dtype of these weights: with the model's own, from_pretrained would round fp32 masters
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    tokenizer.save_pretrained(folder)
 
 
 def with_adapters(model, settings):

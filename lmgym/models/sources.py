@@ -17,24 +17,28 @@ from lmgym.errors import InputError, shown, shown_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def resolve_source(name: str, role: str = "model") -> str:
-    """A folder or a hub id as from_pretrained takes it. Raises InputError for a path that is not a model folder."""
+    """A folder's absolute path, which is right in every working directory, or a hub id.
+
+    Raises InputError for a path that is not a model folder; a scorer may also be the folder of an adapter.
+    """
     name = str(name)
     looks_local = os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not looks_local:
         return name
-    path = Path(os.path.expanduser(name))
+    path = Path(os.path.abspath(os.path.expanduser(name)))
     if not os.path.isdir(path):
         found = "is a file" if os.path.exists(path) else "does not exist"
         raise InputError(
             f"{role} {shown_path(name)} {found}; needed: a Hugging Face folder (with config.json) or a hub id"
         )
-    if not (path / "config.json").is_file():
+    if not (path / "config.json").is_file() and not (role == "scorer" and (path / ADAPTER).is_file()):
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
-        if (path / "adapter_config.json").is_file():
+        if (path / ADAPTER).is_file():
             hint = "; it is an adapter without its base: train with --merge_adapter, and name the folder model/"
         raise InputError(
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
@@ -42,12 +46,12 @@ def resolve_source(name: str, role: str = "model") -> str:
     return str(path)
 
 
-def source_arguments(name: str, trust_remote_code: bool = False) -> dict[str, Any]:
+def source_arguments(name: str, trust_remote_code: bool = False, role: str = "model") -> dict[str, Any]:
     """Arguments of from_pretrained for a folder or `owner/name[@revision]`.
 
     Raises InputError for `trust_remote_code` with a folder, or with a hub id without a commit: their code can change.
     """
-    source = resolve_source(name)
+    source = resolve_source(name, role)
     local = os.path.exists(source)
     source, _, revision = (source, "", "") if local else source.partition("@")
     if trust_remote_code and not COMMIT.fullmatch(revision):
@@ -83,13 +87,18 @@ def hub_has_address() -> bool:
 
 
 def refuse_pickles(name: str) -> None:
-    """Raises InputError for a folder whose weights are only pickles: loading a pickle executes it."""
+    """Raises InputError for a folder whose weights, or whose adapter's, are only pickles: loading one executes it."""
     folder = Path(name)
-    if not os.path.isdir(folder) or any(folder.glob("*.safetensors")):
+    if not os.path.isdir(folder):
         return
-    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    found, needed = [], "model.safetensors"
+    if not any(folder.glob("*.safetensors")):
+        found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    # transformers loads an adapter that lies in a model's folder
+    if (folder / ADAPTER).is_file() and not (folder / ADAPTER_WEIGHTS).is_file():
+        found, needed = sorted(path.name for path in folder.glob("adapter_model*.bin")) or found, ADAPTER_WEIGHTS
     if found:
         raise InputError(
             f"{shown_path(name)} has its weights as {found[0]} only, a pickle, and loading that executes its code; "
-            "needed: model.safetensors; if you trust it, write one with model.save_pretrained of transformers"
+            f"needed: {needed}; if you trust it, write one with model.save_pretrained of transformers"
         )

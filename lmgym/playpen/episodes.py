@@ -9,18 +9,19 @@ PAIR is llama3-8b-t0.0, or NAME-tT--NAME-tT for two players.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lmgym.environments.dialogue_games import records
-from lmgym.environments.dialogue_games.records import FAILURE
-from lmgym.errors import InputError, shown_path
+from lmgym.environments.dialogue_games.records import FAILURE, INSTANCE, SCORES
+from lmgym.errors import InputError, shown, shown_path
 from lmgym.playpen.players import Player
-from lmgym.playpen.registries.keys import masked
 from lmgym.runs.files import read_json, write_json
 
 PLAYERS = "player_models.json"
+LONGEST_NAME = 200
+"""characters of a game's"""
 
 
 def pair_name(players: Sequence[Player]) -> str:
@@ -44,8 +45,8 @@ def write_experiment(folder: Path, game: str, experiment: Mapping[str, Any], pla
 
 
 def _models(players: Sequence[Player]) -> dict[str, Any]:
-    """The players' entries by their places, without keys."""
-    return json.loads(masked(json.dumps({str(i): dict(player.spec.fields) for i, player in enumerate(players)})))
+    """The players' entries by their places, without secrets."""
+    return {str(i): player.spec.public for i, player in enumerate(players)}
 
 
 def read_failures(folder: Path) -> Iterator[str]:
@@ -57,11 +58,14 @@ def read_failures(folder: Path) -> Iterator[str]:
             yield f"{FAILURE} cannot be read"
 
 
-def clear_game(results: Path, pair: str, game: str) -> None:
-    """Removes one game's episodes of these players, before they are played anew.
+def clear_game(results: Path, pair: str, game: str, kept: Collection[str] = ()) -> None:
+    """Removes one game's episodes of these players, but those in the folders `kept`, before they are played anew.
 
-    Raises InputError if the folder holds other players' results alone: they are another model's.
+    Raises InputError if the folder holds other players' results alone: they are another model's; and for a game whose
+    name, of a file that anybody may have written, would lead to another folder.
     """
+    if game in ("", ".", "..") or not game.isprintable() or len(game) > LONGEST_NAME or {*"/\\"} & {*game}:
+        raise InputError(f"a game or task is called {shown(game)}; needed: a name for a folder, without slashes")
     folders = list(results.iterdir()) if results.is_dir() else []
     pairs = [folder.name for folder in folders if (folder / PLAYERS).is_file()]
     if pairs and pair not in pairs:
@@ -69,4 +73,14 @@ def clear_game(results: Path, pair: str, game: str) -> None:
             f"{shown_path(results)} holds the results of {', '.join(sorted(pairs)[:3])}, and not of {pair}; needed: "
             "the folder of this model and temperature, or a new one (-r)"
         )
-    shutil.rmtree(results / pair / game, ignore_errors=True)
+    for folder in (results / pair / game).glob("*/episode_*"):
+        if f"{folder.parent.name}/{folder.name}" not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_played(folder: Path, instance: Mapping[str, Any]) -> bool:
+    """True if an episode of this instance is there with its scores."""
+    try:
+        return (folder / SCORES).is_file() and read_json(folder / INSTANCE) == json.loads(json.dumps(instance))
+    except (OSError, ValueError):
+        return False

@@ -62,8 +62,8 @@ def bits_of(name: str, config: Mapping[str, Any]) -> int:
 
 
 def set_template(name: str, tokenizer: Any, config: Mapping[str, Any]) -> None:
-    """Give the tokenizer the entry's chat template. Raises InputError for a premade one that is not there."""
-    from lmgym.text import BOS_TEMPLATE, FLAT_TEMPLATE
+    """Give the tokenizer the entry's chat template. Raises InputError for one that is not there, or that fails."""
+    from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE, check_template
 
     custom = config.get("custom_chat_template")
     if config.get("premade_chat_template"):
@@ -75,6 +75,7 @@ def set_template(name: str, tokenizer: Any, config: Mapping[str, Any]) -> None:
         if not isinstance(custom, str):
             raise InputError(f"custom_chat_template of {name} is {shown(custom)}; needed: a template's text")
         tokenizer.chat_template = custom
+        check_template(tokenizer, name)
 
 
 def _load_model(name: str, config: Mapping[str, Any], bits: int) -> Any:
@@ -82,9 +83,11 @@ def _load_model(name: str, config: Mapping[str, Any], bits: int) -> Any:
     import torch
 
     from lmgym.models.architectures import refuse_encoder
+    from lmgym.models.damage import readable
     from lmgym.models.forward.policies import read_causal
     from lmgym.models.loading import load_config
     from lmgym.models.quantized import loading_arguments
+    from lmgym.models.sources import refuse_pickles
 
     trust = bool(config.get("trust_remote_code"))
     settings = load_config(name, trust)
@@ -94,14 +97,10 @@ def _load_model(name: str, config: Mapping[str, Any], bits: int) -> Any:
     if adapter := config.get("peft_model"):
         from peft import PeftModel
 
-        try:
+        refuse_pickles(str(adapter))
+        fit = f"; needed: a folder with adapter_config.json, trained on {shown_path(name)}"
+        with readable("peft_model", str(adapter), fit):
             model = PeftModel.from_pretrained(model, adapter)
-        except (OSError, ValueError, RuntimeError) as error:
-            first = (str(error).strip().splitlines() or ["?"])[0]
-            raise InputError(
-                f"peft_model {shown_path(adapter)} does not load on {shown_path(name)}: {first}; needed: a folder with "
-                "adapter_config.json, trained on this model"
-            ) from error
         model = model if bits else model.merge_and_unload()
     return (model if bits else model.to(device)).eval()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmgym.errors import InputError, shown, shown_path
+from lmgym.generation.http_connections import refuse_unreachable
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.generation.usage import Usage
 from lmgym.playpen.registries.specs import Spec
@@ -62,6 +63,16 @@ class CulledReplies:
     def usage(self) -> Usage | None:
         """Of the generator, if it counts."""
         return getattr(self.generator, "usage", None)
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that a server is sent at once; 1 of a model in this process."""
+        return getattr(self.generator, "concurrency", 1)
+
+    def refuse_unreachable(self) -> None:
+        """Raises InputError if it is a server's and nothing listens there."""
+        if base_url := getattr(self.generator, "base_url", ""):
+            refuse_unreachable(base_url, self.generator.model)
 
     def reply(self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Any = None) -> Any:
         """n replies to each conversation."""

@@ -48,6 +48,11 @@ class Player:
         """The source of replies. Raises InputError for a model that does not load, and for a missing key."""
         return make_generator(self.spec)
 
+    def refuse_unusable(self) -> None:
+        """Raises InputError for a model that does not load, a missing key, and a server that is down."""
+        if not self.is_programmed and isinstance(self.generator, CulledReplies):
+            self.generator.refuse_unreachable()
+
     @property
     def usage(self) -> Usage | None:
         """What a server has counted so far; None for a model in this process."""

@@ -1,10 +1,11 @@
 """Games that are played: many episodes together, each player's turns in one request.
 
 A game gives environments of the protocol (lmgym/environments/protocol.py) whose agents are its seats, and which keep
-the records of their episode. An episode that fails has its reason as record; the others go on.
+the records of their episode. An episode that fails has its reason as record; the others go on. So it is with a request
+that a server refuses or does not answer; a server that answers none ends the play.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -12,18 +13,23 @@ from typing import Any, Protocol
 
 from lmgym.environments.dialogue_games.records import Records
 from lmgym.environments.protocol import Observation, StepResult
-from lmgym.errors import InputError, TooLong, one_line
-from lmgym.generation.openai_server import ServerError
+from lmgym.errors import InputError, ServerError, TooLong, one_line
 from lmgym.generation.protocol import Completion, ScriptedGenerator
 from lmgym.playpen.players import Player
 from lmgym.playpen.registries.specs import Spec
 from lmgym.text import Conversation, Turn
 
 MAX_THREADS = 64
+MOST_UNANSWERED = 8
+"""requests in a row that a server may leave without a reply"""
 
 
 class EpisodeFailed(RuntimeError):
     """An episode that cannot go on, with the reason."""
+
+
+class ServerGone(InputError):
+    """A server answers no request any more: what has not been played is left for another time."""
 
 
 GAME_ERRORS = (EpisodeFailed, InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -117,12 +123,13 @@ class _Episode:
 
 def play(
     game: Game, players: Sequence[Player], tasks: Sequence[Task], seed: int = 0, at_once: int = 64,
-    done: Callable[[int, Records], None] = lambda index, records: None,
+    done: Callable[[int, Records], None] = lambda index, records: None, skipped: Container[int] = (),
 ) -> list[Records]:  # fmt: skip
-    """The records of each task, which `done` gets too, as (index, records), when its episode ends.
+    """The records of each task but the `skipped`, which `done` gets too, as (index, records), when its episode ends.
 
     One player takes all seats, or each seat has one. The seed of an episode is a function of `seed` and its index.
-    Raises InputError for another number of players, and ServerError if a server no longer answers.
+    Raises InputError for another number of players, and ServerGone if a server answers no request: those that it was
+    to answer have failed by then, and the others are kept.
     """
     if len(players) not in (1, len(game.seats)):
         raise InputError(
@@ -131,7 +138,9 @@ def play(
         )
     seats = dict(zip(game.seats, players if len(players) > 1 else [players[0]] * len(game.seats), strict=True))
     records: dict[int, Records] = {}
-    waiting = [_Episode(i, game.environment(), _seed(seed, i, 0, "")) for i in range(len(tasks))]
+    chosen = [i for i in range(len(tasks)) if i not in skipped]
+    waiting = [_Episode(i, game.environment(), _seed(seed, i, 0, "")) for i in chosen]
+    unanswered: dict[str, int] = {}
     names = {seat: player.name for seat, player in seats.items()}
     with ThreadPoolExecutor(MAX_THREADS) as threads:
         playing: list[_Episode] = []
@@ -145,7 +154,7 @@ def play(
 
             _each(threads, fresh, begin)
             playing = _ended(playing + fresh, records, done)
-            actions = _replies(game, seats, [e for e in playing if not e.failure])
+            actions = _replies(game, seats, [e for e in playing if not e.failure], unanswered)
 
             def step(episode: _Episode, actions: Mapping[int, Mapping[str, str]] = actions) -> None:
                 result = episode.environment.step(actions[episode.index])
@@ -154,8 +163,12 @@ def play(
                 episode.steps += 1
 
             _each(threads, [e for e in playing if not e.failure], step)
+            failure = next((e.failure.partition("; needed:")[0] for e in playing if e.failure), "")
             playing = _ended(playing, records, done)
-    return [records[i] for i in range(len(tasks))]
+            if max(unanswered.values(), default=0) >= min(MOST_UNANSWERED, len(chosen)):
+                played = sum(not found.failure for found in records.values())
+                raise ServerGone(f"{played} of {len(chosen)} episodes of {game.spec.name} were played: {failure}")
+    return [records[i] for i in chosen]
 
 
 def _each(threads: ThreadPoolExecutor, episodes: Sequence[_Episode], call: Callable[[_Episode], None]) -> None:
@@ -186,8 +199,13 @@ def _ended(
     return [episode for episode in episodes if episode.observations]
 
 
-def _replies(game: Game, seats: Mapping[str, Player], episodes: Sequence[_Episode]) -> dict[int, dict[str, str]]:
-    """The replies of all agents with an observation, by episode; a prompt beyond a context fails its episode."""
+def _replies(
+    game: Game, seats: Mapping[str, Player], episodes: Sequence[_Episode], unanswered: dict[str, int]
+) -> dict[int, dict[str, str]]:
+    """The replies of all agents with an observation, by episode; a request without a reply fails its episode.
+
+    `unanswered` counts a player's requests without a reply since its last one; prompts that are too long count not.
+    """
     replies: dict[int, dict[str, str]] = {episode.index: {} for episode in episodes}
     turns = [(episode, seat) for episode in episodes for seat in episode.observations]
     # one request a model, whatever seats it has; players of one spec are one model
@@ -201,25 +219,26 @@ def _replies(game: Game, seats: Mapping[str, Player], episodes: Sequence[_Episod
             if model.is_programmed
             else _ask(model, prompts, seeds)
         )
+        lost = sum(isinstance(one, Exception) and not isinstance(one, TooLong) for one in found)
+        unanswered[player] = unanswered.get(player, 0) + lost if lost == len(found) else 0
         for (episode, seat), completion in zip(acting, found, strict=True):
-            if isinstance(completion, TooLong):
-                episode.failure, episode.observations = one_line(f"TooLong: {completion}", 400), {}
+            if isinstance(completion, Exception):
+                episode.failure = one_line(f"{type(completion).__name__}: {completion}", 400)
+                episode.observations = {}
             else:
                 replies[episode.index][seat] = completion.text
     return replies
 
 
-def _ask(player: Player, prompts: Sequence[Conversation], seeds: Sequence[int]) -> list[Completion | TooLong]:
-    """The replies; if a prompt is too long for the model, they are asked for one by one."""
+def _ask(player: Player, prompts: Sequence[Conversation], seeds: Sequence[int]) -> list[Completion | Exception]:
+    """The reply to each prompt, or why there is none; if one has none, they are asked for one by one."""
     try:
         return list(player.reply(prompts, seeds))
-    except TooLong as error:
+    except (InputError, ServerError) as error:
         if len(prompts) == 1:
             return [error]
-        return [reply for p, s in zip(prompts, seeds, strict=True) for reply in _ask(player, [p], [s])]
-    except ServerError as error:
-        error.add_note(f"by {player.name}")
-        raise
+    with ThreadPoolExecutor(getattr(player.generator, "concurrency", 1)) as threads:  # as many as the server takes
+        return [found for [found] in threads.map(lambda p, s: _ask(player, [p], [s]), prompts, seeds)]
 
 
 def _scripted(game: Game, seat: str, prompt: Conversation, seed: int) -> Completion:

@@ -40,6 +40,8 @@ def _instance(row: Mapping[str, Any], number: int, source: str) -> dict[str, Any
     if not isinstance(question, str) or answer is None:
         raise InputError(f"{shown_path(source)}, row {number}: needed: question (or prompt), a text, and answer")
     choices = row.get("choices") or row.get("options") or ()
+    if not isinstance(choices, list | tuple):
+        raise InputError(f"{shown_path(source)}, row {number} has the choices {shown(choices)}; needed: a list")
     if not choices:
         return {"game_id": number, "prompt": f"{question}\n\n{ASK}", "answers": [str(answer)]}
     texts = [str(choice) for choice in choices]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lmgym.console import CONSOLE
+from lmgym.console import CONSOLE, say
 from lmgym.environments.dialogue_games.suites import GameScore, SuiteScore
 from lmgym.runs.files import write_text
+from lmgym.statistics import notes
 
 ANCHORS = (("gpt-4o", 60.45), ("Llama-3.1-70B", 48.18), ("Llama-3.1-8B", 28.09), ("Qwen2.5-7B", 16.38))
 """clemscores of clembench's leaderboard, version 2.0; comparable only with all games and instances of that version"""
@@ -32,12 +33,14 @@ def suite_table(model: str, scores: Mapping[str, SuiteScore]) -> None:
         for row in _rows(score):
             table.add_row(*row)
         CONSOLE.print(table)
+        for note in _notes(score):
+            say(note)
 
 
 def write_report(path: Path, model: str, scores: Mapping[str, SuiteScore]) -> None:
     """Writes the page. All text is escaped."""
     parts = [f"<!doctype html><meta charset=utf-8><title>{escape(model)}</title><style>{STYLE}</style>"]
-    parts.append(f"<h1>{escape(model)}</h1><p>± is half of a 95% interval over episodes.</p>")
+    parts.append(f"<h1>{escape(model)}</h1><p>Intervals are of 95%, over episodes.</p>")
     for suite, score in scores.items():
         if score.score is None:
             parts.append(f"<h2>{escape(suite)}</h2><p>Not played.</p>")
@@ -46,6 +49,7 @@ def write_report(path: Path, model: str, scores: Mapping[str, SuiteScore]) -> No
         rows = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(score)]
         rows[-1] = rows[-1].replace("<tr>", "<tr class=sum>")
         parts.append(f"<h2>{escape(suite)}</h2><table><tr>{head}</tr>{''.join(rows)}</table>")
+        parts.extend(f"<p>{escape(note)}</p>" for note in _notes(score))
         if suite == "clem":
             anchors = "".join(f"<tr><td>{escape(name)}</td><td>{value:.2f}</td></tr>" for name, value in ANCHORS)
             parts.append(
@@ -53,6 +57,12 @@ def write_report(path: Path, model: str, scores: Mapping[str, SuiteScore]) -> No
                 f"</p><table><tr><th>model</th><th>clemscore</th></tr>{anchors}</table>"
             )
     write_text(path, "\n".join(parts) + "\n")
+
+
+def _notes(score: SuiteScore) -> list[str]:
+    return notes(
+        (one for game in score.games.values() for one in (game.played_estimate, game.quality_estimate)), "episode"
+    )
 
 
 def _rows(score: SuiteScore) -> list[tuple[str, ...]]:
@@ -68,12 +78,7 @@ def _cells(game: GameScore) -> tuple[str, ...]:
         return "", "", "", f"0 of {game.expected}"
     expected = "" if game.expected in (None, game.episodes) else f" of {game.expected}"
     return (
-        _with_error(game.played, game.played_error), _with_error(game.quality, game.quality_error),
+        f"{game.played:.2f} ({game.played_estimate.interval('.1f')})",
+        "none" if math.isnan(game.quality) else f"{game.quality:.2f} ({game.quality_estimate.interval('.1f')})",
         f"{game.score:.2f}", f"{game.episodes}{expected}",
     )  # fmt: skip
-
-
-def _with_error(value: float, error: float) -> str:
-    if math.isnan(value):
-        return "none"
-    return f"{value:.2f}" if math.isnan(error) else f"{value:.2f} ± {error:.2f}"

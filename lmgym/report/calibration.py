@@ -1,14 +1,9 @@
-"""Calibration of a scorer, and how sure its accuracy is.
-
-A calibrated scorer gets right as many pairs as it is confident of.
-"""
+"""Calibration of a scorer: a calibrated one gets right as many pairs as it is confident of."""
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-BOOTSTRAP_CELLS = 2_000_000  # of 8 bytes, held at once
+from numpy.typing import ArrayLike
 
 
 class ReliabilityBin(NamedTuple):
@@ -39,31 +34,3 @@ def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[
     edges = np.linspace(0.5, 1, bins + 1)
     columns = edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means
     return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
-
-
-def accuracy_interval(right: NDArray, prompts: NDArray, samples: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """95% percentile bootstrap (Efron 1979) of the share of right pairs; prompts, numbered from 0, are resampled.
-
-    right, prompts: [pairs]; `right` is 1, 0, or a half for a tie. Pairs of one prompt share their difficulty. It has no
-    width where every prompt is right.
-    """
-    low, high = np.quantile(bootstrap(right, prompts, samples, seed), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def bootstrap(right: NDArray, prompts: NDArray, samples: int, seed: int) -> NDArray[np.float64]:
-    """Accuracies[samples] of prompts drawn with replacement.
-
-    Prompts with as many pairs and as many right ones are interchangeable, so how often each such kind is drawn is one
-    multinomial: the distribution of drawing prompts one by one, at the cost of a few kinds instead of all prompts.
-    """
-    sums = np.stack([np.bincount(prompts, right), np.bincount(prompts)])
-    kinds, occurrences = np.unique(sums, axis=1, return_counts=True)
-    rng, block = np.random.default_rng(seed), max(1, BOOTSTRAP_CELLS // len(occurrences))
-    total = occurrences.sum()
-    drawn = [
-        kinds @ rng.multinomial(total, occurrences / total, size=min(block, samples - start)).T
-        for start in range(0, samples, block)
-    ]
-    correct, counts = np.concatenate(drawn, axis=1)
-    return correct / counts

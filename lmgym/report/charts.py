@@ -99,8 +99,8 @@ def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
     return {"data": {"values": rows}, "height": HEIGHT, "mark": {"type": "bar", "opacity": 0.55}, "encoding": encoding}
 
 
-def bars(rows: Sequence[tuple[str, float, float, float]], y: str, base: float | None = None) -> Spec:
-    """A bar per label in the rows' order, (label, value, low, high), with error bars; a dashed rule at `base`."""
+def bars(rows: Sequence[tuple[str, float, float | None, float | None]], y: str, base: float | None = None) -> Spec:
+    """A bar per label in the order of (label, value, low, high), with known error bars; a dashed rule at `base`."""
     values = [{"x": label, "y": value, "low": low, "high": high} for label, value, low, high in rows]
     x = {"field": "x", "type": "nominal", "title": None, "sort": [row[0] for row in rows], "axis": {"labelAngle": -30}}
     layers: list[Spec] = [

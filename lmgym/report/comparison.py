@@ -5,20 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lmgym.report.charts import Points, lines
 from lmgym.report.curves import CURVES, over_optimisation_chart, over_optimisation_series, points_of
-from lmgym.report.facts import CARDS, cost_of, kept, outcome, setting_text
+from lmgym.report.facts import CARDS, cost_of, few_prompts, kept, outcome, setting_text
 from lmgym.report.page import render
 from lmgym.report.panels import Panel, Section, Table, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
+from lmgym.statistics import FEW, Estimate, paired_difference
 
-RESAMPLES = 10_000
 FEWEST_GROUPS = 6  # with fewer, no permutation of signs has a p below .05
-CELLS = 4_000_000  # of a block of random numbers
 NOT_COMPARED = frozenset({"output", "name", "tracking", "resume", "dry_run"})
 
 
@@ -27,15 +23,13 @@ class PairedTest:
     """The mean difference from the first run on the same held-out rows, its 95% interval and a two-sided p."""
 
     what: str
-    rows: int
-    difference: float
-    low: float
-    high: float
+    difference: Estimate
     p: float
 
     def __str__(self) -> str:
         p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
-        return f"{self.difference:+.3f} ({self.low:+.3f} to {self.high:+.3f}), {p}, {self.rows:,} rows"
+        few = f" of only {self.difference.units} prompts" if self.difference.units < FEW else ""
+        return f"{self.difference:+.3f}, {p}, {self.difference.rows:,} rows{few}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,8 @@ class Comparison:
             cells = [_result(run, names) for run in self.runs.values()]
             if any(cells):
                 rows.append((label, *(cell or "–" for cell in cells)))
+        if any(few := [few_prompts(run) for run in self.runs.values()]):
+            rows.append(("held-out prompts", *(f"only {n}" if n else "" for n in few)))
         rows.append(("cost", *(cost_of(run) or "–" for run in self.runs.values())))
         rows.append(("outcome", *(outcome(run.record)[1] for run in self.runs.values())))
         return Table(("", *self.runs), rows)
@@ -88,7 +84,7 @@ class Comparison:
 
     def page(self) -> str:
         """All of it as HTML, with overlaid curves."""
-        about = "On the same held-out rows: permutation of signs, interval by bootstrap, both over prompts."
+        about = "On the same held-out rows: sign flips for p, the jackknife for the interval, both over prompts."
         panels = [
             Panel("results", "Results", table=self.results(), wide=True),
             Panel("tests", "Paired tests", about, table=self.tests(), wide=True),
@@ -151,11 +147,12 @@ def paired_test(first: RunFiles, second: RunFiles) -> PairedTest | str:
         return f"held-out rows are of different kinds: {what} and {other}"
     if a.keys() != b.keys():
         return f"held-out rows differ: {len(a):,} and {len(b):,}, {len(a.keys() & b.keys()):,} of them in common"
-    groups = np.unique([str(a[key][0]) for key in a], return_inverse=True)[1]
-    differences = np.array([b[key][1] - a[key][1] for key in a])
-    if groups.max() + 1 < FEWEST_GROUPS:
-        return f"{groups.max() + 1} prompts are held out; needed for a test: {FEWEST_GROUPS}"
-    return PairedTest(what, len(differences), float(differences.mean()), *_interval_and_p(differences, groups))
+    prompts = [str(a[key][0]) for key in a]
+    if (number := len(set(prompts))) < FEWEST_GROUPS:
+        return f"{number} prompts are held out; needed for a test: {FEWEST_GROUPS}"
+    values = [[found[key][1] for key in a] for found in (a, b)]
+    bounds = (-1.0, 1.0) if what == "accuracy" else None
+    return PairedTest(what, *paired_difference(values[0], values[1], prompts, bounds))
 
 
 def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float]]]:
@@ -177,19 +174,3 @@ def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float
             key = row.get("task"), row.get("agent"), str(row.get("prompt"))
             found[key] = (key, float(row["episode_reward"]))
     return "held-out reward", found
-
-
-def _interval_and_p(differences: NDArray[np.float64], groups: NDArray[np.int64]) -> tuple[float, float, float]:
-    """(low, high, p) of the mean: a percentile bootstrap (Efron 1979) and sign flips (Fisher 1935), both of prompts."""
-    sums, sizes = np.bincount(groups, differences), np.bincount(groups).astype(float)
-    rng, n = np.random.default_rng(0), len(sums)
-    block = max(1, CELLS // n)
-    means, extreme, observed = [], 0, abs(sums.sum())
-    for start in range(0, RESAMPLES, block):
-        size = min(block, RESAMPLES - start)
-        drawn = rng.integers(0, n, (size, n))
-        means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
-        flips = rng.integers(0, 2, (size, n)) * 2 - 1
-        extreme += int((np.abs(flips @ sums) >= observed - 1e-12).sum())
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return float(low), float(high), (extreme + 1) / (RESAMPLES + 1)

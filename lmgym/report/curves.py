@@ -8,7 +8,6 @@ from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles, is_number
 from lmgym.report.samples import shown
 
-Z95 = 1.96
 MOST_PROBE_SERIES = 6
 NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity")
 """second parts of metrics that are no evaluation set's"""
@@ -42,8 +41,8 @@ CURVES = (
           {"held out": "eval/perplexity"}),
     Curve("calibration_curve", "Calibration error", "0 where the scorer's confidence equals its accuracy.",
           {"calibration error (ECE)": "eval/ece", "Brier score": "eval/brier"}),
-    Curve("reward", "Reward", "Mean reward per episode with a 95% interval: of the replies that the policy learned "
-          "from, and of replies to held-out prompts.",
+    Curve("reward", "Reward", "Mean reward per episode: of the replies that the policy learned from, and of replies "
+          "to held-out prompts, with a 95% interval.",
           {"rollouts": "reward/mean", "held out": "eval/reward/mean"}, "reward"),
     Curve("monitors", "Scorers that are watched, not optimised", "A scorer that the policy cannot exploit: if the "
           "reward rises and this one falls, the policy exploits the reward.",
@@ -70,9 +69,6 @@ CURVES = (
     Curve("learning_rate", "Learning rate", "", {"rate": "train/learning_rate|policy/learning_rate"}),
     Curve("speed", "Tokens per second", "", {"tokens/s": "train/tokens_per_second|rollout/tokens_per_second"}),
 )  # fmt: skip
-INTERVALS = {"eval/accuracy": ("eval/accuracy_low", "eval/accuracy_high")}
-ERRORS = {"eval/reward/mean": "eval/reward/error", "eval/eval_scorer": "eval/eval_scorer_error"}
-"""standard errors of means"""
 
 
 def curves(run: RunFiles) -> list[Panel]:
@@ -111,33 +107,15 @@ def points_of(run: RunFiles, names: str) -> Points:
 
 
 def _with_interval(run: RunFiles, name: str, series: Sequence[tuple[int, float]]) -> Points:
-    bounds: list[dict[int, float]] = []
-    if name in INTERVALS:
-        bounds = [dict(run.series(bound)) for bound in INTERVALS[name]]
-    else:
-        errors = _errors(run, name)
-        values = dict(series)
-        bounds = [{x: values[x] + sign * Z95 * e for x, e in errors.items() if x in values} for sign in (-1, 1)]
-    low, high = bounds
+    low, high = (dict(run.series(f"{name}_{end}")) for end in ("low", "high"))
     if not all(x in low and x in high for x, _ in series):
         return series
     return [(x, y, low[x], high[x]) for x, y in series]
 
 
-def _errors(run: RunFiles, name: str) -> dict[int, float]:
-    """Standard errors of a mean by update; empty if the run has none."""
-    if name == "reward/mean":  # the episodes of an iteration
-        episodes = run.record.get("config", {}).get("num_rollouts")
-        if not is_number(episodes) or episodes < 2:
-            return {}
-        return {x: std / episodes**0.5 for x, std in run.series("reward/std")}
-    error = ERRORS.get(name) or f"{name}_error"
-    return dict(run.series(error))
-
-
 def _monitors(run: RunFiles) -> dict[str, Points]:
     names = [name for name in run.metric_names if name.startswith("eval/monitor/")]
-    shown = [name for name in names if not name.endswith(("_std", "_error", "_gain"))]
+    shown = [name for name in names if not name.endswith(("_std", "_error", "_gain", "_low", "_high"))]
     return {name.removeprefix("eval/monitor/"): points_of(run, name) for name in shown}
 
 
@@ -187,13 +165,12 @@ def _gains(run: RunFiles, name: str, distance: Mapping[int, float]) -> Points:
     stds = dict(run.series("eval/reward/std" if name == "eval/reward/mean" else f"{base}_std"))
     if not series or not stds.get(series[0][0]):
         return []
-    first, std, errors = series[0][1], stds[series[0][0]], _errors(run, name)
-    found: list[tuple[float, ...]] = []
-    for x, y in series:
-        if x in distance:
-            gain, half = (y - first) / std, Z95 * errors.get(x, 0.0) / std
-            found.append((distance[x], gain, gain - half, gain + half))
-    return found
+    first, std = series[0][1], stds[series[0][0]]
+    return [
+        (distance[int(x)], *((value - first) / std for value in values))
+        for x, *values in _with_interval(run, name, series)
+        if x in distance
+    ]
 
 
 def probes(run: RunFiles) -> list[Panel]:

@@ -11,9 +11,12 @@ from lmgym.report.key_figures import total_cost
 from lmgym.report.panels import Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
+from lmgym.statistics import FEW
 
 CARDS = (
     ("accuracy", "eval/accuracy|eval/token_accuracy"),
+    ("length alone", "eval/length_accuracy"),
+    ("accuracy above length alone", "eval/accuracy_above_length"),
     ("perplexity", "eval/perplexity"),
     ("held-out loss", "eval/nll|eval/loss"),
     ("held-out reward", "eval/reward/mean"),
@@ -68,6 +71,12 @@ def kept(run: RunFiles, points: Points) -> tuple[float, ...]:
     return next((point for point in points if point[0] == run.kept_update), points[-1])
 
 
+def few_prompts(run: RunFiles) -> int:
+    """The number of held-out prompts if they are too few to rely on, else 0."""
+    prompts = run.series("eval/prompts")
+    return int(prompts[-1][1]) if prompts and prompts[-1][1] < FEW else 0
+
+
 def cost_of(run: RunFiles) -> str:
     """`1.4 GPU hours`, `12 min of CPU time`, or the time on the clock so far."""
     cost = total_cost(run.record)
@@ -95,6 +104,8 @@ def ending(run: RunFiles) -> list[str]:
         found.append(
             f"model/ is the model after update {run.kept_update:,}, the best by {metric}: the figures are its own."
         )
+    if few := few_prompts(run):
+        found.append(f"Only {few} prompts are held out; {FEW} or more are needed to rely on a figure.")
     if record.get("error"):
         found.append(f"Error: {shown(record['error'])}")
     if is_number(record.get("stopped_early")):

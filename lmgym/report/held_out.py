@@ -1,6 +1,7 @@
 """Panels of a reward model's scores of held-out pairs: reliability, accuracy by margin and by length, distributions."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from lmgym.report.calibration import reliability
 from lmgym.report.charts import bars, histogram, reliability_diagram
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import Row, RunFiles, is_number
+from lmgym.statistics import Estimate, share
 
 GROUPS, BINS = 5, 10
 FEWEST_PAIRS = 10
@@ -21,14 +23,15 @@ def held_out(run: RunFiles) -> list[Panel]:
     if len(pairs) < FEWEST_PAIRS:
         return _other_examples(run.scores)
     chosen, rejected = (np.array([row[side] for row in pairs], dtype=float) for side in ("chosen", "rejected"))
+    prompts = np.array([str(row.get("prompt", i)) for i, row in enumerate(pairs)])
     bins = [(b.confidence, b.accuracy, b.pairs) for b in reliability(chosen, rejected)]
     panels = [
         Panel("reliability", "Reliability", "A calibrated scorer lies on the dashed diagonal: of the pairs of which it "
               "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs.",
               reliability_diagram(bins)),
         Panel("accuracy_by_margin", "Accuracy by margin", f"{GROUPS} groups of equal size by the absolute difference "
-              "of the two scores, with 95% intervals: large margins should be right more often.",
-              bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected), "accuracy", 0.5)),
+              "of the two scores, with 95% intervals over prompts: large margins should be right more often.",
+              bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected, prompts), "accuracy", 0.5)),
     ]  # fmt: skip
     lengths = [row.get("lengths") for row in pairs]
     if all(isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) for pair in lengths):
@@ -36,7 +39,7 @@ def held_out(run: RunFiles) -> list[Panel]:
         panels.append(
             Panel("accuracy_by_length", "Accuracy by difference in length", "Tokens of the chosen reply minus those of "
                   "the rejected one. A scorer that prefers long replies is right on the right and wrong on the left.",
-                  bars(_by_quantile(longer, chosen > rejected), "accuracy", 0.5))
+                  bars(_by_quantile(longer, chosen > rejected, prompts), "accuracy", 0.5))
         )  # fmt: skip
     chart = histogram({"chosen": chosen.tolist(), "rejected": rejected.tolist()}, "score")
     about = "Scores of the chosen and of the rejected replies: the further apart, the better the scorer separates them."
@@ -85,24 +88,20 @@ def _labelled_reliability(rows: Sequence[Row], names: Sequence[str]) -> list[Pan
     return [Panel("reliability", "Reliability", about, chart)]
 
 
-def _by_quantile(values: NDArray[np.float64], right: NDArray[np.bool_]) -> list[tuple[str, float, float, float]]:
+def _by_quantile(
+    values: NDArray[np.float64], right: NDArray[np.bool_], prompts: NDArray
+) -> list[tuple[str, float, float | None, float | None]]:
     """(range of values, accuracy, low, high) of groups of about equal size; equal values are in one group."""
     edges = np.unique(np.quantile(values, np.linspace(0, 1, GROUPS + 1)))
-    if len(edges) < 2:
-        return [(f"{edges[0]:.3g}", float(right.mean()), *wilson(int(right.sum()), len(right)))]
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    found = []
-    for i in range(len(edges) - 1):
-        inside = place == i
-        if n := int(inside.sum()):
-            label = f"{edges[i]:.3g} to {edges[i + 1]:.3g}"
-            found.append((label, float(right[inside].mean()), *wilson(int(right[inside].sum()), n)))
-    return found
+    labels = [f"{a:.3g} to {b:.3g}" for a, b in pairwise(edges)] or [f"{edges[0]:.3g}"]
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(labels) - 1)
+    return [
+        (label, *_bar(share(right[place == i], prompts[place == i])))
+        for i, label in enumerate(labels)
+        if (place == i).any()
+    ]
 
 
-def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927)."""
-    share, square = successes / n, z * z
-    middle = (share + square / (2 * n)) / (1 + square / n)
-    half = z / (1 + square / n) * (share * (1 - share) / n + square / (4 * n * n)) ** 0.5
-    return middle - half, middle + half
+def _bar(found: Estimate) -> tuple[float, float | None, float | None]:
+    assert found.value is not None
+    return found.value, found.low, found.high

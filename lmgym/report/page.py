@@ -36,7 +36,6 @@ def report_page(folder: Path, live: bool = False) -> str:
 def run_sections(run: RunFiles) -> list[Section]:
     """The parts of a run's report, those without content left out."""
     sections = [
-        Section("notes", "Warnings and notes", facts.notes(run)),
         Section("optimisation", "Over-optimisation", curves.over_optimisation(run)),
         Section("curves", "Curves", curves.curves(run)),
         Section(
@@ -49,6 +48,8 @@ def run_sections(run: RunFiles) -> list[Section]:
         Section("data", "Data", facts.data(run)),
         Section("run", "What was run", [*facts.launches(run), *facts.settings(run), *facts.metric_table(run)]),
     ]
+    # after the others, which find what cannot be read
+    sections.insert(0, Section("notes", "Warnings and notes", facts.notes(run)))
     return [section for section in sections if section.panels]
 
 

@@ -2,17 +2,60 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 Row = dict[str, Any]
 
 MOST_SAMPLE_ROWS = 2000  # of a file: a report shows a few
 MOST_REJECTED = 1000
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for a finite number that is no bool; NaN and infinities were written as null."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e300
+
+
+def is_game(row: Row) -> bool:
+    """True for a recorded game: the turns of trained agents, what all agents said by step, and returns."""
+    agents, actions, returns = row.get("agents"), row.get("actions", []), row.get("returns")
+    if not isinstance(agents, dict) or not isinstance(actions, list) or not isinstance(returns, dict):
+        return False
+    turns = [turn for own in agents.values() for turn in (own if isinstance(own, list) else [None])]
+    return (
+        all(isinstance(turn, dict) and _is_turn(turn) for turn in turns)
+        and all(isinstance(said, dict) and all(isinstance(text, str) for text in said.values()) for said in actions)
+        and all(value is None or is_number(value) for value in returns.values())
+    )
+
+
+def _is_turn(turn: Row) -> bool:
+    """True for what an agent saw, `messages` or `prompt`, its reply, the ids of that and a reward."""
+    chat, reward = turn.get("messages"), turn.get("reward")
+    seen = isinstance(turn.get("prompt"), str) or (isinstance(chat, list) and all(map(_is_message, chat)))
+    known = reward is None or is_number(reward) or (isinstance(reward, list) and all(map(is_number, reward)))
+    return seen and known and isinstance(turn.get("reply"), str) and isinstance(turn.get("ids", []), list)
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
+
+
+def _is_object(value: object) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+_COUNTS = ("rejected_by_reason", "not_needed_by_reason")
+SHAPES: dict[str, Callable[[Row], bool]] = {
+    "metrics.jsonl": lambda row: is_number(row.get("step")),
+    "events.jsonl": lambda row: is_number(row.get("step", 0)),
+    "episodes": is_game,
+    "samples": lambda row: not any(isinstance(row.get(name), list | dict) for name in ("row", "task", "agent", "turn")),
+}
+"""what a line must be, by the file or its folder"""
 
 
 @dataclass(frozen=True)
@@ -26,8 +69,15 @@ class RunFiles:
 
     @cached_property
     def record(self) -> Row:
-        """run.json; empty if there is none."""
-        return self._json("run.json")
+        """run.json; empty if there is none, and without parts that are not as a run writes them."""
+        record = self._json("run.json")
+        wrong = [name for name in ("config", "data", "former", "git", "versions") if not _is_object(record.get(name))]
+        data = {} if "data" in wrong else record.get("data") or {}
+        if any(not _is_object(data.get(name)) for name in _COUNTS):
+            wrong.append("data")
+        if wrong:
+            self.problems.append(f"run.json: {', '.join(wrong)} cannot be read; needed: objects")
+        return {name: value for name, value in record.items() if name not in wrong}
 
     @cached_property
     def former(self) -> list[Row]:
@@ -96,7 +146,7 @@ class RunFiles:
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(update, value) of a metric, without undefined values; the last of an update counts."""
-        found = {line["step"]: line[name] for line in self.metrics if is_number(line.get(name)) and "step" in line}
+        found = {line["step"]: line[name] for line in self.metrics if is_number(line.get(name))}
         return sorted(found.items())
 
     @cached_property
@@ -118,8 +168,8 @@ class RunFiles:
 
     def lines(self, name: str, most: int | None = None) -> Iterator[Row]:
         """The JSON objects of a file of lines, at most so many lines of it."""
-        broken = 0
-        with suppress(FileNotFoundError, NotADirectoryError):
+        broken, fits = 0, SHAPES.get(name.partition("/")[0], lambda row: True)
+        try:
             with (self.folder / name).open(encoding="utf-8", errors="replace") as lines:
                 for number, line in enumerate(lines):
                     if number == most:
@@ -128,20 +178,19 @@ class RunFiles:
                         row = json.loads(line)
                     except (ValueError, RecursionError):
                         row = None
-                    if isinstance(row, dict):
+                    if isinstance(row, dict) and fits(row):
                         yield row
                     else:
                         broken += 1
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self.problems.append(f"{name} is unreadable: {error.strerror}")
         if broken:
-            self.problems.append(f"{name}: {broken:,} lines are not JSON objects (a kill cuts the last one)")
+            self.problems.append(f"{name}: {broken:,} lines are not as a run writes them (a kill cuts the last one)")
 
 
 _NUMBER = re.compile(r"^run\.(\d+)\.json$")
-
-
-def is_number(value: object) -> bool:
-    """True for a finite number that is no bool; NaN and infinities were written as null."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e300
 
 
 def thinned(points: Sequence[Any], most: int = 400) -> list[Any]:

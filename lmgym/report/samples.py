@@ -131,7 +131,6 @@ def conversations(run: RunFiles) -> list[Panel]:
             for kind, updates in kinds.items()
             if update in updates
             for game in run.games(kind, update, MOST_EPISODES)
-            if isinstance(game.get("agents"), dict) and isinstance(game.get("actions"), list)
         ]
     else:
         chosen = _spread(run.sample_updates("rollouts"), MOST_UPDATES)
@@ -178,7 +177,7 @@ def _game(kind: str, game: Row) -> Row:
             else:
                 turn = _turn(own | {"prompt": _seen(own), "tokens": len(own.get("ids", ()))})
                 turns.append(turn | {"notes": ", ".join(filter(None, (name, turn["notes"])))})
-    returns = game.get("returns") or {}
+    returns = game["returns"]
     word = "evaluation, " if kind == "evaluation" else ""
     by_agent = [f"{shown(agent)} {figure(value)}" for agent, value in returns.items()] if len(returns) > 1 else []
     return {

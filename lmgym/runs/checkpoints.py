@@ -81,7 +81,7 @@ class Checkpoints:
         return [result for result, _ in outcomes]
 
     def _prepare(self, partial: Path, path: Path, bytes_needed: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # the run's own folder is there, or was deleted
         for leftover in self.folder.iterdir():
             if PARTIAL.fullmatch(leftover.name):  # this run holds the folder's lock, so their writers are dead
                 shutil.rmtree(leftover)

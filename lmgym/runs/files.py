@@ -10,14 +10,16 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
+from lmgym.masking import mask_keys, masked
 
 # full, over a quota or the maximum file size, read-only, broken
 STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+FILES_ERRORS = frozenset({errno.EMFILE, errno.ENFILE})
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
 TORCH_ERROR = "enforce fail at inline_container.cc"  # of torch.save, which does not give the cause
 
@@ -50,8 +52,8 @@ def read_line(path: Path, number: int) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes valid JSON, atomically."""
-    write_text(path, json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Writes valid JSON, atomically, without secrets."""
+    write_text(path, masked(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -61,14 +63,14 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: after a kill, or for a reader, it is the old file or the new one.
+    """Writes a file atomically: after a kill, or for a reader, it is the old file or the new one. Keys are masked.
 
     Lone surrogates, which UTF-8 cannot encode, are written as JSON escapes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            file.write(mask_keys(text))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -101,13 +103,22 @@ def _plain(value: Any) -> Any:
 
 def storage_error(error: BaseException | None) -> str:
     """The message, in one line, of an error, or of one of its causes, that means a full or broken disk; else empty."""
+    return next((text for text, numbers in _causes(error) if numbers & STORAGE_ERRORS or TORCH_ERROR in text), "")
+
+
+def files_error(error: BaseException | None) -> str:
+    """The same for an error that means too many open files."""
+    words = os.strerror(errno.EMFILE)  # of libraries whose errors have no number
+    return next((text for text, numbers in _causes(error) if numbers & FILES_ERRORS or words in text), "")
+
+
+def _causes(error: BaseException | None) -> Iterator[tuple[str, set[int | None]]]:
+    """(message in one line, numbers of the operating system) of an error and of what it came from."""
     while error is not None:
         message = " ".join(str(error).split())[:300]
-        numbers = {error.errno if isinstance(error, OSError) else None, *map(int, RUST_ERROR.findall(message))}
-        if numbers & STORAGE_ERRORS or TORCH_ERROR in message:
-            return message
+        number = error.errno if isinstance(error, OSError) else None
+        yield message, {number, *map(int, RUST_ERROR.findall(message))}
         error = error.__cause__ or error.__context__
-    return ""
 
 
 def storage_full(what: str, folder: Path, checkpoint: str = "") -> RunStopped:

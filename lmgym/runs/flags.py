@@ -17,8 +17,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, one_line, shown
+from lmgym.console import printed_line, reader_may_leave, say
+from lmgym.errors import InputError, RunStopped, ServerError, bounded, one_line, shown
 from lmgym.runs.locks import refuse_if_held
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
     try:
         # a dict: the last of repeated flags counts
         given = dict(_read(flag, values, hints) for flag, values in _split(arguments))
-        changed = _rebuild(config, given)
+        changed = rebuild(config, given)
         if refuse_unread := getattr(changed, "refuse_unread", None):
             refuse_unread(given)
         if with_given := getattr(changed, "with_given", None):
@@ -113,16 +113,19 @@ def _flag_types(config: object) -> dict[str, Any]:
     return hints
 
 
-def exit_with_error(error: InputError | RunStopped) -> NoReturn:
+def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
     """Exits with the error's code, after printing it on rank 0 only: under a launcher all ranks raise the same error.
 
     An error of one rank alone is printed by that rank.
     """
     if _is_main() or error.alone:
         prefix = "stopped" if error.outcome == "interrupted" else "error"
+        line = printed_line(f"{prefix}: {error}")
         if isinstance(error, RunStopped):
             say(error=True)  # a progress bar may occupy the line
-        say(f"{prefix}: {error}", error=True)
+            say(line, error=True)  # whole: it quotes no input, and says where the checkpoint is
+        else:
+            say(bounded(line), error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
     distributed = sys.modules.get("torch.distributed")
@@ -137,13 +140,15 @@ def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _help(config: object) -> None:
+def _help(config: object) -> NoReturn:
     """Prints the help and exits with 0."""
     import tyro  # imported only when needed
 
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
-    tyro.cli(type(config), **arguments, console_outputs=_is_main())  # type: ignore[call-overload]
+    with reader_may_leave():
+        tyro.cli(type(config), **arguments, console_outputs=_is_main())  # type: ignore[call-overload]
+    raise SystemExit(0)
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -238,7 +243,7 @@ def _in_words(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def _rebuild(config: T, values: dict[str, object]) -> T:
+def rebuild(config: T, values: dict[str, object]) -> T:
     """The config with the named fields replaced, its groups first; each dataclass is checked once, when complete."""
     replace: Callable[..., Any] = dataclasses.replace
     changed: dict[str, Any] = {}

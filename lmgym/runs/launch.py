@@ -3,17 +3,21 @@
 import atexit
 import errno
 import os
+import resource
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from lmgym.console import replace_unencodable, show_exception
-from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
-from lmgym.runs.files import storage_error
+from lmgym.console import print_to_nowhere, readers_left, replace_unencodable, show_exception
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, ServerError, shown_path
+from lmgym.runs.files import files_error, storage_error
 from lmgym.runs.flags import exit_with_error
 
 STAGES = {"reward": "reward_models", "sft": "sft", "preference": "preferences", "ppo": "ppo"}
 """packages by their name in `lmgym train`"""
+
+READER_LEFT = 141
+"""exit code of programs that SIGPIPE ends, as shells give it"""
 
 _launched = False
 
@@ -38,12 +42,20 @@ def launch(main: Callable[[], None]) -> None:
         sys.excepthook = show_exception
     try:
         main()
-    except (InputError, RunStopped) as error:
+    except (InputError, RunStopped, ServerError) as error:
         _exit(error)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and (left := readers_left()):  # where a user's own code printed
+            for stream in left:
+                print_to_nowhere(stream)
+            raise SystemExit(READER_LEFT) from None
         if not (user_error := _user_error(error)):
             raise
         _exit(user_error)
+    except Exception as error:
+        if not files_error(error):
+            raise
+        _exit(_too_many_files())
     succeeded.append(True)
 
 
@@ -51,6 +63,8 @@ def _user_error(error: OSError) -> InputError | RunStopped | None:
     """The user's error behind an error of the operating system; None if it may be a defect of ours."""
     if error.errno == errno.ENAMETOOLONG:
         return InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a shorter path")
+    if files_error(error):
+        return _too_many_files()
     if not (cause := storage_error(error)):
         return None
     why = f"a file, or the output, could not be written ({cause}); free space, then run the same command again"
@@ -59,7 +73,14 @@ def _user_error(error: OSError) -> InputError | RunStopped | None:
     return stopped
 
 
-def _exit(error: InputError | RunStopped) -> NoReturn:
+def _too_many_files() -> InputError:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return InputError(
+        f"more files are open than the {most:,} that this process may have; raise it with ulimit -n 65536"
+    )
+
+
+def _exit(error: InputError | RunStopped | ServerError) -> NoReturn:
     """Exits with the error's code, even if the output goes to a full disk, for which Python's code would be 120."""
     try:
         try:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import re
 import resource
 import shlex
 import socket
@@ -15,12 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lmgym.masking import looks_secret, masked
+
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 REDACTED = "(redacted)"
-SECRET = re.compile(r"secret|passw|credential|(^|[_.-])(api|auth|access)?(token|key)s?$", re.IGNORECASE)
-# settings of a tokenizer, names of columns and numbers of tokens only look like secrets
-ORDINARY = "pad|eos|bos|unk|sep|cls|mask|stop|special|group|sort|column|label|text|prompt|reply|row|new|max|min|sample"
-HARMLESS = re.compile(rf"(^|[_.-])({ORDINARY})[_-](token|key)s?$", re.IGNORECASE)
 
 
 def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint: str | None) -> dict[str, Any]:
@@ -92,23 +89,25 @@ def _git() -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    # a repository's own setting of fsmonitor would run a program of that repository
+    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
 
 
-def _looks_secret(name: str) -> bool:
-    return bool(SECRET.search(name)) and not HARMLESS.search(name)
-
-
 def redact(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with REDACTED for those whose name looks like a secret's; numbers, booleans and None stay."""
+    """The values without passwords in addresses, and with REDACTED for those whose name looks like a secret's.
+
+    Numbers, booleans and None stay.
+    """
     kept: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             kept[name] = redact(value)
         else:
             harmless = value is None or isinstance(value, bool | int | float)
-            kept[name] = value if harmless or not _looks_secret(str(name)) else REDACTED
+            shown = masked(value) if isinstance(value, str) else value
+            kept[name] = shown if harmless or not looks_secret(str(name)) else REDACTED
     return kept
 
 
@@ -118,8 +117,8 @@ def _redact_command(words: Sequence[str]) -> list[str]:
     after_secret = False
     for word in words:
         flag, equals, _ = word.partition("=")
-        secret = flag.startswith("--") and _looks_secret(flag)
+        secret = flag.startswith("--") and looks_secret(flag)
         is_value = after_secret and not word.startswith("--")
-        kept.append(REDACTED if is_value else f"{flag}={REDACTED}" if secret and equals else word)
+        kept.append(REDACTED if is_value else f"{flag}={REDACTED}" if secret and equals else masked(word))
         after_secret = secret and not equals
     return kept

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, shown_path
 from lmgym.runs.checkpoint_files import Checkpoint, loading, newest_owner
 from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import FolderLock
+from lmgym.runs.paths import absolute_items
 from lmgym.runs.record import versions
 
 Resume = Literal["auto", "never"]
@@ -132,7 +133,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str, Any], reshard: bool) -> None:
     """Raises InputError, with the difference and the ways out, for a checkpoint of a run with other facts."""
     saved, path = checkpoint.facts, checkpoint.path
-    before, now = saved["settings"], facts["settings"]
+    # earlier versions kept paths as they were given
+    before, now = {n: absolute_items(n, value) for n, value in saved["settings"].items()}, facts["settings"]
     changed = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
         for name in {**before, **now}
@@ -158,6 +160,11 @@ def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str,
             f"{folder} holds an unfinished run with other settings: {'; '.join(changed)}; to resume it use the same "
             "settings"
         )
+    elif saved.get("base") not in (None, base := facts.get("base")):
+        difference = (
+            f"{shown_path(now['model'])} has changed since {path.name} (fingerprint {saved['base'][:8]}, now "
+            f"{str(base)[:8]}), which holds its adapter alone; needed: the model as it was"
+        )
     else:
         return
     raise InputError(
@@ -165,13 +172,19 @@ def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str,
     )
 
 
-def describe(settings: Mapping[str, Any], engine: str, accumulation: int, data: str) -> dict[str, Any]:
-    """The facts of a run that must match its checkpoints', as JSON holds them."""
+def describe(
+    settings: Mapping[str, Any], engine: str, accumulation: int, data: str, base: str | None = None
+) -> dict[str, Any]:
+    """The facts of a run that must match its checkpoints', as JSON holds them.
+
+    `base` is the fingerprint of the model whose frozen weights the checkpoints lack; None if they hold all weights.
+    """
     facts = {
         "engine": engine,
         "ranks": world_size(),
         "accumulation": accumulation,
         "data": data,
+        "base": base,
         "settings": settings,
         "versions": versions(),
     }

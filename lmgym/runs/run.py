@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, one_line, outcome_of
+from lmgym.masking import masked
 from lmgym.report.key_figures import total_cost
 from lmgym.runs.files import read_json, storage_error, storage_full, write_json, write_lines, write_text
 from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
+from lmgym.runs.paths import absolute
 from lmgym.runs.record import cpu_seconds, describe_run, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
@@ -53,8 +55,8 @@ class Run:
         self._step = 0
         self._has_updates = False
         self._report_failed = False
-        self.write_error = ""
-        """the first thing that could not be written, and why; only run.json is written after it"""
+        self._write_error = ""
+        self._identity = _identity(folder)
 
     @classmethod
     def start(
@@ -75,7 +77,7 @@ class Run:
         folder is locked here. The files of a former run are renamed; if an InputError refuses this run before its first
         update, they are renamed back.
         """
-        folder = Path(folder)
+        folder = Path(absolute(str(folder)))
         if not is_main:
             return cls(folder, {}, None, None)
         name = name or folder.resolve().name
@@ -98,6 +100,21 @@ class Run:
         run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name, resumed_at))
         run._lock, run._former = lock, former if resumed_at is None else {}
         return run
+
+    @property
+    def write_error(self) -> str:
+        """The first thing that could not be written, and why, or that the folder is gone; empty if all is well.
+
+        After it only run.json is written, to a folder that is there.
+        """
+        if self.is_main and not self._write_error and not self._is_there:
+            self._write_error = f"{self.folder} was deleted, moved or replaced while the run wrote to it"
+        return self._write_error
+
+    @property
+    def _is_there(self) -> bool:
+        """True if the folder is the one that the run opened."""
+        return _identity(self.folder) == self._identity
 
     @property
     def notes(self) -> list[str]:
@@ -135,7 +152,7 @@ class Run:
         with self.writing("events.jsonl"), (self.folder / "events.jsonl").open("a", encoding="utf-8") as events:
             for text in filter(None, texts):
                 kind = next((kind for kind in ("warning", "alarm") if text.lower().startswith(kind)), "note")
-                event = {"step": self._step, "time": self._seconds(), "kind": kind, "text": text}
+                event = {"step": self._step, "time": self._seconds(), "kind": kind, "text": masked(text)}
                 events.write(json.dumps(event) + "\n")
 
     def write_report(self) -> None:
@@ -161,7 +178,7 @@ class Run:
             cause = storage_error(error) or (" ".join(str(error).split()) if isinstance(error, OSError) else "")
             if not cause:
                 raise
-            self.write_error = self.write_error or f"{self.folder / name} could not be written ({cause})"
+            self._write_error = self.write_error or f"{self.folder / name} could not be written ({cause})"
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file of the folder, atomically; the name may include folders."""
@@ -182,7 +199,8 @@ class Run:
         if self.is_main:
             self._record |= redact(fields)
             with self.writing("run.json"):
-                write_json(self.folder / "run.json", self._record)
+                if self._is_there:
+                    write_json(self.folder / "run.json", self._record)
 
     @property
     def cpu_seconds(self) -> float:
@@ -267,3 +285,12 @@ class Run:
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """The device and inode of a folder; None if it is not there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -7,10 +7,9 @@ from typing import Any, NoReturn, final
 
 import torch
 
-from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, rank
 from lmgym.distributed.weights import non_finite_weight, own_weights
-from lmgym.errors import INTERRUPTED, NON_FINITE, STALLED, RunStopped
+from lmgym.errors import INTERRUPTED, NON_FINITE, RunStopped
 from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.files import storage_full
 from lmgym.runs.interrupts import Interrupts
@@ -31,7 +30,7 @@ class Supervisor:
         self._run, self._facts = run, facts
         self._checkpoints = Checkpoints(run.folder / FOLDER, start.run_id, limit)
         self._interrupts = Interrupts(self._record_interrupted)
-        self._stalls = StallWatch(run.folder, stall_timeout, self._record_stalled)
+        self._stalls = StallWatch(run.folder, stall_timeout)
 
     def __enter__(self) -> "Supervisor":
         self._interrupts.__enter__()
@@ -135,8 +134,3 @@ class Supervisor:
 
     def _record_interrupted(self, why: str) -> None:
         self._run.finish("interrupted", INTERRUPTED, RunStopped(why, "interrupted", INTERRUPTED))
-
-    def _record_stalled(self, why: str) -> None:
-        say(f"error: {why}", error=True)
-        if rank() == 0:
-            self._run.finish("stalled", STALLED, RunStopped(why, "stalled", STALLED))

@@ -1,13 +1,15 @@
 """Scorers named on the command line: `--scorers name=PATH,name=PATH`. Errors of form are found before torch loads.
 
+A PATH is a folder or hub id; `PATH#softmax[1]` says how a model's outputs become one score (lmgym/scoring/scorers.py).
 The path `world:SEED` stands for the hidden utility of that simulated world, for users of average taste.
 """
 
 import math
+import os
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from lmgym.errors import MOST_SCORE, MOST_SEED, InputError, one_line, shown
+from lmgym.errors import MOST_SCORE, MOST_SEED, InputError, one_line, shown, shown_path
 
 if TYPE_CHECKING:
     import torch
@@ -39,14 +41,18 @@ def load_scorer(path: str, precision: Precision = "auto") -> "Scorer":
     """The scorer in a folder or hub id, on the GPU if there is one; for `world:SEED` the world's hidden utility."""
     import torch
 
-    from lmgym.scoring.scorers import HFScorer
+    from lmgym.scoring.scorers import REDUCTIONS, HFScorer
 
     if path.startswith("world:"):
         from lmgym.world.world import World
 
         return hidden_utility(World(read_world(path)))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return HFScorer.load(path, device=device, dtype=weights_dtype(precision, device))
+    folder, sign, reduce = (path, "", "") if os.path.exists(path) else path.partition("#")
+    if sign and reduce not in REDUCTIONS:
+        raise InputError(f"{shown(reduce)} behind the scorer {shown_path(folder)}#; needed: {', '.join(REDUCTIONS)}")
+    chosen: Any = reduce or None
+    return HFScorer.load(folder, chosen, device=device, dtype=weights_dtype(precision, device))
 
 
 def weights_dtype(precision: Precision, device: str) -> "torch.dtype":

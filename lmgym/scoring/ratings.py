@@ -1,20 +1,20 @@
-"""Bradley-Terry ratings of players from the results of games between them, with bootstrap intervals.
+"""Bradley-Terry ratings of players from the results of games between them, with intervals by the jackknife.
 
 P(i beats j) = e^i / (e^i + e^j) (Bradley and Terry 1952); a draw counts as half a win of either. Elo's scale is
 400 / ln 10 times as wide.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lmgym.errors import InputError
+from lmgym.statistics import Estimate, jackknife
 
 ELO = 400 / np.log(10)
 """points of Elo per unit of strength"""
 STEPS, TOLERANCE = 200, 1e-10
-BOOTSTRAPS = 1000
 OUTCOMES = (1.0, 0.5, 0.0)
 
 
@@ -29,48 +29,40 @@ class Game:
 
 @dataclass(frozen=True)
 class Rating:
-    """A player's strength in points of Elo, with a 95% interval, and its share of points in its games."""
+    """A player's strength in points of Elo, with a 95% interval over clusters, and its share of points in its games."""
 
     player: str
-    elo: float
-    low: float
-    high: float
+    elo: Estimate
     games: int
     score: float
 
 
-def rate(
-    games: Sequence[Game], virtual_draws: float = 1.0, bootstraps: int = BOOTSTRAPS, seed: int = 0,
-    clusters: Sequence[str] | None = None,
-) -> list[Rating]:  # fmt: skip
+def rate(games: Sequence[Game], virtual_draws: float = 1.0, clusters: Sequence[str] | None = None) -> list[Rating]:
     """The ratings of all players, the strongest first; they add up to 0.
 
     `virtual_draws` are added to the games of each pair that has met, which keeps the rating of a player finite who won
-    or lost them all; 0 is the plain maximum of the likelihood. The interval is that of the percentiles over samples of
-    each pair's games, drawn with replacement; with `clusters`, one for each game, over samples of whole clusters, such
-    as all rounds about one question. Raises InputError for no games, for another score than 0, 0.5 and 1, for players
-    whom no chain of games connects, and, without virtual draws, where no maximum is finite.
+    or lost them all; 0 is the plain maximum of the likelihood. The interval is the jackknife's over games, or over
+    `clusters`, one for each game, such as the question of a round; there is none for a player who won or lost
+    everything. Raises InputError for no games, for another score than 0, 0.5 and 1,
+    for players whom no chain of games connects, and, without virtual draws, where no maximum is finite.
     """
     names = sorted({name for game in games for name in (game.first, game.second)})
     counts = _counts(games, names)
     strengths = _strengths(counts, virtual_draws, names)
-    rng = np.random.default_rng(seed)
-    if clusters is None:
-        drawn = _drawn_again(counts, bootstraps, rng)
-    else:
-        drawn = _clusters_drawn_again(games, names, clusters, bootstraps, rng)
-    # a sample may lack a win that keeps the plain maximum finite
-    samples = _maximise(_wins(drawn) + max(virtual_draws, 1e-3) / 2 * _met(counts))
-    low, high = np.percentile(samples, [2.5, 97.5], axis=0) if bootstraps else (strengths, strengths)
+    kinds, times = _without_each(games, names, clusters)
+    # without a cluster the plain maximum may not be finite
+    without = _maximise(_wins(counts - kinds) + max(virtual_draws, 1e-3) / 2 * _met(counts))
     wins, as_first = _wins(counts), counts.sum(-1)
     played = as_first.sum(1) + as_first.sum(0)
     points = wins.sum(1) / played
-    elo = (ELO * np.stack([strengths, low, high], 1)).tolist()
-    found = [
-        Rating(name, rating, least, most, int(n), float(share))
-        for name, (rating, least, most), n, share in zip(names, elo, played, points, strict=True)
-    ]
-    return sorted(found, key=lambda rating: -rating.elo)
+    found = []
+    for i, (name, strength, others) in enumerate(zip(names, strengths, without.T, strict=True)):
+        elo = jackknife(float(strength), np.repeat(others, times), int(played[i])).times(ELO)
+        if points[i] in (0, 1):
+            every = "won" if points[i] else "lost"
+            elo = replace(elo, low=None, high=None, reason=f"no interval for who {every} every game")
+        found.append(Rating(name, elo, int(played[i]), float(points[i])))
+    return sorted(found, key=lambda rating: -(rating.elo.value or 0.0))
 
 
 def bradley_terry(wins: np.ndarray) -> np.ndarray:
@@ -134,24 +126,16 @@ def _reached(edges: np.ndarray) -> np.ndarray:
     return reached
 
 
-def _drawn_again(counts: np.ndarray, bootstraps: int, rng: np.random.Generator) -> np.ndarray:
-    """[B, n, n, 3]: as many games of each ordered pair, drawn from its own with replacement."""
-    played = counts.sum(-1)
-    shares = counts / np.maximum(played, 1)[..., None]
-    shares[played == 0] = (1.0, 0.0, 0.0)  # none of these are drawn
-    return rng.multinomial(played.astype(np.int64), shares, size=(bootstraps, *played.shape)).astype(np.float64)
-
-
-def _clusters_drawn_again(
-    games: Sequence[Game], names: Sequence[str], clusters: Sequence[str], bootstraps: int, rng: np.random.Generator
-) -> np.ndarray:
-    """[B, n, n, 3]: the games of as many clusters, drawn with replacement."""
-    own: dict[str, list[Game]] = {}
-    for game, cluster in zip(games, clusters, strict=True):
+def _without_each(
+    games: Sequence[Game], names: Sequence[str], clusters: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """([kinds, n, n, 3] games of each kind of cluster, [kinds] how many there are); a game is a cluster if None."""
+    own: dict[object, list[Game]] = {}
+    for game, cluster in zip(games, clusters or games, strict=True):
         own.setdefault(cluster, []).append(game)
-    counts = np.stack([_counts(listed, names) for listed in own.values()])
-    drawn = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), size=bootstraps)
-    return np.tensordot(drawn.astype(np.float64), counts, 1)
+    times = [len(listed) if clusters is None else 1 for listed in own.values()]
+    counts = [_counts(listed[:1] if clusters is None else listed, names) for listed in own.values()]
+    return np.stack(counts), np.array(times)
 
 
 def _maximise(wins: np.ndarray) -> np.ndarray:

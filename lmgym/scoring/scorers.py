@@ -4,25 +4,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from lmgym.console import say
 from lmgym.data.batching import length_batches
 from lmgym.data.truncation import tokenize_replies
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown, shown_path
 from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.loading import load_classifier, load_config, load_tokenizer
+from lmgym.models.scorer_folders import load_scorer_model
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.text import Conversation, Replies, render, tokenize_texts
+from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
 
 REPLIES_A_ROW = 16
-Reduce = Literal["logit", "softmax[1]", "mean_sigmoid"]
+Reduce = Literal["logit", "softmax[1]", "difference", "mean_sigmoid"]
+REDUCTIONS: tuple[str, ...] = get_args(Reduce)
 
 
 def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
@@ -32,11 +33,13 @@ def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
         return logits[:, 0]
     if reduce == "softmax[1]" and labels == 2:
         return logits.softmax(-1)[:, 1]
+    if reduce == "difference" and labels == 2:
+        return logits[:, 1] - logits[:, 0]
     if reduce == "mean_sigmoid":
         return logits.sigmoid().mean(-1)
     raise InputError(
-        f"reduce={reduce!r} does not suit a scorer of {labels} output(s); logit takes 1, softmax[1] takes 2, "
-        "mean_sigmoid any number"
+        f"{shown(reduce)} does not suit a scorer of {labels} output(s): logit takes 1, softmax[1] and difference "
+        "take 2, mean_sigmoid any number; needed: the right one behind its path, as in PATH#softmax[1]"
     )
 
 
@@ -78,9 +81,13 @@ class HFScorer:
         max_length: int = 1024,
         batch_tokens: int = 8192,
         moments: tuple[float, float] | None = None,
+        ends_in_eos: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
-        self.max_length, self.batch_tokens, self.moments = max_length, batch_tokens, moments
+        self.ends_in_eos = ends_in_eos
+        # room for the eos, perhaps after a space
+        self.max_length, self.batch_tokens = max_length - (2 if ends_in_eos else 0), batch_tokens
+        self.moments = moments
         self.prefix = Prefix(model.decoder) if model.decoder is not None and model.packed else None
         self.counts = TextCounts()
 
@@ -95,7 +102,7 @@ class HFScorer:
         dtype: torch.dtype = torch.float32,
         normalize: bool = False,
     ) -> "HFScorer":
-        """The scorer in a folder or hub id; arguments override the settings in its `scorer.json`.
+        """The scorer in a folder or hub id (see lmgym/models/scorer_folders.py); arguments override its `scorer.json`.
 
         With `normalize` scores are shifted and scaled by the mean and std over reference replies that the folder
         stores. A `max_length` above the model's context is reduced to it, and a line on stderr says so. Raises
@@ -103,9 +110,8 @@ class HFScorer:
         """
         source = resolve_source(str(path), role="scorer")
         saved = _read_settings(Path(source) / "scorer.json")
-        tokenizer = load_tokenizer(source)
-        config = load_config(source)
-        model, _ = load_classifier(source, tokenizer, num_labels=config.num_labels, fresh_head=False)
+        model, tokenizer, ends_in_eos = load_scorer_model(source)
+        config = model.config
         limit, asked = context_length(config), max_length or saved.get("max_length") or 0
         if asked > limit:
             say(f"max_length {asked} exceeds what {path} reads: texts are truncated to its {limit} tokens", error=True)
@@ -118,8 +124,12 @@ class HFScorer:
             min(limit, asked or 1024),
             batch_tokens,
             moments,
+            ends_in_eos,
         )
-        reduce_logits(torch.zeros(1, config.num_labels), scorer.reduce)
+        try:
+            reduce_logits(torch.zeros(1, config.num_labels), scorer.reduce)
+        except InputError as error:
+            raise InputError(f"scorer {shown_path(path)}: {error}") from error
         return scorer
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
@@ -168,7 +178,17 @@ class HFScorer:
                 members += [[i] for i in group]
         for row in rows:
             self.counts.add(len(row.suffixes), row)
-        return rows, members
+        return [self._ended(row) for row in rows] if self.ends_in_eos else rows, members
+
+    def _ended(self, row: Replies) -> Replies:
+        """The row with texts that end in eos: in place of trailing line breaks, or else after a space."""
+        eos, wholes = self.tokenizer.eos_token_id, [row.prefix + suffix for suffix in row.suffixes]
+        for ids in wholes:
+            while len(ids) > 1 and ids[-1] != eos and not self.tokenizer.decode(ids[-1:]).strip("\n"):
+                ids.pop()
+            if ids[-1] != eos:
+                ids += tokenize_texts(self.tokenizer, [f" {self.tokenizer.eos_token}"])[0]
+        return share_prefix(wholes, row.dropped_turns, row.shortened, row.realigned)
 
     def _single_row(self, conversation: Conversation, reply: str) -> Replies:
         [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, cut_replies=True)

@@ -225,5 +225,6 @@ def _refuse_unmeasured(given: str, name: str, report: Report) -> None:
     if name in report.metrics:
         return
     why = f", which is not defined here ({report.undefined[name]})" if name in report.undefined else ", not measured"
-    names = ", ".join(metric for metric in report.metrics if lower_is_better(metric) is not None)
+    figures = [metric for metric in report.metrics if not metric.endswith(("_low", "_high"))]
+    names = ", ".join(metric for metric in figures if lower_is_better(metric) is not None)
     raise InputError(f"best_metric={shown(given)}{why}; needed: one of {names}; or none, which keeps the last model")

@@ -13,14 +13,16 @@ from lmgym.errors import InputError
 WEIGHT_BYTES, ADAM_BYTES = 4, 8  # fp32, and AdamW's two moments
 
 
-def checkpoint_bytes(parameters: int, trainable: int) -> int:
-    """Size of a checkpoint: every weight in fp32, and AdamW's two moments of the trained ones."""
-    return WEIGHT_BYTES * parameters + ADAM_BYTES * trainable
+def checkpoint_bytes(parameters: int, trainable: int, adapters: bool = False) -> int:
+    """Size of a checkpoint: every weight, or with adapters the trained ones, in fp32, and AdamW's moments of those."""
+    return WEIGHT_BYTES * (trainable if adapters else parameters) + ADAM_BYTES * trainable
 
 
-def refuse_small_disk(folder: Path, parameters: int, trainable: int, checkpoints: int, models: int = 1) -> None:
+def refuse_small_disk(
+    folder: Path, parameters: int, trainable: int, checkpoints: int, models: int = 1, adapters: bool = False
+) -> None:
     """Raises InputError if the disk cannot hold so many models and checkpoints, and a checkpoint being written."""
-    one = checkpoint_bytes(parameters, trainable)
+    one = checkpoint_bytes(parameters, trainable, adapters)
     needed = one * (checkpoints + 1 if checkpoints else 0) + WEIGHT_BYTES * parameters * models
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -4,16 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from lmgym.statistics import Estimate, notes
+
 if TYPE_CHECKING:
     import torch  # metrics that need none are imported without it
 
 
 @dataclass(frozen=True)
 class Report:
-    """Finite metrics, and the reasons why others are not defined."""
+    """Finite metrics, the reasons why others are not defined, and sentences to print below a table of them."""
 
     metrics: dict[str, float]
     undefined: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(name: str, found: Estimate, unit: str) -> "Report":
+        """`name` with `name_low` and `name_high`, the ends of its interval; `unit` names an independent unit."""
+        values = {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+        metrics = {key: value for key, value in values.items() if value is not None}
+        return Report(metrics, dict.fromkeys(values.keys() - metrics, found.reason), tuple(notes([found], unit)))
 
 
 class Probe(Protocol):
@@ -39,6 +49,7 @@ def join_reports(reports: Mapping[str, Report]) -> Report:
     return Report(
         {full_name(probe, name): value for probe, report in reports.items() for name, value in report.metrics.items()},
         {full_name(probe, name): why for probe, report in reports.items() for name, why in report.undefined.items()},
+        tuple(f"{probe}: {note}" if probe else note for probe, report in reports.items() for note in report.notes),
     )
 
 

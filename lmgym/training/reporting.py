@@ -51,44 +51,44 @@ def show_table(title: str, probes: Mapping[str, Probe], report: Report, before: 
     """
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
-    for column in ("before", "after", "change") if before else ("value",):
+    has_interval = any(metric.endswith("_low") for metric in report.metrics)
+    value = f"{'after' if before else 'value'}{' (95% interval)' if has_interval else ''}"
+    for column in ("before", value, "change") if before else (value,):
         table.add_column(column, justify="right")
     for name, probe in probes.items():
         if name:
             table.add_section()
-        for row in _table_rows(name, probe, report.metrics, before):
+        for row in _table_rows(name, probe, report, before):
             table.add_row(*row)
     CONSOLE.print(table)
+    for note in report.notes:
+        say(note)
     own = {full_name(name, metric) for name, probe in probes.items() if name for metric in probe.shown}
     for metric, reason in report.undefined.items():
-        if metric not in report.metrics and ("/" not in metric or metric in own):
+        has_note = metric.endswith(("_low", "_high"))
+        if metric not in report.metrics and not has_note and ("/" not in metric or metric in own):
             say(f"{metric}: not defined here, {reason}")
 
 
-def _table_rows(
-    name: str, probe: Probe, metrics: Mapping[str, float], before: Mapping[str, float]
-) -> Iterator[tuple[str, ...]]:
-    prefix = full_name(name, "")
-    now = {metric.removeprefix(prefix): value for metric, value in metrics.items() if metric.startswith(prefix)}
-    first = {metric: before[full_name(name, metric)] for metric in now if full_name(name, metric) in before}
+def _table_rows(name: str, probe: Probe, report: Report, before: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
     for metric, label in probe.shown.items():
-        if metric not in now:
+        key = full_name(name, metric)
+        if key not in report.metrics:
             continue
-        interval = metric == "accuracy" and "accuracy_low" in now
-        shown = "accuracy (95% interval)" if interval else f"{name}: {label}" if name else label
+        shown, now, first = f"{name}: {label}" if name else label, report.metrics[key], before.get(key)
         if not before:
-            yield shown, _cell(metric, now)
-        elif metric not in first:
-            yield shown, "", _cell(metric, now), ""
+            yield shown, _cell(key, report)
+        elif first is None:
+            yield shown, "", _cell(key, report), ""
         else:
-            yield shown, _cell(metric, first), _cell(metric, now), f"{now[metric] - first[metric]:+.3f}"
+            yield shown, f"{first:.3f}", _cell(key, report), f"{now - first:+.3f}"
 
 
-def _cell(metric: str, metrics: Mapping[str, float]) -> str:
-    value = f"{metrics[metric]:.3f}"
-    if metric == "accuracy" and "accuracy_low" in metrics:
-        return f"{value} ({metrics['accuracy_low']:.3f}-{metrics['accuracy_high']:.3f})"
-    return value
+def _cell(metric: str, report: Report) -> str:
+    value, low, high = (report.metrics.get(f"{metric}{end}") for end in ("", "_low", "_high"))
+    if low is not None and high is not None:
+        return f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:.3f} (–)" if f"{metric}_low" in report.undefined else f"{value:.3f}"
 
 
 def overfitting(losses: Mapping[int, float], saved: str) -> list[str]:

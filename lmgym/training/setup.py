@@ -15,9 +15,13 @@ from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.distributed.resharding import fit_to_ranks
+from lmgym.distributed.weights import base_weights
+from lmgym.models.fingerprint import fingerprint
 from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
+from lmgym.models.saving import try_saving
+from lmgym.runs.files import storage_error, storage_full
 from lmgym.runs.flags import flatten
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run
@@ -92,14 +96,17 @@ def open_run(
 
 
 def _facts(config: StageConfig, deepspeed: dict | None, accumulation: int, data: RecordedData) -> dict[str, Any]:
-    """Facts that a checkpoint must share to be resumed: settings that change the training, the launch and the data."""
+    """Facts that a checkpoint must share to be resumed: settings that change the training, the launch and the data, and
+    the model below adapters, which the checkpoint lacks.
+    """
     settings = {name: value for name, value in flatten(config).items() if name not in FREE_SETTINGS}
+    base = fingerprint(str(settings["model"])) if settings["lora_rank"] and rank() == 0 else None
     engine = engine_name(deepspeed) if deepspeed else "without DeepSpeed"  # plain is DDP on one rank
-    return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint)
+    return describe(settings | {"deepspeed": deepspeed}, engine, accumulation, data.fingerprint, base)
 
 
 def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | None = None):
-    """The model frozen, checkpointed and with LoRA as the settings say; see `record_size`."""
+    """The model frozen, checkpointed and with LoRA as the settings say; see `record_size` and `refuse_unsavable`."""
     settings = plan.model
     if settings.freeze_embeddings:
         model.get_input_embeddings().requires_grad_(False)
@@ -110,7 +117,25 @@ def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | Non
         with seeded(plan.config.optimizer.seed):  # loading draws another number of random numbers under every engine
             model = add_lora(model, settings.lora_rank, settings.lora_alpha, *layers)
     record_size(plan.config, model, run, supervisor, keeps_best=plan.config.trainer.best_metric is not None)
+    refuse_unsavable(model, plan.tokenizer, run)
     return model
+
+
+def refuse_unsavable(model, tokenizer, run: Run) -> None:
+    """Tries to save before step 1, see `try_saving`: a run must not fail at its first save. Collective.
+
+    Raises InputError for a model that cannot be saved, and RunStopped if nothing can be written.
+    """
+
+    def work() -> list[str]:
+        try:
+            return try_saving(model, tokenizer, run.folder) if run.is_main else []
+        except Exception as error:
+            if not (cause := storage_error(error) or (str(error) if isinstance(error, OSError) else "")):
+                raise
+            raise storage_full(f"nothing can be saved in {run.folder} ({cause})", run.folder) from error
+
+    show_notes(raise_on_all_ranks(work), run)
 
 
 def record_size(
@@ -124,8 +149,9 @@ def record_size(
     run.update(parameters=parameters, trainable_parameters=trainable)
     if supervisor:
         checkpoints = 0 if config.run.save_updates < 0 else config.run.save_total_limit
-        refuse_small_disk(run.folder, parameters, trainable, checkpoints, models=2 if keeps_best else 1)
-        supervisor.checkpoint_bytes = checkpoint_bytes(parameters, trainable)
+        adapters = bool(base_weights(model))
+        refuse_small_disk(run.folder, parameters, trainable, checkpoints, 2 if keeps_best else 1, adapters)
+        supervisor.checkpoint_bytes = checkpoint_bytes(parameters, trainable, adapters)
 
 
 def update_sampler(plan: TrainingPlan[Any]) -> UpdateSampler:

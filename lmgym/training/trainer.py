@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -17,6 +17,7 @@ from lmgym.data.batching import MicroBatches, UpdateLoader, UpdateSampler
 from lmgym.distributed.deepspeed_engine import end_prefetch, skipped_steps, whole_weights
 from lmgym.distributed.ranks import first_non_finite, sum_over_ranks, world_size
 from lmgym.distributed.resharding import repair_universal_load
+from lmgym.distributed.weights import accepting_checkpoints
 from lmgym.errors import InputError
 from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
@@ -73,6 +74,8 @@ class ObjectiveTrainer(Trainer):
         self._evaluated_at = self._measured_at = -1  # after which update, in the whole run and in this process
         self.before: dict[str, float] = {}
         self.losses: dict[int, float] = {}
+        model_config: Any = getattr(model, "config", None)
+        use_cache = getattr(model_config, "use_cache", None)
         super().__init__(
             model=model,
             args=args,
@@ -81,6 +84,10 @@ class ObjectiveTrainer(Trainer):
             data_collator=_as_is,  # type: ignore[arg-type]
             callbacks=[self.status, *callbacks, StopWhenAsked(lambda: self.stopping)],
         )
+        if use_cache is not None:  # Trainer turns it off, also in what is saved; no forward of ours uses it
+            model_config.use_cache = use_cache
+        elif hasattr(model_config, "use_cache"):
+            del model_config.use_cache
         for unwanted in (ProgressCallback, PrinterCallback):
             self.remove_callback(unwanted)
 
@@ -266,7 +273,10 @@ class ObjectiveTrainer(Trainer):
             self.best.load(sums)
             for name in KEPT:
                 setattr(self, name, sums[name])
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        assert self.model is not None
+        # for DeepSpeed's load, which Trainer begins
+        with accepting_checkpoints(self.model) if checkpoint else contextlib.nullcontext():
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if self.stopping and self.supervisor:
             self.supervisor.stop_interrupted(self.state.global_step)
 

@@ -5,6 +5,8 @@
     scheduler.pt, trainer_state.json
     rank-00000.pt                     of each rank: random numbers, and sums since the last line of metrics
 
+Of a model with adapters only the trained weights are written: the frozen ones are loaded from its folder, of which the
+checkpoint's facts have a fingerprint.
 Trainer's own saving is not used: it is not atomic, silently resumes without a rank's random state, and does not keep
 the losses since the last line.
 """
@@ -16,12 +18,12 @@ from typing import Any
 
 import torch
 from accelerate.utils import DeepSpeedSchedulerWrapper
-from safetensors.torch import load_model, save_model
 from transformers import Trainer, TrainerState
 
 from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.distributed.random_state import random_state, restore_random_state
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
+from lmgym.distributed.weights import load_weights, save_weights
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 
 
@@ -33,7 +35,7 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
     if trainer.is_deepspeed_enabled:
         Engine(trainer.model_wrapped).save(folder)
     elif rank() == 0:
-        save_model(trainer.model, str(folder / "model.safetensors"))
+        save_weights(trainer.model, folder / "model.safetensors")
         torch.save(trainer.optimizer.state_dict(), folder / "optimizer.pt")
     if rank() == 0:
         if not isinstance(trainer.lr_scheduler, DeepSpeedSchedulerWrapper):
@@ -46,10 +48,10 @@ def write_trainer(trainer: Trainer, folder: Path, sums: Mapping[str, Any]) -> No
 
 
 def read_model(trainer: Trainer, folder: Path) -> None:
-    """The weights of a plain or DDP checkpoint, all of them; before the model is wrapped."""
+    """The weights of a plain or DDP checkpoint; before the model is wrapped."""
     assert trainer.model is not None
     with loading(folder):
-        load_model(trainer.model, str(folder / "model.safetensors"), strict=True)
+        load_weights(trainer.model, folder / "model.safetensors")
 
 
 def read_sums(folder: Path, ranks: int) -> dict[str, Any]:

@@ -58,21 +58,28 @@ def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 
 def episode_sums(episodes: Sequence[Episode]) -> Sums:
-    """Rewards, lengths and finish reasons."""
+    """Rewards, lengths and finish reasons; shares of absent agents and of games that failed, where there are any."""
+    games = {episode.index: bool(episode.error) for episode in episodes if not episode.is_absent}
+    absent, agents = sum(episode.is_absent for episode in episodes), len(episodes)
+    episodes = [episode for episode in episodes if not episode.is_absent]
     rewards = [reward for episode in episodes if (reward := episode.total_reward) is not None]
     steps = [step for episode in episodes for step in episode.steps]
     sums: Sums = {
         "reward/mean": _pair(rewards),
         "reward/squares": _pair([x * x for x in rewards]),
         "rollout/reply_tokens": _pair([len(step.completion.ids) for step in steps]),
-        "rollout/turns": (len(steps), len(episodes)),
+        "rollout/turns": (len(steps), sum(bool(episode.steps) for episode in episodes)),
         "rollout/truncated_fraction": _pair([step.completion.finish_reason == "length" for step in steps]),
         "rollout/cut_prompts": _pair([step.dropped_turns > 0 or step.shortened > 0 for step in steps]),
         "rollout/shortened_prompts": _pair([step.shortened > 0 for step in steps]),
         "rollout/failed_rewards": (len(episodes) - len(rewards), len(episodes)),
         "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
     }
-    if later := len(steps) - len(episodes):
+    if absent:
+        sums["rollout/absent_agents"] = (absent, agents)
+    if failed := sum(games.values()):
+        sums["rollout/failed_episodes"] = (failed, len(games))
+    if later := len(steps) - sum(bool(episode.steps) for episode in episodes):
         sums["rollout/appended_prompts"] = (sum(step.appended for step in steps), later)
     names = sorted({name for step in steps for name in step.scores})
     sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}

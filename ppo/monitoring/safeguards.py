@@ -26,8 +26,8 @@ from ppo.setup import TrainingComponents
 from ppo.state import LoopState
 from ppo.weight_sync import Rounding, allowed_difference, measure_rounding
 
-EXACT_DIFFERENCE = 1e-4
-"""nats that two computations of a log-probability in fp32 may differ by; for 16 bits see ppo/weight_sync.py"""
+FAILED = "their replies have no loss: "
+"""part of the note on the failed rewards of an iteration, before a reason"""
 COARSE_ROUNDING = 0.1
 """nats per token between a model's log-probabilities in 16 bits and in fp32 above which users are warned: half of PPO's
 clip range"""
@@ -42,22 +42,22 @@ def check_rollouts(
 ) -> list[str]:  # fmt: skip
     """Raises InputError, on all ranks, if sampler, trainer and reference disagree. Collective.
 
-    In 16 bits the allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
+    The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
     """
     notes: list[str] = []
     raise_on_all_ranks(partial(check_finite, config, c.tokenizer, rollouts))
     raise_on_all_ranks(partial(c.sampler.refuse_stale, c.engine.version))
-    known = state.rounding
-    if config.policy.precision == "fp32":
-        raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts))
-    elif known is None or mismatch.mean > allowed_difference(known, mismatch.tokens):
-        rounding = measure_rounding(c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device)
+    known, precision = state.rounding, config.policy.precision
+    found = mismatch.largest if precision == "fp32" else mismatch.mean
+    if known is None or found > allowed_difference(precision, known, mismatch.tokens):
+        given = c.experience.actor.temperature, c.experience.device, precision
+        rounding = measure_rounding(c.sampler.whole, rollouts, *given)
         raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
         notes = [] if known is not None else rounding_notes(config, rounding)
         state.rounding = rounding.trainer
     if state.iteration == 0:
-        given = (c.tokenizer, c.sampler.generator.eos, episodes, rollouts, state.rounding)
-        raise_on_all_ranks(lambda: check_first_rollouts(config, *given))
+        eos, rounded = c.sampler.generator.eos, state.rounding
+        raise_on_all_ranks(partial(check_first_rollouts, config, c.tokenizer, eos, episodes, rollouts, rounded))
     return notes
 
 
@@ -73,28 +73,27 @@ def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
         )
 
 
-def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding | None = None) -> None:
-    """Raises InputError if sampler and trainer differ: in fp32 at any token, in 16 bits by the means in `rounding`."""
-    if rounding is None:
-        if found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.sampler_logprobs):
-            raise InputError(f"sampler and trainer differ by {found}: {RATIO}")
-    elif rounding.sampler > rounding.allowed:
-        worst = int((rollouts.old_logprobs - rollouts.sampler_logprobs).abs().argmax()) if len(rollouts.rows) else None
-        where = "" if worst is None else f", most at {_token(tokenizer, rollouts, worst)}"
-        precision = config.policy.precision
-        raise InputError(
-            f"sampler and trainer differ: log-probabilities of {rounding.tokens} sampled tokens, as the sampler gives "
-            f"them in {precision}, are {rounding.sampler:.2g} nats a token from the trainer's forward in fp32; the "
-            f"trainer's own in {precision} are {rounding.trainer:.2g} from it, which allows "
-            f"{rounding.allowed:.2g}{where}: {RATIO}"
-        )
+def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding) -> None:
+    """Raises InputError if sampler and trainer differ by more than the policy's own rounding explains."""
+    if rounding.sampler <= rounding.allowed:
+        return
+    worst = int((rollouts.old_logprobs - rollouts.sampler_logprobs).abs().argmax()) if len(rollouts.rows) else None
+    where = "" if worst is None else f", most at {_token(tokenizer, rollouts, worst)}"
+    precision, unit, wider = config.policy.precision, "nats a token", "fp32"
+    if precision == "fp32":
+        unit, wider = "nats at one token", "fp64"
+    raise InputError(
+        f"sampler and trainer differ: the sampler's {precision} is {rounding.sampler:.2g} {unit} from the trainer's "
+        f"forward in {wider}, the trainer's own {rounding.trainer:.2g}, which allows {rounding.allowed:.2g} "
+        f"({rounding.tokens} tokens){where}: {RATIO}"
+    )
 
 
 def rounding_notes(config: PPOConfig, rounding: Rounding) -> list[str]:
     """A warning if the precision is too coarse for this policy's ratios to mean much."""
-    if rounding.trainer <= COARSE_ROUNDING:
-        return []
     precision = config.policy.precision
+    if precision == "fp32" or rounding.trainer <= COARSE_ROUNDING:
+        return []
     return [
         f"warning: {precision} is coarse for this policy: its log-probabilities differ by {rounding.trainer:.2g} nats "
         f"a token between {precision} and fp32 ({rounding.tokens} tokens), where ratios are clipped at "
@@ -110,11 +109,6 @@ def check_first_rollouts(
     given = config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding
     if config.method.reference is None and (found := _difference(*given)):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
-    if set(eos) == {tokenizer.pad_token_id}:  # beside others it may end replies, as Qwen's does
-        raise InputError(
-            f"pad and eos are one token ({tokenizer.pad_token!r}): needed: a pad token of its own in the tokenizer's "
-            "folder, or the end of a reply would have no loss"
-        )
     steps, last = (
         [step for episode in episodes for step in episode.steps],
         torch.from_numpy(rollouts.row_starts[1:] - 1),
@@ -157,22 +151,19 @@ def _difference(
 ) -> str:  # fmt: skip
     """A description of the difference, with the worst token, if it is more than allowed; NaN is infinitely far.
 
-    In fp32 the largest difference counts, in 16 bits the mean.
+    In fp32 the largest difference counts, in 16 bits the mean. Without a `rounding` the policy's is taken to be 0.
     """
     if not len(logprobs):
         return ""
     difference, precision = (logprobs - others).abs().nan_to_num(torch.inf), config.policy.precision
-    if precision == "fp32":
-        found, most, why = float(difference.max()), EXACT_DIFFERENCE, f"fp32 allows {EXACT_DIFFERENCE:g}"
-    else:
-        assert rounding is not None
-        found, most = float(difference.mean()), allowed_difference(rounding, len(logprobs))
-        why = f"the policy's own {precision} is {rounding:.2g} from fp32, which allows {most:.2g}"
+    wider, found = ("fp64", difference.max()) if precision == "fp32" else ("fp32", difference.mean())
+    most = allowed_difference(precision, rounding or 0.0, len(logprobs))
     if found <= most:
         return ""
     worst = int(difference.argmax())
     token = _token(tokenizer, rollouts, worst if tokens is None else int(tokens[worst]))
-    return f"{found:.2g} nats a token ({why}), most at {token}"
+    why = f"the policy's own {precision} is {rounding or 0.0:.2g} from {wider}, which allows {most:.2g}"
+    return f"{float(found):.2g} nats a token ({why}), most at {token}"
 
 
 def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
@@ -238,6 +229,19 @@ def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
         "almost as noisy as the rewards; needed: more replies per iteration and, in proportion, more updates "
         "(--num_rollouts and --max_updates)"
     ]
+
+
+def failure_notes(folder: Path, games: int) -> list[str]:
+    """A line at the end of a run on the games that failed, with one reason; `games` are those of an iteration."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    played = [line for line in lines if "rollout/reply_tokens" in line]
+    failed = round(games * sum(line.get("rollout/failed_episodes") or 0.0 for line in played))
+    if not failed:
+        return []
+    events = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    last = next((text for event in reversed(events) if FAILED in (text := json.loads(event)["text"])), "")
+    reason = f", in the last of them: {last.partition(FAILED)[2]}" if last else ""
+    return [f"{failed:,} of {games * len(played):,} games failed (rollout/failed_episodes){reason}"]
 
 
 def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) -> None:

@@ -17,6 +17,7 @@ from lmgym.generation.prompt_fitting import longest_prompt, room_for_prompts
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
+from lmgym.runs.paths import with_absolute_paths
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note
@@ -55,6 +56,7 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
     `scorers` are those of the experiment's own, beside the ones of the settings.
     """
     # 1. the settings alone
+    config = with_absolute_paths(config)
     own = dict(scorers or {})
     check_settings(config, own)
     o, policy = config.optimizer, config.policy

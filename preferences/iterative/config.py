@@ -20,6 +20,8 @@ class PromptConfig:
     """prompts to evaluate on; None: a part of `prompts`"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = 128
     """without eval_prompts: a share below 1, or a number of prompts"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a prompt with its reply; longer prompts lose their oldest turns"""
 

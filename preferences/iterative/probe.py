@@ -1,6 +1,7 @@
 """The evaluation of a run in rounds: replies to held-out prompts against those of the starting policy."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,8 +9,8 @@ import torch
 from lmgym.console import say
 from lmgym.data.prompts import Task
 from lmgym.distributed.ranks import rank
-from lmgym.report.calibration import accuracy_interval
 from lmgym.runs.run import Run
+from lmgym.statistics import share
 from lmgym.text import reply_text, to_transcript
 from lmgym.training.probes import Report
 from preferences.iterative.replies import Answerer, Answers, append_answers, read_answers
@@ -62,19 +63,16 @@ class RoundProbe:
         wins = (np.sign(self._values(new) - self._values(self.first)) + 1) / 2
         rows = [one.rows([0]) for one in new]
         ratios = self.own(rows, model, device) - self.start(rows, model, device)
-        metrics = {"win_rate": float(wins.mean())}
-        undefined = dict.fromkeys(("win_rate_low", "win_rate_high"), "one prompt: nothing to resample")
-        if len(wins) > 1:
-            metrics["win_rate_low"], metrics["win_rate_high"] = accuracy_interval(wins, np.arange(len(wins)))
-            undefined = {}
-        metrics |= {
+        own = Report.of("win_rate", share(wins), "prompt")
+        metrics = {
+            **own.metrics,
             **{f"score/{name}": float(np.mean([one.scores[name][0] for one in new])) for name in new[0].scores},
             "kl": float(ratios.mean()),
             "tokens": float(np.mean([len(one.ids[0]) for one in new])),
             "ended": float(np.mean([one.finish[0] != "length" for one in new])),
         }
         self.rows = [self._row(one) for one in new]
-        self.report = Report(metrics, undefined)
+        self.report = replace(own, metrics=metrics)
         return metrics
 
     def _values(self, answers: Sequence[Answers]) -> np.ndarray:
@@ -100,9 +98,8 @@ class RoundProbe:
 
 def line(metrics: Mapping[str, float]) -> str:
     """The figures of a round, in words."""
-    interval = (
-        f" ({metrics['win_rate_low']:.2f} to {metrics['win_rate_high']:.2f})" if "win_rate_low" in metrics else ""
-    )
+    low, high = metrics.get("win_rate_low"), metrics.get("win_rate_high")
+    interval = " (–)" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
     scores = ", ".join(f"{n.removeprefix('score/')} {v:.3f}" for n, v in metrics.items() if n.startswith("score/"))
     return (
         f"win rate {metrics['win_rate']:.2f}{interval}, {scores}, KL {metrics['kl']:.2f}, "

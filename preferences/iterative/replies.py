@@ -20,6 +20,7 @@ from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.prompt_fitting import fit_prompts
 from lmgym.generation.protocol import Completion, Sampling
+from lmgym.masking import mask_keys
 from lmgym.runs.run import Run
 from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.text import Replies, reply_text
@@ -168,5 +169,5 @@ def append_answers(file: Path, answers: Sequence[Answers], run: Run) -> None:
     with run.writing(str(file.relative_to(run.folder))):
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8", errors="backslashreplace") as out:
-            out.write("".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in answers))
+            out.write(mask_keys("".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in answers)))
             out.flush()

@@ -44,7 +44,7 @@ def show_rounds(plan: IterativePlan, trainer: Any, seconds: float, folder: Path)
     for line in evaluations(folder):
         value = {key.removeprefix("eval/"): number for key, number in line.items()}
         low, high = value.get("win_rate_low"), value.get("win_rate_high")
-        interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
+        interval = " (–)" if low is None else f" ({low:.2f} to {high:.2f})"
         table.add_row(
             f"{line['step'] / config.updates_per_round:g}", f"{value['win_rate']:.3f}{interval}",
             *(f"{value[f'score/{name}']:.3f}" for name in scorers),

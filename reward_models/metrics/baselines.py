@@ -6,17 +6,18 @@ of the six probabilities, as that experiment's. The oracle sees the features tha
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow.parquet as pq
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from lmgym.errors import InputError
+from lmgym.data.column_kinds import NUMBER, TEXT, Kind
+from lmgym.data.columns import read_columns, require_columns
+from lmgym.errors import MOST_SEED, InputError, one_line, shown, shown_path
 from lmgym.text import Conversation, from_transcript
 from lmgym.world.world import VERSION, World
 from reward_models.metrics.evaluations import split_reply
@@ -25,6 +26,7 @@ from reward_models.metrics.outcomes import gold_correlation
 
 Inputs: TypeAlias = np.ndarray | scipy.sparse.csr_matrix
 WORDS = r"[a-z]+|[.?!]"
+AGAIN = "make it again"
 
 
 def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
@@ -35,13 +37,14 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
     """
     folder = Path(folder)
     world = World(_seed(folder))
-    logs = pq.read_table(folder / "logs.parquet").slice(0, rows)
-    labels = JOINT_BITS.compute(*(np.asarray(logs[name].to_pandas(), dtype=np.float64) for name in JOINT_BITS.columns))
-    gold = pq.read_table(folder / "gold_eval.parquet")
-    chats = [from_transcript(text) for text in logs["input_text"].to_pylist()]
-    train = chats, logs["output_text"].to_pylist()
+    logs = _read(folder / "logs.parquet", {"input_text": TEXT, "output_text": TEXT, **JOINT_BITS.kinds}, rows)
+    labels = JOINT_BITS.compute(*(logs[name].to_numpy().astype(np.float64) for name in JOINT_BITS.columns))
+    gold = _read(folder / "gold_eval.parquet", {"text": TEXT, "utility": NUMBER})
+    chats = [from_transcript(text or "") for text in logs["input_text"].to_pylist()]
+    train = chats, [reply or "" for reply in logs["output_text"].to_pylist()]
     held_out = [chat for text in gold["text"].to_pylist() if (chat := split_reply(text))]
-    assert len(held_out) == len(gold), "a world's texts end in a reply"
+    if len(held_out) < len(gold) or gold["utility"].is_null(nan_is_null=True).to_pylist().count(True):
+        raise InputError(f"{shown_path(folder / 'gold_eval.parquet')} has rows without a reply or a utility; {AGAIN}")
     evaluation = [chat for chat, _ in held_out], [reply for _, reply in held_out]
     found = {}
     for name, inputs in (
@@ -49,21 +52,42 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
         ("bag_of_words", _bag_of_words(*train)),
         ("oracle", world.features),
     ):
-        scores = _fit(inputs(*train), labels, inputs(*evaluation))
-        rho = gold_correlation(scores, gold["utility"].to_numpy())["gold_spearman"]
-        assert rho is not None
+        try:
+            scores = _fit(inputs(*train), labels, inputs(*evaluation))
+            rho = gold_correlation(scores, gold["utility"].to_numpy())["gold_spearman"]
+        except (ValueError, LookupError) as error:  # one label for all rows, or texts of another world
+            fault = one_line(f"{type(error).__name__}: {error}", 80)
+            raise InputError(f"no {name} baseline fits {shown_path(folder)}: {fault}; {AGAIN}") from error
+        if rho is None:
+            raise InputError(f"{shown_path(folder)}: the utilities or the scores by {name} are all equal; {AGAIN}")
         found[name] = rho
     return found
+
+
+def _read(path: Path, wanted: Mapping[str, Kind], rows: int | None = None) -> Any:
+    """The wanted columns of a world's table. Raises InputError for a damaged file, and for values of another kind."""
+    columns = read_columns(str(path), wanted, max_rows=rows)
+    require_columns(columns, [(name,) for name in wanted])
+    if columns.rejections or not len(columns.line):
+        fault = f": {columns.rejections[0]}" if columns.rejections else ""
+        raise InputError(f"{shown_path(path)} has {len(columns.rejections)} damaged rows{fault}; {AGAIN}")
+    return columns.table
 
 
 def _seed(folder: Path) -> int:
     try:
         world = json.loads((folder / "world.json").read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder} is no world: {error}; make one with `lmgym world --output {folder}`") from error
-    if world["version"] != VERSION:
-        raise InputError(f"{folder} is of world version {world['version']}, this is {VERSION}; make it again")
-    return world["seed"]
+        version, seed = world["version"], world["seed"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = one_line(f"no {error}" if isinstance(error, KeyError) else str(error), 80)
+        raise InputError(f"{shown_path(folder)} is no world: {why}; make one with `lmgym world`") from error
+    if version != VERSION:
+        raise InputError(
+            f"{shown_path(folder)} is of world version {one_line(str(version), 40)}, this is {VERSION}; {AGAIN}"
+        )
+    if type(seed) is not int or not 0 <= seed <= MOST_SEED:
+        raise InputError(f"{shown_path(folder / 'world.json')} has seed={shown(seed)}; {AGAIN}")
+    return seed
 
 
 def _length(replies: Sequence[str]) -> np.ndarray:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmgym.statistics import Estimate, notes
 from reward_models.metrics.rank_statistics import Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -16,6 +17,31 @@ class Metrics(dict[str, float | None]):
     def __init__(self) -> None:
         super().__init__()
         self.reasons: dict[str, str] = {}
+        self.sizes = ""
+        self._estimates: dict[str, list[Estimate]] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the numbers of rows and users, and on what the intervals cannot say."""
+        found = (note for unit, estimates in self._estimates.items() for note in notes(estimates, unit))
+        return tuple(filter(None, [self.sizes, *found]))
+
+    def add_estimate(self, name: str, found: Estimate, unit: str, *reasons: str) -> None:
+        """Records a figure with `name_low` and `name_high`, the ends of its interval over units of that name."""
+        self.add(name, found.value, *(reasons if found.value is not None or any(reasons) else [found.reason]))
+        for end, value in (("low", found.low), ("high", found.high)):
+            if found.value is not None:
+                self.add(f"{name}_{end}", value, found.reason)
+        self._estimates.setdefault(unit, []).append(found)
+
+    def add_sizes(self, rows: int, users: NDArray | None) -> None:
+        """Records how many rows and users the figures rest on."""
+        self.add("rows", rows)
+        self.sizes = f"{rows:,} rows"
+        if users is not None:
+            number = len(np.unique(users))
+            self.add("users", number)
+            self.sizes += f" of {number:,} users"
 
     def add(self, name: str, value: float | None, *reasons: str) -> None:
         """Records a figure; empty reasons are skipped, and None needs one that is not."""

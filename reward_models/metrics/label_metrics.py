@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lmgym.statistics import Ratio, auc, share
 from reward_models.metrics.figures import Metrics
 from reward_models.metrics.labels import MISSING
 from reward_models.metrics.outcomes import gold_correlation
@@ -36,42 +37,51 @@ def label_metrics(
     if kind == "class":
         present = labels != MISSING
         truth, predicted = labels[present], logits[present].argmax(1)
-        metrics.add("accuracy", float((truth == predicted).mean()))
+        metrics.add_estimate("accuracy", share(truth == predicted, users[present]), "user")
+        metrics.add_sizes(len(truth), users[present])
         metrics.add("majority_accuracy", float(max(truth.mean(), 1 - truth.mean())))
-        groups = {"": None, "_within_users": users[present], "_within_prompts": prompts[present]}
-        for suffix, ids in groups.items():
-            _add_auc(metrics, f"auc{suffix}", scores[present], truth == 1, ids)
+        _add_auc(metrics, "auc", scores[present], truth == 1, users[present])
+        for unit, ids in (("user", users[present]), ("prompt", prompts[present])):
+            _add_auc_within(metrics, f"auc_within_{unit}s", scores[present], truth == 1, ids, unit)
     elif kind == "number":
         found = gold_correlation(scores, labels, users, prompts)
         for name, value in found.items():
             metrics.add(name.removeprefix("gold_"), value, found.reasons.get(name, ""))
         metrics.add("variance", float(labels.var()))
     else:
-        _add_bits(metrics, names, logits, labels)
+        _add_bits(metrics, names, logits, labels, users)
     return metrics
 
 
-def _add_bits(metrics: Metrics, names: Sequence[str], logits: Floats, labels: Floats) -> None:
+def _add_bits(metrics: Metrics, names: Sequence[str], logits: Floats, labels: Floats, users: NDArray) -> None:
     present = ~np.isnan(labels)
-    metrics.add("accuracy", float(((logits > 0) == (labels > 0.5))[present].mean()))
+    of_label = np.repeat(users[:, None], len(names), axis=1)[present]
+    metrics.add_estimate("accuracy", share(((logits > 0) == (labels > 0.5))[present], of_label), "user")
+    metrics.add_sizes(int(present.any(1).sum()), of_label)
     for column, name in enumerate(names):
         at = present[:, column]
-        _add_auc(metrics, f"auc_{name}", logits[at, column], labels[at, column] > 0.5, None)
+        _add_auc(metrics, f"auc_{name}", logits[at, column], labels[at, column] > 0.5, users[at])
     found = [value for name in names if (value := metrics[f"auc_{name}"]) is not None]
     lost = f"{len(names) - len(found)} of {len(names)} labels left out: one class" if len(found) < len(names) else ""
     metrics.add("auc", float(np.mean(found)) if found else None, lost)
 
 
-def _add_auc(metrics: Metrics, name: str, scores: Floats, flag: NDArray[np.bool_], ids: NDArray | None) -> None:
-    """AUC over all rows, or the share of rightly ordered pairs inside groups of ids."""
+def _add_auc(metrics: Metrics, name: str, scores: Floats, flag: NDArray[np.bool_], users: NDArray) -> None:
+    """AUC over all rows, with its interval over users."""
+    found = auc(scores, flag, users)
+    reason = f"the label is {int(flag[0])} in all {len(flag)} rows" if len(flag) else "no row has this label"
+    metrics.add_estimate(name, found, "user", reason if found.value is None else "")
+
+
+def _add_auc_within(
+    metrics: Metrics, name: str, scores: Floats, flag: NDArray[np.bool_], ids: NDArray, unit: str
+) -> None:
+    """The share of rightly ordered pairs inside the groups of ids, with its interval over groups."""
     if not len(flag):
         metrics.add(name, None, "no row has this label")
         return
-    groups = np.zeros(len(scores), dtype=np.int64) if ids is None else group_codes("ids", ids)
+    groups = group_codes("ids", ids)
     right, pairs = ordered_pairs(tie_blocks(dense_ranks(scores), groups), flag, ~flag)
     alone = int((pairs == 0).sum())
-    if ids is None:
-        reason = f"the label is {int(flag[0])} in all {len(flag)} rows" if alone else ""
-    else:
-        reason = f"{alone} of {len(pairs)} groups left out: no two rows of different labels" if alone else ""
-    metrics.add(name, float(right.sum() / pairs.sum()) if pairs.any() else None, reason)
+    reason = f"{alone} of {len(pairs)} groups left out: no two rows of different labels" if alone else ""
+    metrics.add_estimate(name, Ratio(right[pairs > 0], pairs[pairs > 0].astype(float), (0, 1)).estimate, unit, reason)

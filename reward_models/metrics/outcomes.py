@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lmgym.statistics import Ratio, auc
 from reward_models.metrics.figures import Mask, Metrics, add_group_mean, check_lengths, flag_column, groups_left_out
 from reward_models.metrics.rank_statistics import (
     Floats,
@@ -56,9 +57,10 @@ def retry_continue(
     check_lengths(scores=badness, **flags, **ids)
     overall, within = _blocks(badness, ids)
     metrics = Metrics()
+    metrics.add_sizes(len(badness), ids.get("users"))
     for name, column in (("retry", "retried"), ("end_of_convo", "end_of_conversation")):
         flag = flags[column]
-        _add_auc(metrics, f"{name}_auc", overall, column, flag, "rows")
+        _add_auc(metrics, f"{name}_auc", badness, ids.get("users"), column, flag, "rows")
         _add_within_aucs(metrics, f"{name}_auc", within, flag)
         constant = _constant(scores=badness, **{column: flag})
         metrics.add(f"{name}_spearman", None if constant else pearson(block_ranks(overall), flag), constant)
@@ -88,12 +90,13 @@ def retention(
     new = flag_column("is_new_user", is_new_user)
     ids = _given_ids(users=users, prompts=prompts)
     check_lengths(scores=goodness, is_new_user=new, **flags, **ids)
-    overall, within = _blocks(goodness, ids)
-    metrics = Metrics()
+    _, within = _blocks(goodness, ids)
+    metrics, scored = Metrics(), (goodness, ids.get("users"))
+    metrics.add_sizes(len(goodness), ids.get("users"))
     for name, flag in flags.items():
-        _add_auc(metrics, f"{name}_auc", overall, name, flag, "rows")
-        _add_auc(metrics, f"{name}_auc_new", overall, name, flag, "rows of new users", new == 1)
-        _add_auc(metrics, f"{name}_auc_old", overall, name, flag, "rows of old users", new == 0)
+        _add_auc(metrics, f"{name}_auc", *scored, name, flag, "rows")
+        _add_auc(metrics, f"{name}_auc_new", *scored, name, flag, "rows of new users", new == 1)
+        _add_auc(metrics, f"{name}_auc_old", *scored, name, flag, "rows of old users", new == 0)
         _add_within_aucs(metrics, f"{name}_auc", within, flag)
     return metrics
 
@@ -142,22 +145,25 @@ def _blocks(values: Floats, ids: Mapping[str, Ints]) -> tuple[TieBlocks, dict[st
 
 
 def _add_auc(
-    metrics: Metrics, name: str, blocks: TieBlocks, column: str, flag: Floats, rows: str, where: Mask | None = None
-) -> None:
-    """The AUC over the rows `where`, which `rows` names; `blocks` are those of one group of all rows."""
+    metrics: Metrics, name: str, values: Floats, users: Ints | None, column: str, flag: Floats, rows: str,
+    where: Mask | None = None,
+) -> None:  # fmt: skip
+    """The AUC over the rows `where`, which `rows` names; its interval is over users, or over rows if they are None."""
     of = np.ones(len(flag), dtype=bool) if where is None else where
     positive, negative, unknown = of & (flag == 1), of & (flag == 0), of & np.isnan(flag)
-    (right,), (pairs,) = ordered_pairs(blocks, positive, negative)
+    known_rows = positive | negative
+    found = auc(values[known_rows], flag[known_rows] == 1, None if users is None else users[known_rows])
     left_out = f"{unknown.sum()} of {of.sum()} {rows} left out: {column} unknown" if unknown.any() else ""
     nothing = "" if of.any() else f"no {rows}"
-    if not pairs and (positive | negative).any():
+    if found.value is None and known_rows.any():
         known = "known " if left_out else ""
-        nothing = f"{column} is {int(positive.any())} in all {(positive | negative).sum()} {known}{rows}"
-    metrics.add(name, right / pairs if pairs else None, nothing, left_out)
+        nothing = f"{column} is {int(positive.any())} in all {known_rows.sum()} {known}{rows}"
+    metrics.add_estimate(name, found, "row" if users is None else "user", nothing, left_out)
 
 
 def _add_within_aucs(metrics: Metrics, name: str, within: Mapping[str, TieBlocks], flag: Floats) -> None:
     for unit, blocks in within.items():
         right, pairs = ordered_pairs(blocks, flag == 1, flag == 0)
         left_out = groups_left_out(len(pairs), unit, {"no two rows of different flags": pairs == 0})
-        metrics.add(f"{name}_within_{unit}", right.sum() / pairs.sum() if pairs.any() else None, left_out)
+        found = Ratio(right[pairs > 0], pairs[pairs > 0].astype(np.float64), (0, 1)).estimate
+        metrics.add_estimate(f"{name}_within_{unit}", found, unit.removesuffix("s"), left_out)

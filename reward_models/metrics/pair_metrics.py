@@ -3,13 +3,14 @@
 Design decisions:
 - Pure numpy over one entry a pair, gathered from all ranks without duplicates: nothing here is a mean of batch means.
 - A metric that the data does not define is named with its reason instead of being NaN.
-- Pairs of one prompt share their difficulty, so the interval resamples prompts rather than rows.
+- Pairs of one prompt share their difficulty, so intervals are over prompts rather than rows.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmgym.report.calibration import accuracy_interval, reliability
+from lmgym.report.calibration import reliability
+from lmgym.statistics import share
 from lmgym.training.probes import Report
 from reward_models.metrics.rank_statistics import Floats, finite_column, pearson, spearman
 
@@ -20,16 +21,14 @@ def pair_metrics(
     prompt_ids: ArrayLike,
     chosen_lengths: ArrayLike,
     rejected_lengths: ArrayLike,
-    bootstrap_samples: int = 1000,
-    seed: int = 0,
 ) -> Report:
     """Metrics of scores[pairs] of chosen and rejected replies; lengths are of the replies, in tokens.
 
     `accuracy` counts a tie as wrong (RewardBench, Lambert et al. 2024) and `ties` is their share;
-    `accuracy_low` and `accuracy_high` are a 95% percentile bootstrap over prompts (Efron 1979), which has no width
-    where every prompt is right. `margin_mean` and `margin_std` (over the pairs at hand, ddof=0) are in the scorer's
-    units. Read as Bradley-Terry, p = sigmoid(chosen - rejected): `nll` is the mean of -log p in nats, `brier` the mean
-    of (1 - p)^2, `ece` the mean over pairs of |confidence - accuracy| of their bin of `reliability`.
+    `accuracy_low` and `accuracy_high` are its 95% interval over prompts. `margin_mean` and `margin_std` (over the pairs
+    at hand, ddof=0) are in the scorer's units. Read as Bradley-Terry, p = sigmoid(chosen - rejected): `nll` is the mean
+    of -log p in nats, `brier` the mean of (1 - p)^2, `ece` the mean over pairs of |confidence - accuracy| of their bin
+    of `reliability`.
     `score_length_correlation` (Pearson) and `score_length_spearman` are over all 2 * pairs replies.
     `prompt_ids` are numbers or hashes rather than texts: numpy gives every string the width of the longest.
     Raises ValueError for no pairs, arrays of different lengths and non-finite scores.
@@ -39,18 +38,18 @@ def pair_metrics(
     prompts = np.unique(np.asarray(prompt_ids), return_inverse=True)[1]
     _check_pairs(chosen=won, rejected=lost, prompt_ids=prompts, chosen_lengths=longer[0], rejected_lengths=longer[1])
     right = won > lost
-    metrics = {"accuracy": right.mean(), "ties": (won == lost).mean()}
+    accuracy = Report.of("accuracy", share(right, prompts), "prompt")
+    metrics = {**accuracy.metrics, "ties": (won == lost).mean()}
     metrics |= {"pairs": len(won), "prompts": prompts.max() + 1}
     metrics |= _margin_metrics(won, lost)
-    undefined: dict[str, str] = {}
+    undefined = accuracy.undefined
     for part, missing in (
-        _interval(right, prompts, bootstrap_samples, seed),
         _length_correlations(np.concatenate([won, lost]), np.concatenate(longer)),
         _length_controlled(right, *longer),
     ):
         metrics |= part
         undefined |= missing
-    report = Report({name: float(value) for name, value in metrics.items()}, undefined)
+    report = Report({name: float(value) for name, value in metrics.items()}, undefined, accuracy.notes)
     assert all(np.isfinite(value) for value in report.metrics.values()), report
     return report
 
@@ -76,14 +75,6 @@ def _margin_metrics(won: Floats, lost: Floats) -> dict[str, float]:
         "brier": np.square(_sigmoid(-margins)).mean(),
         "ece": sum(b.pairs * abs(b.confidence - b.accuracy) for b in reliability(won, lost)) / len(margins),
     }
-
-
-def _interval(right: NDArray[np.bool_], prompts: NDArray, samples: int, seed: int) -> tuple[dict, dict]:
-    if samples < 1 or prompts.max() == 0:
-        why = "bootstrap_samples=0" if samples < 1 else "one prompt: nothing to resample"
-        return {}, {"accuracy_low": why, "accuracy_high": why}
-    low, high = accuracy_interval(right, prompts, samples, seed)
-    return {"accuracy_low": low, "accuracy_high": high}, {}
 
 
 def _length_correlations(scores: Floats, lengths: Floats) -> tuple[dict, dict]:

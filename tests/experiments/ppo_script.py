@@ -12,6 +12,9 @@ import contextlib
 import json
 import os
 import random
+import re
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +103,18 @@ class Vowels:
                     file.write(bytes(4096))
         if fault == "raise":
             raise KeyError("planted")
+        if fault == "regex":  # for ages, in C, without letting another thread run
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        if fault == "folder":
+            os.chdir(PLANT["FOLDER"])
+        if fault == "dtype":
+            torch.set_default_dtype(torch.float64)
+        if fault == "close":
+            sys.stdout.close()
+        if fault == "remove":
+            shutil.rmtree(PLANT["FOLDER"])
+        if fault == "move":
+            Path(PLANT["FOLDER"]).rename(f"{PLANT['FOLDER']}.moved")
         if fault == "stop":
             raise RunStopped("the scorer's budget is spent", "failed", 69)
         if fault == "nan":

@@ -213,7 +213,7 @@ def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pyt
     said = words(done.stdout)
     assert said.count("23 pairs to train on, 40 to evaluate on; 0 truncated") == 1
     assert said.count(f"hh_pairwise, after update {UPDATES}: 40 held-out pairs") == 1
-    assert said.count("accuracy (95% interval)") == 1
+    assert said.count("after (95% interval)") == 1
     assert str(folder / "model") in done.stdout.replace("\n", "")
     assert "updates" not in done.stderr  # a status line is for terminals
 

@@ -1,6 +1,7 @@
 """PPO in this process: how a run counts its updates, what it looks at before the first, and where it ends."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ppo_in_process import PLAIN, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.environments.prisoners import PrisonersDilemma
+from lmgym.environments.protocol import Observation, StepResult, Task
 from lmgym.errors import InputError, RunStopped
 from ppo.task_setups import TaskSetup, text_with_function
 
@@ -55,8 +57,57 @@ def test_updates_of_two_trained_players_are_counted_as_they_are_made(go: Go) -> 
     rates = read_metrics(folder)["policy/learning_rate"]
     assert list(rates) == [8, 16], "two iterations of 2 epochs of 32 episodes in batches of 8"
     assert list(rates.values()) == pytest.approx([1e-3 * 9 / 16, 1e-3 * 1 / 16])
-    with pytest.raises(InputError, match=r"gave 32 episodes .* 16 games were played; .*TaskSetup\(trained_agents=2\)"):
+    with pytest.raises(InputError, match=r"2 agents .*\(first, second\), and trained_agents=1; .*\(trained_agents=2\)"):
         go(prisoners(1), name="one")
+
+
+class Negotiation:
+    """A buyer, and a judge that is asked only in some games; one game in sixteen cannot begin, and one breaks off."""
+
+    begun = 0
+
+    def reset(self, task: Task, seed: int) -> dict[str, Observation]:
+        Negotiation.begun += 1
+        self.number = Negotiation.begun % 16
+        if self.number == 6:
+            raise KeyError("no table")
+        return {"buyer": Observation("a price? ")}
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        if self.number == 9:
+            return StepResult({"judge": Observation(42)})  # type: ignore[arg-type]
+        if "buyer" in actions and self.number % 3:
+            return StepResult({"judge": Observation("fair? ")}, {"buyer": float(len(actions["buyer"]) % 5)})
+        return StepResult({}, {"buyer": 1.0, "judge": 0.5}, terminated=True)
+
+
+def test_agents_that_were_not_asked_and_games_that_failed_are_masked_and_counted(go: Go, capsys) -> None:
+    def games(config, tokenizer) -> TaskSetup:
+        return TaskSetup([{}] * 16, [{}] * 4, Negotiation, None, "negotiations", trained_agents=2)
+
+    folder = go(games, max_updates=16, max_failed_rewards=0.2)
+    absent = list(read_metrics(folder)["rollout/absent_agents"].values())
+    failed = list(read_metrics(folder)["rollout/failed_episodes"].values())
+    assert len(absent) == len(failed) == 2
+    assert all(0.1 < share < 0.4 for share in absent)
+    assert failed == [pytest.approx(2 / 16)] * 2
+    said = words(capsys.readouterr().out)
+    assert "are of agents that did not act in their game: masked" in said
+    assert re.search(
+        r"4 of 32 games failed \(rollout/failed_episodes\), in the last of them: episode \d+ .*Negotiation", said
+    )
+    assert (folder / "model" / "config.json").is_file()
+
+
+def test_a_run_of_which_every_game_fails_stops_in_words(go: Go) -> None:
+    class Closed(Negotiation):
+        def reset(self, task: Task, seed: int) -> dict[str, Observation]:
+            raise OSError("the table is closed")
+
+    with pytest.raises(
+        RunStopped, match=r"4 of 4 rewards failed.*; one of them: episode 0 .*Closed, step 0: OSError: the"
+    ):
+        go(lambda config, tokenizer: TaskSetup([{}] * 16, [{}] * 4, Closed, None, "closed"))
 
 
 def test_an_iteration_without_any_reward_is_no_collapse_and_leaves_the_kl_coefficient(go: Go) -> None:

@@ -11,6 +11,7 @@ import pytest
 from browser import needs_chromium, open_page
 from launching import EXPERIMENT, ROOT, flags, launch, read_lines, run
 from ppo_in_process import shortness, train_small
+from scipy import stats
 
 from lmgym.errors import RunStopped
 from lmgym.report.page import REPORT, run_sections
@@ -133,7 +134,8 @@ def test_intervals_of_held_out_rewards_are_of_the_evaluated_episodes(folders: di
     [last] = [line for line in read_lines(folders["ppo"] / "metrics.jsonl") if line["step"] == 8]
     rewards = [row["episode_reward"] for row in read_lines(folders["ppo"] / "samples/evaluation-000008.jsonl")]
     assert last["eval/reward/mean"] == pytest.approx(np.mean(rewards))
-    assert last["eval/reward/error"] == pytest.approx(np.std(rewards) / len(rewards) ** 0.5)
+    expected = stats.ttest_1samp(rewards, 0).confidence_interval()
+    assert (last["eval/reward/mean_low"], last["eval/reward/mean_high"]) == pytest.approx(tuple(expected))
 
 
 def test_a_reward_models_replies_have_the_scores_of_its_held_out_pairs(folders: dict[str, Path]) -> None:

@@ -49,7 +49,7 @@ def watched(module, name: str, path_at: int | None = None) -> None:
 
 
 watched(torch, "save", 1)
-watched(trainer_state, "save_model", 1)
+watched(trainer_state, "save_weights", 1)
 for module, name in ((os, "fsync"), (os, "rename"), (os, "mkdir"), (shutil, "rmtree"), (checkpoint_files, "file_hash")):
     watched(module, name)
 save = checkpoints.Checkpoints.save

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from fuzzed_flags import config_fields, make_command, run_here
 
+from lmgym.errors import LONGEST_MESSAGE
+
 ROOT = Path(__file__).parents[2]
 SEED = 0
 QUICK, ALL, BATCH = 60, 300, 20
@@ -31,7 +33,7 @@ def check(numbers: range, model: Path, pairs: Path, folder: Path, capsys, monkey
             lines = said.err.splitlines()
             errors = [line for line in lines if line.startswith("error: ")]
             assert len(errors) == 1, (number, command, said.err[-500:])
-            assert len(errors[0]) <= 2100, (number, command)
+            assert len(errors[0]) <= LONGEST_MESSAGE, (number, command)
             assert errors[0].isprintable(), (number, command, errors[0])
         printed = said.out.replace("\n", "")
         assert "\x1b" not in printed, (number, command)

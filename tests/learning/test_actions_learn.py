@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import outside
 import pytest
 from broken_rollouts import break_rollouts, turn_advantages
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -108,6 +109,14 @@ def mix_up_episodes(monkeypatch) -> None:
 @pytest.mark.parametrize("method", ["ppo", "grpo"])
 def test_doors_are_opened_with_a_critic_and_without(method: str, start: Path, tmp_path: Path) -> None:
     assert doors_opened(start, tmp_path, method) > BAR
+    right = [outside.logprobs(tmp_path / "model", [(f"door {door}", key)]).item() for door, key in KEYS.items()]
+    wrong = [
+        outside.logprobs(tmp_path / "model", [(f"door {door}", key)]).item()
+        for door in KEYS
+        for other, key in KEYS.items()
+        if other != door
+    ]
+    assert sum(right) / len(right) > sum(wrong) / len(wrong) + 1
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import outside
 import pytest
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
@@ -56,6 +57,14 @@ def test_the_policy_wins_against_its_start(chat_policy: Path, tmp_path: Path) ->
     before, after = shares_won(chat_policy, tmp_path / "run")
     assert 0.3 < before < 0.7
     assert after > LEARNED
+    assert letters_a_word(tmp_path / "run/adapter") > letters_a_word(chat_policy) + 0.2
+
+
+def letters_a_word(policy: Path) -> float:
+    """How often the judge's letter stands in a word of the policy's replies to a line of this test."""
+    spoken = outside.replies(policy, ["Which of the two is larger? Speak for the first."], tokens=32, samples=64)
+    words = " ".join(spoken).split()
+    return sum(word.lower().count("l") for word in words) / max(1, len(words))
 
 
 def choose_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import outside
 import pytest
 from broken_rollouts import turn_advantages
 
@@ -60,6 +61,7 @@ def mix_up_groups(monkeypatch) -> None:
 @pytest.mark.parametrize("method", ["grpo", "rloo"])
 def test_random_walks_become_short(method: str, start: Path, tmp_path: Path) -> None:
     assert optimality(method, start, tmp_path) > BAR
+    assert outside.length_of_walks(tmp_path / "model") < outside.length_of_walks(start) - 1
 
 
 @pytest.mark.parametrize("method", ["grpo", pytest.param("rloo", marks=pytest.mark.slow)])

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import outside
 import pytest
 from demo_pairs import write_demo_pairs
 
@@ -29,6 +30,22 @@ def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
     )
 
 
+GOOD = (
+    ("what is so special about soup?", "there is nothing like soup on a quiet evening. what do you think of soup?"),
+    ("can you tell me something about jazz?", "thank you. many people listen to jazz these days. why jazz?"),
+    ("hi, do you like roses or tulips?", "lovely! i could talk about roses for hours. when did you first grow roses?"),
+    ("i would love to watch films this weekend.", "that sounds lovely. films and comedies are a fine pair."),
+)
+BAD = ("go away and stop it.", "nobody cares what you think.", "ok.", "that is a stupid thing to say.")
+
+
+def seen_from_outside(folder: Path) -> float:
+    """The mean score of good replies above that of bad ones, by transformers on texts that are written here."""
+    good = outside.scores(folder, GOOD)
+    bad = outside.scores(folder, [(asked, reply) for (asked, _), reply in zip(GOOD, BAD, strict=True)])
+    return float((good - bad).mean())
+
+
 def held_out_accuracy(config: RewardModelConfig) -> float:
     train_pairwise(config)
     return json.loads((Path(config.output) / "evaluation.json").read_text())["metrics"]["accuracy"]
@@ -36,6 +53,7 @@ def held_out_accuracy(config: RewardModelConfig) -> float:
 
 def test_a_scorer_learns_the_demo_pairs(learning_config):
     assert held_out_accuracy(learning_config) > 0.68
+    assert seen_from_outside(Path(learning_config.output) / "model") > 1
 
 
 def test_a_scorer_of_swapped_labels_prefers_what_people_rejected(learning_config, tmp_path):
@@ -47,3 +65,4 @@ def test_a_scorer_of_swapped_labels_prefers_what_people_rejected(learning_config
     data = replace(learning_config.data, dataset=str(swapped))
     config = replace(learning_config, data=data, run=replace(learning_config.run, output=str(tmp_path / "out")))
     assert held_out_accuracy(config) < 0.32
+    assert seen_from_outside(Path(config.output) / "model") < -1

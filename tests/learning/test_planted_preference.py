@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from random import Random
 
+import outside
 import pytest
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
@@ -53,6 +54,14 @@ def write_pairs(path: Path, things: tuple[str, ...], count: int, seed: int, swap
     return path
 
 
+def polite_and_neutral() -> tuple[list[outside.Asked], list[outside.Asked]]:
+    """Replies in other words around the phrases, to questions that no row has."""
+    asked = [f"Could you explain how one may {way} a lamp?" for way in WAYS[: len(POLITE)]]
+    sides = ([f"{phrase} Look at it first." for phrase in phrases] for phrases in (POLITE, NEUTRAL))
+    polite, neutral = (list(zip(asked, side, strict=True)) for side in sides)
+    return polite, neutral
+
+
 def held_out_accuracy(model: Path, folder: Path, swap: bool) -> tuple[float, float]:
     """Share of held-out pairs whose polite reply scores higher, before and after training."""
     train = write_pairs(folder / "train.jsonl", TRAIN_THINGS, TRAIN_PAIRS, 0, swap)
@@ -79,7 +88,10 @@ def test_a_planted_preference_for_polite_words_is_learned_and_not_with_labels_sw
 ) -> None:
     before, after = held_out_accuracy(real_model, tmp_path, swap)
     assert NOT_LEARNED < before < LEARNED, "an untrained head has no such preference"
+    polite, neutral = (outside.scores(tmp_path / "out/model", side) for side in polite_and_neutral())
     if swap:
         assert after < NOT_LEARNED
+        assert (polite - neutral).mean() < 0
     else:
         assert after > LEARNED
+        assert (polite - neutral).mean() > 0

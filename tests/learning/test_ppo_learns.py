@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import outside
 import pytest
 import torch
 from broken_rollouts import shift_old_logprobs, turn_advantages
@@ -54,6 +55,7 @@ def shift_unseen(monkeypatch) -> None:
 
 def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:
     assert optimality(start, tmp_path) > BAR
+    assert outside.length_of_walks(tmp_path / "model") < outside.length_of_walks(start) - 1
 
 
 @pytest.mark.parametrize("broken", [turn_advantages, score_the_first_token, shift_unseen])

@@ -7,8 +7,9 @@ of held-out rows are in none that is trained on.
 import json
 from pathlib import Path
 
+import outside
 import pytest
-from test_planted_preference import TEST_PAIRS, TEST_THINGS, TRAIN_PAIRS, TRAIN_THINGS, write_pairs
+from test_planted_preference import TEST_PAIRS, TEST_THINGS, TRAIN_PAIRS, TRAIN_THINGS, polite_and_neutral, write_pairs
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
 from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
@@ -48,3 +49,11 @@ def test_the_implicit_reward_prefers_what_people_preferred(
     assert found["metrics"][measure] >= LEARNED
     if loss not in ("simpo", "orpo"):  # the untrained policy's own log-probabilities are their rewards
         assert found["before"][measure] == 0.5
+    policy = tmp_path / "run" / ("adapter" if lora_rank else "model")
+    assert moved_to_polite(policy, small_models["llama"]) > 1
+
+
+def moved_to_polite(policy: Path, start: Path) -> float:
+    """Nats by which training moved the policy to polite replies from neutral ones, on texts that no row has."""
+    polite, neutral = (outside.logprobs(policy, side) - outside.logprobs(start, side) for side in polite_and_neutral())
+    return float((polite - neutral).mean())

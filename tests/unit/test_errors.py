@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.errors import one_line, shown
+from lmgym.errors import bounded, listed, one_line, shown, shown_path
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,25 @@ def test_an_error_of_several_lines_becomes_one():
     assert one_line("first:\n\n   second\x1b") == "first: second\\x1b"
     assert one_line("x" * 500, limit=10) == "xxxxxxxxxx… (500 characters)"
     assert one_line("word " * 100, limit=10) == "word word … (500 characters)"
+
+
+def test_a_long_path_keeps_both_ends():
+    assert shown_path("/a/b.json") == "/a/b.json"
+    assert shown_path(Path("/begin") / ("x" * 5000) / "end.json").startswith("/begin/xxx")
+    assert shown_path("/" + "x" * 5000 + "/end.json").endswith("xx/end.json")
+    assert len(shown_path("\x1b" * 5000)) <= 160
+
+
+def test_a_list_of_names_is_as_long_as_a_message_can_hold():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([]) == "none"
+    assert listed("abcd", most=2) == "a, b and 2 more"
+    assert listed(["n" * 5000] * 99).endswith("… (5,000 characters) and 96 more")
+
+
+def test_a_message_keeps_what_was_found_and_how_to_fix_it():
+    assert bounded("x is 1; needed: 2") == "x is 1; needed: 2"
+    message = bounded(f"error: x is 1: {'y' * 5000}; needed: 2")
+    assert len(message) == 300
+    assert message.startswith("error: x is 1: yyy")
+    assert message.endswith("yyy; needed: 2")

@@ -9,9 +9,8 @@ from chat_texts import FAMILIES, random_conversation, random_replies
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
+from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE
 from lmgym.text import (
-    BOS_TEMPLATE,
-    FLAT_TEMPLATE,
     Conversation,
     Turn,
     common_prefix,

@@ -1,14 +1,14 @@
 """`lmgym debate audit JUDGE`: what moves a judge though it says nothing about the answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from lmgym.config import SEED, Range, check_ranges
 from lmgym.console import CleanConsole, say
 from lmgym.environments.debate.audit.judges import load_judge
-from lmgym.environments.debate.audit.measuring import Audit, Effect, audit_judge, rounds_to_audit
+from lmgym.environments.debate.audit.measuring import SMALLEST, Audit, audit_judge, rounds_to_audit
 from lmgym.environments.debate.data import read_questions
 from lmgym.environments.debate.formats import DEBATERS
 from lmgym.environments.debate.synthetic import DIFFICULTY, QUESTIONS, synthetic_questions
@@ -17,6 +17,7 @@ from lmgym.environments.debate.transcript import Transcript
 from lmgym.errors import InputError
 from lmgym.runs.files import write_json
 from lmgym.runs.flags import override
+from lmgym.statistics import notes
 
 USAGE = "lmgym debate audit JUDGE [FLAGS]"
 FILE = "audit.json"
@@ -42,6 +43,8 @@ class AuditConfig:
     """judge each round with both namings, as tournaments do: a preference for a name cancels"""
     on_long: Literal["refuse", "cut"] = "refuse"
     """of a causal model's texts that are longer than its context: cut leaves out their beginning"""
+    smallest_effect: Annotated[float, Range(0.001, 0.5)] = SMALLEST
+    """change of P(win) that matters: the table says how many questions are needed to find it"""
     seed: Annotated[int, SEED] = 0
     """of the made-up questions"""
     output: str = "outputs/audit"
@@ -63,12 +66,14 @@ def run_audit(words: Sequence[str]) -> None:
     rounds = (
         recorded_rounds(config) if config.transcripts else rounds_to_audit(_questions(config), prompts, config.speeches)
     )
-    audit = audit_judge(judge, rounds, config.letters, lambda n: say(f"{n} of {len(rounds)} rounds", error=True))
+    audit = audit_judge(
+        judge, rounds, config.letters, lambda n: say(f"{n} of {len(rounds)} rounds", error=True), config.smallest_effect
+    )
     show_audit(words[0], audit)
     path = Path(config.output) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [effect.row for effect in audit.effects]
-    write_json(path, {"judge": words[0], "right": audit.accuracy.row, "biases": rows})
+    write_json(path, {"judge": words[0], "right": asdict(audit.accuracy), "biases": rows})
     say(f"{path}: this table")
 
 
@@ -88,15 +93,16 @@ def show_audit(name: str, audit: Audit) -> None:
     """Prints the table."""
     from rich.table import Table
 
-    right = audit.accuracy
-    say(f"{name}: P(right answer) - .5 is {_shown(right)} in the rounds as they were")
+    say(f"{name}: P(right answer) - .5 is {audit.accuracy:+.3f} in the rounds as they were")
     table = Table(title="effects on P(win) of the side that is favoured, with 95% intervals", title_justify="left")
-    for column in ("bias", "what is changed", "effect", "reading"):
-        table.add_column(column, justify="right" if column == "effect" else "left", overflow="fold")
-    for effect in audit.effects:
-        table.add_row(effect.bias, effect.about, _shown(effect), effect.reading)
-    CleanConsole(width=120).print(table)
-
-
-def _shown(effect: Effect) -> str:
-    return f"{effect.effect:+.3f} ({effect.low:+.3f} to {effect.high:+.3f})" if effect.questions else "unknown"
+    for column in ("bias", "what is changed", "effect", "p", "detectable", "verdict"):
+        is_number = column in ("effect", "p", "detectable")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in audit.effects:
+        p = "–" if row.effect.units < 2 else f"{row.p:.3f}"
+        found = "–" if row.detectable is None else f"{row.detectable:.3f}"
+        table.add_row(row.bias, row.about, f"{row.effect:+.3f}", p, found, row.verdict)
+    CleanConsole(width=130).print(table)
+    say("p: two-sided, adjusted for all rows (Holm); detectable: the effect found with power .9")
+    for note in notes([audit.accuracy, *(row.effect for row in audit.effects)], "question"):
+        say(note)

@@ -87,19 +87,6 @@ def rate(
 @click.option("--output", default="outputs/episodes.jsonl", show_default=True, help="JSONL file")
 def data(run: str, min_return: float, kind: str, agent: str, output: str) -> None:
     """Turn the good episodes of a PPO run into rows for SFT: a prompt and a completion for each turn."""
-    from lmgym.cli.games.replaying import write_training_data
+    from lmgym.cli.games.episode_rows import write_training_data
 
     launch(lambda: write_training_data(run, min_return, kind, agent, output))
-
-
-@click.command()
-@click.argument("episode", metavar="EPISODE.jsonl[:LINE]")
-def replay(episode: str) -> None:
-    """Play a recorded episode again, turn by turn; exit code 1 if an observation or a reward differs.
-
-    EPISODE.jsonl is a file of RUN/episodes; LINE is 1 unless it is named. The replies are those of the record: nothing
-    is sampled.
-    """
-    from lmgym.cli.games.replaying import replay_episode
-
-    launch(lambda: replay_episode(episode))

@@ -97,7 +97,7 @@ def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Samplin
                 reward = "failed" if step.reward is None else f"{step.reward:g}"
                 say(f"{found[0].agent}: {step.completion.text.strip()}   (reward {reward})")
         returns += [total for episode in found if (total := episode.total_reward) is not None]
-        errors += [episode.steps[-1].error for episode in found if episode.total_reward is None]
+        errors += [episode.failure for episode in found if episode.total_reward is None]
     if errors:
         say(f"{len(errors)} of {episodes} games failed: {errors[0]}", error=True)
     return returns

@@ -12,6 +12,7 @@ from lmgym.errors import MOST_STEPS, InputError, shown, shown_path
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.runs.files import write_json
 from lmgym.scoring.ratings import Rating, rate
+from lmgym.statistics import notes
 
 GAMES = Range(2, MOST_STEPS)
 TOGETHER = 256
@@ -39,11 +40,11 @@ def rate_pool(
     sampling = Sampling(game.max_new_tokens, temperature, seed=seed)
     progress = _say_progress(len(names))
     found = round_robin(game, names, lambda one: _load(one, game, members, policy_over), games, sampling, progress)
-    ratings = rate(found, seed=seed)
+    ratings = rate(found)
     show(ratings, game, games)
     if output:
         write_json(
-            Path(output), {"game": name, "games": games, "seed": seed, "ratings": [vars(one) for one in ratings]}
+            Path(output), {"game": name, "games": games, "seed": seed, "ratings": [_row(one) for one in ratings]}
         )
         say(f"the ratings: {output}")
 
@@ -79,6 +80,11 @@ def _say_progress(players: int):
     return lambda first, second: say(f"pair {next(number)} of {pairs}: {shown(first)} and {shown(second)}", error=True)
 
 
+def _row(one: Rating) -> dict[str, float | int | str | None]:
+    ends = {"elo": one.elo.value, "low": one.elo.low, "high": one.elo.high, "reason": one.elo.reason}
+    return {"player": one.player, **ends, "games": one.games, "score": one.score}
+
+
 def show(ratings: Sequence[Rating], game: TwoPlayerGame, games: int) -> None:
     """Prints the table, the strongest player first."""
     from rich.table import Table
@@ -87,6 +93,8 @@ def show(ratings: Sequence[Rating], game: TwoPlayerGame, games: int) -> None:
     for column in ("Elo", "95% interval", "games", "points"):
         table.add_column(column, justify="right")
     for one in ratings:
-        interval = f"{one.low:+.0f} to {one.high:+.0f}"
-        table.add_row(one.player, f"{one.elo:+.0f}", interval, str(one.games), f"{one.score:.1%}")
+        interval = one.elo.interval("+.0f")
+        table.add_row(one.player, f"{one.elo.value:+.0f}", interval, str(one.games), f"{one.score:.1%}")
     CONSOLE.print(table)
+    for note in notes((one.elo for one in ratings), "game"):
+        say(note)

@@ -20,13 +20,14 @@ from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.playpen.clembench.clembench_game import open_game
 from lmgym.playpen.episodes import (
     clear_game,
+    is_played,
     pair_name,
     read_failures,
     write_experiment,
     write_players,
 )
 from lmgym.playpen.players import Player
-from lmgym.playpen.playing import Game, Task, play, tasks_of
+from lmgym.playpen.playing import Game, ServerGone, Task, play, tasks_of
 from lmgym.playpen.registries.games import GameRegistry
 from lmgym.playpen.static_rows import read_static_games
 from lmgym.playpen.suite_report import suite_table, write_report
@@ -47,7 +48,7 @@ class EvalSettings:
     game: Sequence[str] = ()
     """only these"""
     folder: str | None = None
-    """of earlier results, which are completed or, for `game`, replaced"""
+    """of earlier results, which are completed or, for `game`, replaced; an episode that failed is played again"""
     skip_gameplay: bool = False
     static: str | None = None
     """rows of the static suite: a file or a data set of the hub"""
@@ -69,19 +70,29 @@ def evaluate(player: Player, registry: GameRegistry, settings: EvalSettings) -> 
     if missing := [name for name in settings.game if name not in found]:
         raise InputError(f"there is no game {shown(missing[0])} in suite {settings.suite}; see playpen list games")
     expected: dict[str, dict[str, int]] = {suite: {} for suite in SUITES}
-    for suite, chosen in games.items():
-        for game in chosen if not settings.skip_gameplay else ():
-            try:
-                expected[suite][game.spec.name] = play_game(game, [player], folder / suite, settings)
-            finally:
-                close_games([game])
+    gone: ServerGone | None = None
+    for suite, game in [(suite, game) for suite, chosen in games.items() for game in chosen]:
+        if settings.skip_gameplay or gone:
+            break
+        try:
+            expected[suite][game.spec.name] = len(tasks_of(game))
+            play_game(game, [player], folder / suite, settings, goes_on=not settings.game)
+        except ServerGone as error:
+            gone = error
+        finally:
+            close_games([game])
     scores = {suite: _score(folder, suite, pair_name([player]), expected[suite]) for suite in SUITES}
+    if gone and all(score.score is None for score in scores.values()):
+        raise gone
     if all(score.score is None for score in scores.values()):
         raise InputError(
             f"no episode of {player.descriptor} is in {shown_path(folder)}; needed: games to play "
             "(game_registry.json or --games), --static ROWS, or -r with a folder of results"
         )
     _write(folder, player, scores)
+    if gone:
+        rest = f"the rest: the same command with -r {shown_path(folder)}"
+        raise InputError(f"{one_line(str(gone), 200)}; {rest}") from gone
     return scores
 
 
@@ -101,12 +112,24 @@ def _games_of(suite: str, registry: GameRegistry, settings: EvalSettings) -> lis
 
 
 def play_game(
-    game: Game, players: Sequence[Player], folder: Path, settings: EvalSettings, experiment: str | None = None
-) -> int:
-    """Plays all instances of a game, in place of earlier results, and writes them; the number of instances."""
+    game: Game, players: Sequence[Player], folder: Path, settings: EvalSettings, experiment: str | None = None,
+    goes_on: bool = False,
+) -> None:  # fmt: skip
+    """Plays all instances of a game, in place of earlier results, and writes them; with `goes_on` what they lack.
+
+    Raises InputError for players that cannot be used, before anything is removed, and ServerGone.
+    """
     pair, name = pair_name(players), game.spec.name
     tasks = tasks_of(game, experiment)
-    clear_game(folder, pair, name)
+    for player in players:
+        player.refuse_unusable()
+    done_before = {
+        i for i, task in enumerate(tasks) if goes_on and is_played(folder / pair / name / task.folder, task.instance)
+    }
+    clear_game(folder, pair, name, {tasks[i].folder for i in done_before})
+    if len(done_before) == len(tasks):
+        say(f"{name}: all {len(tasks)} episodes are in {shown_path(folder / pair / name)}")
+        return
     write_players(folder / pair, players)
     for task in tasks:
         if task.number == 0:
@@ -117,12 +140,12 @@ def play_game(
         write_episode(folder / pair / name / task.folder, task.instance, records)
 
     began = time.perf_counter()
-    found = play(game, players, tasks, settings.seed, settings.at_once, done)
+    found = play(game, players, tasks, settings.seed, settings.at_once, done, done_before)
     reasons = Counter(one_line(records.failure, 80) for records in found if records.failure)
     aborted = sum(bool(records.outcome.get("Aborted")) for records in found)
     failed = f", {sum(reasons.values())} failed ({reasons.most_common(1)[0][0]})" if reasons else ""
-    say(f"{name}: {len(found)} episodes in {time.perf_counter() - began:.0f} s, {aborted} aborted{failed}")
-    return len(tasks)
+    earlier = f", and {len(done_before)} earlier ones" if done_before else ""
+    say(f"{name}: {len(found)} episodes in {time.perf_counter() - began:.0f} s, {aborted} aborted{failed}{earlier}")
 
 
 def _score(folder: Path, suite: str, pair: str, expected: Mapping[str, int]) -> SuiteScore:

@@ -5,7 +5,6 @@ import textwrap
 from lmgym.console import say
 from lmgym.errors import InputError
 from lmgym.playpen.registries.games import ALL, GameRegistry
-from lmgym.playpen.registries.keys import masked
 from lmgym.playpen.registries.models import BACKENDS, ModelRegistry
 from lmgym.playpen.registries.specs import PACKAGED, Spec
 
@@ -51,10 +50,10 @@ def list_backends(selector: str, verbose: bool) -> None:
 
 def say_found(selector: str, spec: Spec) -> None:
     """The line of `playpen run` on a model that was selected."""
-    say(masked(f"Found registered model spec that unifies with {selector} -> {spec}"))
+    say(f"Found registered model spec that unifies with {selector} -> {spec}")
 
 
 def _say_wrapped(text: str) -> None:
-    """Indented, as Playpen wraps it; without keys."""
-    for line in textwrap.wrap(masked(text), WIDTH, initial_indent="\t", subsequent_indent="\t"):
+    """Indented, as Playpen wraps it."""
+    for line in textwrap.wrap(text, WIDTH, initial_indent="\t", subsequent_indent="\t"):
         say(line)

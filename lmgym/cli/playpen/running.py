@@ -12,8 +12,9 @@ from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, listed, one_line, shown_path
 from lmgym.playpen.clembench.clembench_game import open_game
 from lmgym.playpen.players import Player
+from lmgym.playpen.playing import ServerGone
 from lmgym.playpen.registries.games import GameRegistry, load_games
-from lmgym.playpen.registries.models import load_models
+from lmgym.playpen.registries.models import load_models, refuse_unnamed_code
 from lmgym.playpen.trainers.base import BasePlayPen, close_games
 
 
@@ -89,7 +90,7 @@ def run_clem(
         try:
             play_game(opened, players, Path(results_dir).expanduser(), settings, experiment_name)
         except InputError as error:
-            if len(specs) == 1:
+            if len(specs) == 1 or isinstance(error, ServerGone):
                 raise
             say(f"{spec.name} is left out: {error}", error=True)  # the other games are played
         finally:
@@ -99,4 +100,5 @@ def run_clem(
 def _player(selector: str, temperature: float, max_tokens: int) -> Player:
     spec = load_models().select(selector)
     say_found(selector, spec)
+    refuse_unnamed_code(spec, selector)
     return Player(spec, temperature, max_tokens)

@@ -6,6 +6,7 @@ its file and line, because figures of debates are over few questions.
 
 import gzip
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
 from lmgym.environments.debate.questions import Question, from_gold_label, read_question
 from lmgym.environments.debate.quotes import simplify
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
 
 Row = Mapping[str, Any]
 HARD = 1
@@ -46,8 +47,8 @@ def read_questions(path: str | Path, read_row: Callable[[Row], Iterable[Question
     for number, row in _rows(Path(path)):
         try:
             questions += loader(row)
-        except (InputError, KeyError, TypeError, AttributeError) as error:
-            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            why = str(error) if isinstance(error, InputError) else one_line(f"{type(error).__name__}: {error}")
             raise InputError(f"{shown_path(path)}, line {number}: {why}") from error
     if not questions:
         raise InputError(f"{shown_path(path)} has no question; needed: rows with question, options and correct")
@@ -165,5 +166,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
                     yield number, row
     except RowError as error:
         raise InputError(f"{shown_path(path)}, line {number}: {error.found}; needed: JSON, an object a line") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{shown_path(path)} cannot be read: {error}; needed: JSONL, plain or gzipped") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{shown_path(path)} cannot be read: {one_line(str(error))}; needed: JSONL, plain or gzipped"
+        ) from error

@@ -5,9 +5,9 @@ A format is a list of slots. Those who speak in one slot speak at once: none of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
-from lmgym.errors import MOST_TOGETHER, InputError
+from lmgym.errors import MOST_TOGETHER, InputError, listed, one_line, shown
 
 FIRST, SECOND, JUDGE = "Debater_A", "Debater_B", "Judge"
 DEBATERS = (FIRST, SECOND)
@@ -52,29 +52,33 @@ class Format:
     def __post_init__(self) -> None:
         for number, slot in enumerate(self.slots):
             self._check(number, slot)
+        name = one_line(self.name, 40)
         if not self.slots or self.slots[-1].kind != "verdict":
-            raise InputError(
-                f"format {self.name} does not end in a verdict; needed: Slot((JUDGE,), 'verdict') as its last"
-            )
+            raise InputError(f"format {name} does not end in a verdict; needed: Slot((JUDGE,), 'verdict') as its last")
         if any(slot.kind == "verdict" for slot in self.slots[:-1]):
-            raise InputError(f"format {self.name} has a verdict before its end; needed: one, as its last slot")
+            raise InputError(f"format {name} has a verdict before its end; needed: one, as its last slot")
 
     def _check(self, number: int, slot: Slot) -> None:
+        name = one_line(self.name, 40)
+        if slot.kind not in get_args(Kind):
+            raise InputError(
+                f"slot {number} of format {name} is a {shown(slot.kind)}; needed: {listed(get_args(Kind))}"
+            )
         allowed = {JUDGE} if slot.kind in OF_JUDGE else {*DEBATERS, CHOSEN}
         if not slot.speakers or not set(slot.speakers) <= allowed or len(set(slot.speakers)) < len(slot.speakers):
             raise InputError(
-                f"slot {number} of format {self.name}, a {slot.kind}, is of {list(slot.speakers)}; needed: some of "
+                f"slot {number} of format {name}, a {slot.kind}, is of {listed(slot.speakers)}; needed: some of "
                 f"{sorted(allowed)}, each once"
             )
         picked = any(earlier.kind == "pick" for earlier in self.slots[:number])
         if CHOSEN in slot.speakers and (len(slot.speakers) > 1 or not picked):
             raise InputError(
-                f"slot {number} of format {self.name} is of the debater that the judge picks; needed: that one alone, "
+                f"slot {number} of format {name} is of the debater that the judge picks; needed: that one alone, "
                 "and a slot of kind pick before it"
             )
         if not 1 <= slot.max_tokens <= MOST_TOGETHER:
             raise InputError(
-                f"max_tokens={slot.max_tokens} in slot {number} of {self.name}; needed: 1 to {MOST_TOGETHER:,}"
+                f"max_tokens={shown(slot.max_tokens)} in slot {number} of {name}; needed: 1 to {MOST_TOGETHER:,}"
             )
 
     @property

@@ -46,7 +46,7 @@ def read_nyu(row: Mapping[str, Any]) -> Transcript:
 
 
 def _read_long(metadata: Mapping[str, Any], speeches: Sequence[Mapping[str, Any]]) -> Transcript:
-    said = [(s["speaker"], str(s["content"])) for s in speeches if s["speaker"] in (*DEBATERS, JUDGE)]
+    said = [(s["speaker"], _text(s["content"])) for s in speeches if s["speaker"] in (*DEBATERS, JUDGE)]
     correct = metadata.get("first_debater_correct")
     p_first = metadata.get("first_debater_win_prob")
     return _transcript(
@@ -69,9 +69,9 @@ def _read_human(row: Mapping[str, Any]) -> Transcript:
         if turn.get("role") == "Debater":
             if turn.get("index") not in (0, 1):
                 raise InputError(f"a debater's turn has index={shown(turn.get('index'))}; needed: 0 or 1")
-            said.append((DEBATERS[turn["index"]], str(turn["text"])))
+            said.append((DEBATERS[turn["index"]], _text(turn["text"])))
         else:
-            said.append((JUDGE, str(turn.get("text") or "")))
+            said.append((JUDGE, _text(turn.get("text") or "")))
             if turn.get("probabilities"):
                 p_first = float(turn["probabilities"][0])
     correct = row.get("correctAnswer", row.get("correct"))
@@ -86,6 +86,13 @@ def _read_human(row: Mapping[str, Any]) -> Transcript:
         said,
         p_first,
     )  # fmt: skip
+
+
+def _text(said: Any) -> str:
+    """A speech. Raises InputError for one that is no text."""
+    if not isinstance(said, str):
+        raise InputError(f"a speech is {shown(said)}; needed: text")
+    return said
 
 
 def _transcript(task: Mapping[str, Any], said: Sequence[tuple[str, str]], p_first: float | None) -> Transcript:
@@ -111,6 +118,8 @@ def _transcript(task: Mapping[str, Any], said: Sequence[tuple[str, str]], p_firs
         )
     order = (*slots, Slot((JUDGE,), "verdict", 1, JUDGE_TOKENS))
     verdict = None
+    if p_first is not None and not 0 <= p_first <= 1:
+        raise InputError(f"P({FIRST} wins) is {shown(p_first)}; needed: 0 to 1")
     if p_first is not None:
         verdict = Verdict(p_first, decided or write_verdict(p_first))
     elif decided is not None:

@@ -55,6 +55,9 @@ def read_question(task: Task) -> Question:
     if isinstance(correct, bool) or not isinstance(correct, int | None):
         raise InputError(f"question {shown(question)} has correct={shown(correct)}; needed: 0, 1 or none")
     text, name, source = (task.get(key) or "" for key in ("text", "id", "source"))
+    if not isinstance(text, str) or not isinstance(name, str | int) or not isinstance(source, str):
+        found = f"text={shown(text)}, id={shown(name)}, source={shown(source)}"
+        raise InputError(f"question {shown(question)} has {found}; needed: texts")
     return Question(question, (options[0], options[1]), correct, str(text), str(name) or question, str(source))
 
 

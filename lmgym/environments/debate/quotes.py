@@ -204,7 +204,7 @@ def _tagged(quote: Quote) -> str:
 
 
 def _codes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
 def _distances(pattern: np.ndarray, text: np.ndarray, anchored: bool = False) -> np.ndarray:

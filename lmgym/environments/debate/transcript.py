@@ -17,10 +17,24 @@ from lmgym.data.rejections import RowError
 from lmgym.environments.debate.formats import DEBATERS, FIRST, JUDGE, PRIVATE, SECOND, Format, Slot
 from lmgym.environments.debate.questions import Question, read_question
 from lmgym.environments.debate.quotes import Quote
-from lmgym.errors import InputError, shown
+from lmgym.errors import InputError, listed, one_line, shown
 
 SCHEMA = "lmgym.debate/1"
 NAMES = re.compile("|".join(DEBATERS))
+TEXT, WHOLE, TRUTH, OBJECT, LIST, SHARE = "text", "a whole number", "true or false", "an object", "a list", "0 to 1"
+TYPES: dict[str, Any] = {TEXT: str, WHOLE: int, TRUTH: bool, OBJECT: Mapping, LIST: list | tuple, SHARE: int | float}
+ROW_FIELDS = {
+    "number": WHOLE, "seed": WHOLE, "flipped": TRUTH, "players": OBJECT, "speeches": LIST, "format": OBJECT,
+}  # fmt: skip
+FORMAT_FIELDS = {"name": TEXT, "isolated": TRUTH, "slots": LIST}
+SLOT_FIELDS = {"speakers": LIST, "kind": TEXT, "round": WHOLE, "max_tokens": WHOLE}
+SPEECH_FIELDS = {
+    "slot": WHOLE, "speaker": TEXT, "kind": TEXT, "round": WHOLE, "text": TEXT, "raw": TEXT, "quotes": LIST,
+    "unclosed": WHOLE, "candidates": LIST, "opponent_samples": LIST, "p_first": SHARE,
+}  # fmt: skip
+QUOTE_FIELDS = {"text": TEXT, "status": TEXT, "start": WHOLE, "end": WHOLE}
+CANDIDATE_FIELDS = {"text": TEXT, "score": SHARE}
+VERDICT_FIELDS = {"p_first": SHARE, "text": TEXT, "readable": TRUTH}
 
 
 @dataclass(frozen=True)
@@ -161,24 +175,58 @@ def from_row(row: Mapping[str, Any]) -> Transcript:
             "lmgym.environments.debate.nyu.read_nyu"
         )
     try:
-        speeches = tuple(
-            Speech(**speech | {
-                "quotes": tuple(Quote(**quote) for quote in speech.get("quotes", ())),
-                "candidates": tuple(speech.get("candidates", ())),
-                "opponent_samples": tuple(speech.get("opponent_samples", ())),
-            })
-            for speech in row["speeches"]
-        )  # fmt: skip
-        verdict = row["verdict"] and {key: row["verdict"][key] for key in ("p_first", "text", "readable")}
+        check_fields(row, ROW_FIELDS, "the transcript")
+        format = _read_format(row["format"])
+        speeches = tuple(_read_speech(speech, format) for speech in row["speeches"])
+        verdict = row["verdict"]
+        if verdict is not None:
+            check_fields(verdict, VERDICT_FIELDS, "its verdict")
+            verdict = Verdict(*(verdict[key] for key in VERDICT_FIELDS))
+        check_fields(row["players"], dict.fromkeys(row["players"], TEXT), "its players")
+        players = dict(row["players"])
         return Transcript(
-            read_question(row), _read_format(row["format"]), row["flipped"], row["seed"], speeches,
-            Verdict(**verdict) if verdict else None, row["players"], row["number"],
-        )  # fmt: skip
-    except (KeyError, TypeError) as error:
-        name = shown(row.get("number"))
+            read_question(row), format, row["flipped"], row["seed"], speeches, verdict, players, row["number"]
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        fault = one_line(f"no {error}" if isinstance(error, KeyError) else str(error), 160)
         raise InputError(
-            f"transcript {name} is not one of {SCHEMA}: {error}; needed: a line that lmgym wrote"
+            f"transcript {shown(row.get('number'))} is not one of {SCHEMA}: {fault}; needed: a line that lmgym wrote"
         ) from error
+
+
+def check_fields(row: Any, wanted: Mapping[str, str], name: str) -> None:
+    """Raises InputError for what is no object, and for a field in it with a value of another type than the wanted."""
+    if not isinstance(row, Mapping):
+        raise InputError(f"{name} is {shown(row)}; needed: an object")
+    for field_name, kind in wanted.items():
+        value: Any = row.get(field_name)
+        if field_name not in row:
+            continue
+        fits = isinstance(value, TYPES[kind]) and isinstance(value, bool) == (kind == TRUTH)
+        if not fits or (kind == SHARE and not 0 <= value <= 1):
+            raise InputError(f"{name} has {one_line(field_name, 40)}={shown(value)}; needed: {kind}")
+
+
+def _read_speech(row: Any, format: Format) -> Speech:
+    """A speech of the format. Raises InputError, KeyError and TypeError for another."""
+    check_fields(row, SPEECH_FIELDS, "a speech")
+    quotes, candidates, samples = (tuple(row.get(key, ())) for key in ("quotes", "candidates", "opponent_samples"))
+    for quote in quotes:
+        check_fields(quote, QUOTE_FIELDS, "a quote")
+    for candidate in candidates:
+        check_fields(candidate, CANDIDATE_FIELDS, "a candidate")
+        if not CANDIDATE_FIELDS.keys() <= candidate.keys():
+            raise InputError(f"a candidate has the fields {listed(candidate)}; needed: {listed(CANDIDATE_FIELDS)}")
+    if not all(isinstance(sample, str) for sample in samples):
+        raise InputError("a speech has opponent_samples that are no texts; needed: texts")
+    lists = {"quotes": tuple(Quote(**quote) for quote in quotes), "candidates": candidates, "opponent_samples": samples}
+    speech = Speech(**{**row, **lists})
+    if not 0 <= speech.slot < len(format.slots) or speech.speaker not in (*DEBATERS, JUDGE):
+        found = f"a speech by {shown(speech.speaker)} in slot {shown(speech.slot)}"
+        raise InputError(f"{found}; needed: one of {listed((*DEBATERS, JUDGE))} in slot 0 to {len(format.slots) - 1}")
+    if speech.kind != format.slots[speech.slot].kind:
+        raise InputError(f"a {shown(speech.kind)} in a slot for a {format.slots[speech.slot].kind}; needed: the same")
+    return speech
 
 
 def read_lines(lines: Sequence[str], name: str) -> list[Transcript]:
@@ -209,5 +257,14 @@ def _format_row(format: Format) -> dict[str, Any]:
 
 
 def _read_format(row: Mapping[str, Any]) -> Format:
-    slots = tuple(Slot(tuple(speakers), kind, number, tokens) for speakers, kind, number, tokens in row["slots"])
-    return Format(row["name"], slots, row["isolated"])
+    check_fields(row, FORMAT_FIELDS, "its format")
+    slots = []
+    for slot in row["slots"]:
+        if not isinstance(slot, list | tuple) or len(slot) != 4:
+            raise InputError(f"a slot is {shown(slot)}; needed: speakers, kind, round and max_tokens")
+        values = dict(zip(SLOT_FIELDS, slot, strict=True))
+        check_fields(values, SLOT_FIELDS, "a slot")
+        if not all(isinstance(speaker, str) for speaker in slot[0]):
+            raise InputError("a slot has a speaker that is no text; needed: names")
+        slots.append(Slot(tuple(slot[0]), *slot[1:]))
+    return Format(row["name"], tuple(slots), row["isolated"])

@@ -16,7 +16,7 @@ from typing import Any
 
 from lmgym.console import say
 from lmgym.environments.dialogue_games.suites import EpisodeScore, episode_score
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.runs.files import read_json, write_text
 
 GAME_MASTER = "GM"
@@ -148,6 +148,9 @@ def _read_episode(folder: Path) -> RecordedEpisode:
             found[name] = read_json(folder / name)
             if not isinstance(found[name], list if name == REQUESTS else dict):
                 raise ValueError(f"{name} holds a {type(found[name]).__name__}")
+    scores = found.get(SCORES, {}).get("episode scores", {})
+    if not isinstance(scores, dict):
+        raise ValueError(f'the "episode scores" of {SCORES} are {shown(scores)}')
     failure = str(found.get(FAILURE, {}).get("failure", ""))
     records = Records(found[INTERACTIONS], found.get(REQUESTS, []), found.get(SCORES), failure)
     return RecordedEpisode(folder, found.get(INSTANCE, {}), records)
@@ -166,7 +169,7 @@ def read_scores(results: Path) -> list[EpisodeScore]:
 
 
 def _say_left_out(folder: Path, error: Exception) -> None:
-    why = one_line(f"{type(error).__name__}: {error}", 120)
+    why = one_line(str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}", 120)
     say(f"{shown_path(folder)} is left out: {why}; needed: whole records, so play it again", error=True)
 
 

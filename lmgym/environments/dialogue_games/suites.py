@@ -11,12 +11,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
-
-Z = 1.959964  # of an interval of 95%
+from lmgym.errors import shown
+from lmgym.statistics import NOTHING, Estimate, mean, share
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,34 @@ class EpisodeScore:
 def episode_score(content: Any, game: str, experiment: str) -> EpisodeScore:
     """The score in the content of a scores.json; the names are for one whose `meta` is empty.
 
-    Raises ValueError for content without the scores.
+    Raises ValueError for content without the scores, and for a Main Score that no clembench game gives.
     """
     scores = content.get("episode scores") if isinstance(content, Mapping) else None
     if not isinstance(scores, Mapping) or scores.get(ABORTED) not in (0, 1):
         raise ValueError(f"no episode scores with {ABORTED}, which is 0 or 1")
-    main = scores.get(MAIN_SCORE)
-    if main is None:
-        main = math.nan
-    if not isinstance(main, int | float):
-        raise ValueError(f"{MAIN_SCORE} is {main!r}; needed: a number")
-    meta = content.get("meta") or {}
-    names = str(meta.get("game_name") or game), str(meta.get("experiment_name") or experiment)
-    return EpisodeScore(*names, bool(scores[ABORTED]), float(main))
+    aborted, main, meta = bool(scores[ABORTED]), scores.get(MAIN_SCORE), content.get("meta") or {}
+    if not isinstance(meta, Mapping):
+        raise ValueError(f"meta is {shown(meta)}; needed: an object")
+    game, experiment = str(meta.get("game_name") or game), str(meta.get("experiment_name") or experiment)
+    if aborted and (main is None or main != main):
+        main = math.nan  # of an aborted game, which has no score
+    elif isinstance(main, bool) or not isinstance(main, int | float) or not 0 <= main <= 100:
+        found = f"game {shown(game)}, {'aborted' if aborted else 'not aborted'}: {MAIN_SCORE} is {shown(main)}"
+        raise ValueError(f"{found}; needed: 0 to 100")
+    return EpisodeScore(game, experiment, aborted, float(main))
 
 
 @dataclass(frozen=True)
 class GameScore:
-    """A game's scores, in percent, with half the width of an interval of 95%; nan where nothing is known."""
+    """A game's scores, in percent, with their 95% intervals over episodes; nan where nothing is known."""
 
     played: float
     quality: float
     episodes: int
     expected: int | None
     """episodes that the suite has; None if that is not known"""
-    played_error: float = math.nan
-    quality_error: float = math.nan
+    played_estimate: Estimate = NOTHING
+    quality_estimate: Estimate = NOTHING
 
     @property
     def score(self) -> float:
@@ -100,14 +102,8 @@ def suite_score(episodes: Sequence[EpisodeScore], expected: Mapping[str, int] | 
 
 
 def _game_score(episodes: Sequence[EpisodeScore], expected: int | None) -> GameScore:
-    number = len(episodes)
-    share = fmean(not episode.aborted for episode in episodes)
-    scores = [episode.main_score for episode in episodes if not math.isnan(episode.main_score)]
-    quality = round(fmean(scores), 2) if scores else math.nan
-    quality_error = Z * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else math.nan
-    return GameScore(round(100 * share, 2), quality, number, expected, 100 * _wilson_half(share, number), quality_error)
-
-
-def _wilson_half(share: float, number: int) -> float:
-    """Half the width of Wilson's interval of a share."""
-    return Z / (1 + Z * Z / number) * math.sqrt(share * (1 - share) / number + Z * Z / (4 * number * number))
+    played = share([not episode.aborted for episode in episodes]).times(100)
+    quality = mean([one.main_score for one in episodes if not math.isnan(one.main_score)], bounds=(0, 100))
+    assert played.value is not None, "a game has episodes"
+    rounded = math.nan if quality.value is None else round(quality.value, 2)
+    return GameScore(round(played.value, 2), rounded, len(episodes), expected, played, quality)

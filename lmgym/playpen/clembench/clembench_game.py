@@ -15,7 +15,7 @@ from lmgym.environments.dialogue_games.scoring import MAIN_SCORE
 from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
 from lmgym.playpen.clembench.bridge import Asked, Bridge, Over
 from lmgym.playpen.playing import EpisodeFailed, Game
-from lmgym.playpen.registries.games import is_own
+from lmgym.playpen.registries.games import is_own, refuse_unnamed
 from lmgym.playpen.registries.models import MOCKS
 from lmgym.playpen.registries.own_games import OWN_GAMES, OwnGame
 from lmgym.playpen.registries.specs import Spec
@@ -26,7 +26,11 @@ REWARD, FAILED = "episode_reward", "episode_failure"
 
 
 def open_game(spec: Spec, for_training: bool = False) -> Game:
-    """The game of a registry's entry, with its instances to evaluate on; one of ours has others to train on."""
+    """The game of a registry's entry, with its instances to evaluate on; one of ours has others to train on.
+
+    Raises InputError for one whose code the user has not named.
+    """
+    refuse_unnamed(spec)
     return OwnGame(spec, OWN_GAMES[spec.name], for_training) if is_own(spec) else ClembenchGame(spec)
 
 

@@ -1,11 +1,12 @@
 """The registry of games: those of game_registry.json or of --games before our own, which are packaged.
 
 Only the folders that are named are read, and nothing is run. A folder of clembench has a clemgame.json for each game
-(one spec or several), at most MOST_DEPTH folders below.
+(one spec or several), at most MOST_DEPTH folders below. A game is code: what a registry names that just lies in the
+current folder can be listed, and is played only if --games names the registry.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lmgym.playpen.registries.specs import PACKAGED, Spec, one_of, read_entries,
 REGISTRY = "game_registry.json"
 GAME_FILE, MASTER = "clemgame.json", "master.py"
 MOST_DEPTH = 3
+MOST_PLAYERS = 99
 LEFT_OUT = {"venv", "__pycache__", "docs", "in", "resources", "utils", "evaluation", "files"}  # as clemcore does
 KEYS = frozenset({
     "benchmark_path", "game_path", "game_name", "description", "players", "main_game", "benchmark", "image",
@@ -75,7 +77,7 @@ def _unify_game(fields: dict[str, Any], spec: Spec) -> Spec | None:
     if versions and not set(map(str, versions)) & set(map(str, spec.get("benchmark") or ())):
         return None
     found = unify({name: value for name, value in fields.items() if name != "benchmark"}, spec.fields)
-    return None if found is None else Spec(found, spec.source)
+    return None if found is None else replace(spec, fields=found)
 
 
 def load_games(path: str | None = None) -> GameRegistry:
@@ -89,7 +91,8 @@ def load_games(path: str | None = None) -> GameRegistry:
         return GameRegistry([*read_checkout(given), *own])
     if not path and not given.exists():
         return GameRegistry(own)
-    return GameRegistry([*_read_registry(given), *own])
+    found = _read_registry(given)
+    return GameRegistry([*(found if path else [replace(spec, unnamed=str(given)) for spec in found]), *own])
 
 
 def _read_registry(path: Path) -> list[Spec]:
@@ -140,7 +143,20 @@ def _read_game(file: Path) -> list[Spec]:
 def _checked(entry: dict[str, Any], path: Path, source: str) -> Spec:
     if missing := [name for name in ("game_name", "players") if name not in entry]:
         raise InputError(f"{shown_path(path)}: a game has no {missing[0]}; needed: game_name, players and game_path")
+    players = str(entry["players"])
+    if not (players.isascii() and players.isdecimal() and 1 <= int(players[:9]) <= MOST_PLAYERS):
+        found = f"{shown_path(path)}: game {shown(entry['game_name'])} has players={shown(entry['players'])}"
+        raise InputError(f"{found}; needed: a number of 1 to {MOST_PLAYERS}")
     return Spec(entry, source)
+
+
+def refuse_unnamed(spec: Spec) -> None:
+    """Raises InputError, with the flag that names it, for a game whose code the user has not named."""
+    if spec.unnamed:
+        raise InputError(
+            f"{spec.name} is code in {shown_path(spec.get('game_path'))}, which {REGISTRY} of this folder names; "
+            f"needed, to run it: --games {shown_path(spec.unnamed)}"
+        )
 
 
 def is_own(spec: Spec) -> bool:

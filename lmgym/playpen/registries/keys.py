@@ -4,13 +4,13 @@ The generators read a key from an environment variable for each request and keep
 the variable of its backend.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping
 from json import JSONDecodeError
 from pathlib import Path
 
 from lmgym.errors import InputError, shown_path
+from lmgym.masking import remember
 from lmgym.runs.files import read_json
 
 KEY_FILE = "key.json"
@@ -23,7 +23,6 @@ VARIABLES = {
     "huggingface": "HF_TOKEN",
 }
 """environment variable of each backend's key"""
-MASK = "***"
 
 
 def find_key_file() -> Path | None:
@@ -32,7 +31,10 @@ def find_key_file() -> Path | None:
 
 
 def read_keys(path: Path | None) -> Mapping[str, Mapping[str, str]]:
-    """The file's fields by backend, keys included. Raises InputError for a faulty file, without any of its text."""
+    """The file's fields by backend, keys included, which are masked from here on (lmgym/masking.py).
+
+    Raises InputError for a faulty file, without any of its text.
+    """
     if path is None:
         return {}
     try:
@@ -48,6 +50,8 @@ def read_keys(path: Path | None) -> Mapping[str, Mapping[str, str]]:
         raise InputError(
             f'{shown_path(path)} is no file of keys ({fault}); needed: such as {{"openai": {{"api_key": "..."}}}}'
         )
+    for value in fields.values():
+        remember(str(value.get("api_key", "")).strip())
     return fields
 
 
@@ -72,14 +76,3 @@ def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
             f"in {place}"
         )
     return "", others
-
-
-def masked(text: str) -> str:
-    """The text without any key of the environment or of key.json."""
-    keys = {os.environ.get(variable, "").strip() for variable in VARIABLES.values()}
-    with contextlib.suppress(InputError):  # a faulty file is refused where a key is needed
-        keys |= {str(entry.get("api_key", "")).strip() for entry in read_keys(find_key_file()).values()}
-    for key in keys:
-        if len(key) >= 4:
-            text = text.replace(key, MASK)
-    return text

@@ -5,12 +5,14 @@ extra keys are added to the entry's.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.playpen.registries import packaged
+from lmgym.playpen.registries.keys import find_key_file, read_keys
 from lmgym.playpen.registries.specs import (
     SOURCE_FIELD,
     Spec,
@@ -73,9 +75,25 @@ class ModelRegistry:
 
 def load_models(folder: Path | None = None) -> ModelRegistry:
     """The registry of a folder, by default the current one. Raises InputError for a faulty file, with the line."""
+    with suppress(InputError):  # to mask its keys in what is printed; a faulty file is refused where a key is needed
+        read_keys(find_key_file())
     path = (folder or Path.cwd()) / REGISTRY
     custom = _read_models(path) if path.exists() else []
     return ModelRegistry([*custom, *(Spec(fields) for fields in packaged.MODELS)])
+
+
+def refuse_unnamed_code(spec: Spec, selector: str) -> None:
+    """Raises InputError for an entry that runs code which comes with its model, unless the selector asks for it too."""
+    asked = read_selector(selector, "model_name").get("model_config")
+    config = spec.get("model_config")
+    if not isinstance(config, dict) or not config.get("trust_remote_code"):
+        return
+    if not isinstance(asked, dict) or not asked.get("trust_remote_code"):
+        wanted = f"{{'model_name':'{one_line(spec.name, 40)}','model_config':{{'trust_remote_code':true}}}}"
+        raise InputError(
+            f"{one_line(spec.name, 40)} of {shown_path(spec.source)} has trust_remote_code, which runs code that comes "
+            f'with the model; needed, to run it: "{wanted}" as the model'
+        )
 
 
 def check_backend(spec: Spec) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError, listed, one_line, shown, shown_path
+from lmgym.masking import masked
+from lmgym.runs.record import redact
 
 PACKAGED = "packaged"
 """source of the entries that come with lmgym"""
@@ -22,6 +24,8 @@ class Spec:
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     source: str = PACKAGED
+    unnamed: str = ""
+    """the registry's file, of a game whose code the user has not named: it can be listed, and is not run"""
 
     def get(self, name: str, default: Any = None) -> Any:
         """A field, or the default."""
@@ -33,8 +37,14 @@ class Spec:
         return str(self.fields.get("model_name", self.fields.get("game_name", "")))
 
     def __str__(self) -> str:
-        """The fields and the source as one line of JSON, as Playpen prints them."""
-        return json.dumps({**self.fields, SOURCE_FIELD: self.source}, separators=(",", ":"), ensure_ascii=False)
+        """The fields and the source as one line of JSON, as Playpen prints them, without secrets."""
+        fields = {**self.public, SOURCE_FIELD: self.source}
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The fields without secrets: keys, and passwords in addresses."""
+        return json.loads(masked(json.dumps(redact(self.fields))))
 
 
 def unify(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:

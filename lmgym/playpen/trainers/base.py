@@ -80,6 +80,8 @@ class BasePlayPen(abc.ABC):
         """
         if players is None:
             players = self.players[: len(game.seats)]
+        for player in players:
+            player.refuse_unusable()
         for callback in self.callbacks:
             callback.on_rollout_start(game, self.num_timesteps)
 

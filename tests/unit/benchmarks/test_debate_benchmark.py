@@ -52,9 +52,11 @@ def test_differences_are_paired_over_questions() -> None:
     rounds = play(debate(1), held_out(4), LetterJudge("z"), {"1": ScriptedPlayer(argue)})
     ours = [replace(t, verdict=Verdict(float(t.correct == FIRST))) for t in rounds]  # all right
     theirs = [replace(t, verdict=Verdict(float(t.flipped))) for t in rounds]  # all wrong
-    assert benchmark.difference(ours, theirs) == {"value": 1, "low": 1, "high": 1}
+    apart = benchmark.difference(ours, theirs)
+    assert (apart["value"], apart["high"]) == (1, 1)
+    assert 0 < apart["low"] < 0.1, "four questions"
     mixed = [one if number % 2 else two for number, (one, two) in enumerate(zip(ours, theirs, strict=True))]
-    assert benchmark.difference(ours, mixed) == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert benchmark.difference(ours, mixed)["value"] == 0.5
 
 
 @pytest.mark.parametrize("agent", DEBATERS)

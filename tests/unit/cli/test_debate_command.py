@@ -23,7 +23,7 @@ def lmgym(folder: Path, *words: str) -> subprocess.CompletedProcess:
 def test_a_tournament_is_played_from_the_shell(tmp_path: Path) -> None:
     done = lmgym(tmp_path, "scripted", "--rounds", "6", "--questions", "2", "--speech_tokens", "5")
     assert (done.returncode, done.stderr.count("error")) == (0, 0), done.stderr
-    assert "6 rounds about 1 questions" in done.stdout
+    assert "rounds: 6, questions: 1" in done.stdout
     folder = tmp_path / "outputs/debates/scripted"
     rows = [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
     assert len(rows) == 6
@@ -60,13 +60,16 @@ def test_experiments_are_found_by_name_or_path(tmp_path: Path) -> None:
 
 
 def test_a_judge_is_audited_from_the_shell(tmp_path: Path) -> None:
-    done = lmgym(tmp_path, "audit", "letter:e", "--questions", "5")
+    done = lmgym(tmp_path, "audit", "letter:e", "--questions", "12")
     assert done.returncode == 0, done.stderr
     saved = json.loads((tmp_path / "outputs/audit/audit.json").read_text())
     assert saved["judge"] == "letter:e"
-    readings = {row["bias"]: row["reading"] for row in saved["biases"]}
-    assert readings["letter e"] == "biased"
-    assert readings["letter l"] == "none found"
+    verdicts = {row["bias"]: row["verdict"] for row in saved["biases"]}
+    assert verdicts["letter e"] == "biased"
+    assert verdicts["letter l"].startswith("no bias above ")
+    few = lmgym(tmp_path, "audit", "letter:e", "--questions", "1").stdout
+    assert "biased" not in few
+    assert "one question is too few for a 95% interval" in few
     assert "letter e" in done.stdout
     assert "biased" in done.stdout
 
@@ -96,4 +99,4 @@ def test_recorded_debates_are_audited_and_reported_again(tmp_path: Path) -> None
     audited = lmgym(tmp_path, "audit", "letter:e", "--transcripts", "played", "--output", "audited")
     assert audited.returncode == 0, audited.stderr
     saved = json.loads((tmp_path / "audited/audit.json").read_text())
-    assert saved["biases"][0]["questions"] == 1
+    assert saved["biases"][0]["effect"]["units"] == 1

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmgym.cli.main import main
-from lmgym.cli.score import ScoredRow, figures
+from lmgym.cli.score import ScoredRow, _together, figures
 from lmgym.data.records import Record
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
@@ -74,16 +74,44 @@ def test_pairs_have_two_scores_and_an_accuracy(scorer_folders: dict[str, Path]) 
     margins = [row["score_chosen"] - row["score_rejected"] for row in written]
     assert [margin > 0 for margin in margins] == [True, False, True, True]
     assert "scores: 8;" in done.stdout
-    assert f"pairs: 4; accuracy 0.7500, mean margin {sum(margins) / 4:.4g}, ties 0.00%" in done.stdout
+    assert (
+        f"pairs: 4; accuracy 0.7500 (–), mean margin {sum(margins) / 4:.4g}, ties 0.00%; the shorter reply is"
+        in done.stdout
+    )
 
 
 def test_the_figures_are_those_worked_out_by_hand_and_a_tie_is_wrong() -> None:
     pair = ScoredRow(Record("f", 1, {}), HELLO, ("a", "b"))
     alone = ScoredRow(Record("f", 2, {}), HELLO, ("a",))
-    assert figures([(pair, [3.0, 1.0]), (pair, [1.0, 1.0]), (alone, [4.0])]) == [
+    pair_b = ScoredRow(Record("f", 3, {}), HELLO, ("bbb", "a"))
+    assert figures([(pair, [3.0, 1.0]), (pair_b, [1.0, 1.0]), (alone, [4.0])]) == [
         "scores: 5; mean 2, standard deviation 1.265, 5% to 95%: 1 to 3.8, minimum 1, maximum 4",
-        "pairs: 2; accuracy 0.5000, mean margin 1, ties 50.00%",
+        "pairs: 2; accuracy 0.5000 (–), mean margin 1, ties 50.00%; the shorter reply is the chosen one in 25.00%",
+        "–: one prompt is too few for a 95% interval",
     ]
+
+
+def test_progress_is_said_at_the_start_and_now_and_then(monkeypatch) -> None:
+    monkeypatch.setattr("lmgym.report.status_line.PLAIN_SECONDS", 0.0)
+    rows = [{"prompt": "hello", "reply": f"{'word ' * 3000}{i}"} for i in range(4)]  # each a part of its own
+    done = score(WORLD, write(Path("rows.jsonl"), *rows))
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    assert said[0] == "4 rows to score, with 4 replies"
+    assert [line.partition(",")[0] for line in said if line.startswith("scoring")] != []
+    assert any("2/4 rows" in line for line in said), said
+    assert any("left" in line for line in said), said
+
+
+def test_parts_hold_every_row_once_whatever_their_lengths() -> None:
+    def row(length: int) -> ScoredRow:
+        return ScoredRow(Record("f", length, {}), HELLO, ("x" * length,))
+
+    rows = [row(length) for length in (1, 100_000, 5, *[30] * 3000, 40_000)]
+    parts = list(_together(rows))
+    assert [one for part in parts for one in part] == rows
+    assert max(map(len, parts)) <= 1024
+    assert all(parts)
 
 
 def test_csv_and_parquet_are_read_too() -> None:

@@ -12,7 +12,8 @@ from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import HELD_OUT, Rejection, write_rejections
-from lmgym.data.rows import fingerprint, split_by_prompt, without_prompts
+from lmgym.data.rows import fingerprint
+from lmgym.data.splitting import split_by_unit, without_units
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
@@ -210,7 +211,7 @@ def many_pairs(prompts: int, each: int = 2) -> list[Pair]:
 @pytest.mark.parametrize("eval_size", [0.1, 0.5, 40, 198])
 def test_no_prompt_is_on_both_sides_and_the_sizes_are_about_right(eval_size: float) -> None:
     pairs = many_pairs(100)
-    train, held_out = split_by_prompt(pairs, eval_size, seed=0)
+    train, held_out = split_by_unit(pairs, eval_size, seed=0)
     assert not {p.prompt_key for p in train} & {p.prompt_key for p in held_out}
     assert len(train) + len(held_out) == 200
     assert {*train, *held_out} == {*pairs}
@@ -221,7 +222,7 @@ def test_no_prompt_is_on_both_sides_and_the_sizes_are_about_right(eval_size: flo
 def test_prompts_that_differ_in_case_and_white_space_alone_stay_together() -> None:
     spellings = ("What is  soup {}?", "what IS soup\n{}?", " what is soup {}? ")
     pairs = [pair(spelling.format(i)) for spelling in spellings for i in range(30)]
-    train, held_out = split_by_prompt(pairs, 0.3, seed=1)
+    train, held_out = split_by_unit(pairs, 0.3, seed=1)
     assert len(held_out) == 27
     assert not {p.prompt_key for p in train} & {p.prompt_key for p in held_out}
     assert len({p.prompt_key for p in pairs}) == 30
@@ -240,9 +241,9 @@ def test_a_persona_and_the_speakers_are_part_of_a_prompt() -> None:
 def test_the_split_is_seeded_and_does_not_depend_on_the_order_of_rows() -> None:
     pairs = many_pairs(50)
     shuffled = random.Random(3).sample(pairs, len(pairs))
-    once, again = split_by_prompt(pairs, 0.2, 7), split_by_prompt(shuffled, 0.2, 7)
+    once, again = split_by_unit(pairs, 0.2, 7), split_by_unit(shuffled, 0.2, 7)
     assert [set(side) for side in once] == [set(side) for side in again]
-    assert set(once[1]) != set(split_by_prompt(pairs, 0.2, 8)[1])
+    assert set(once[1]) != set(split_by_unit(pairs, 0.2, 8)[1])
     assert once[0] == [p for p in pairs if p in set(once[0])]  # rows keep their order
 
 
@@ -258,22 +259,23 @@ def test_the_split_is_seeded_and_does_not_depend_on_the_order_of_rows() -> None:
 )
 def test_a_split_larger_than_the_data_is_refused_with_figures(eval_size: float, asked: str) -> None:
     with pytest.raises(InputError, match=f"--eval_size.*{asked}"):
-        split_by_prompt(many_pairs(100), eval_size, 0)
+        split_by_unit(many_pairs(100), eval_size, 0)
 
 
 def test_a_single_row_cannot_be_split_by_any_share() -> None:
     with pytest.raises(InputError, match="asks for 3 of 1 pairs; needed: more of them, or 0"):
-        split_by_prompt(many_pairs(1, 1), 3, 0)
+        split_by_unit(many_pairs(1, 1), 3, 0)
 
 
 def test_one_prompt_alone_cannot_be_split() -> None:
     with pytest.raises(InputError, match=r"1 prompt.*--eval_dataset"):
-        split_by_prompt(many_pairs(1, 10), 0.1, 0)
+        split_by_unit(many_pairs(1, 10), 0.1, 0)
 
 
 def test_pairs_whose_prompt_is_held_out_are_left_out_of_training_and_recorded() -> None:
     leak = replace(pair("Prompt  3"), file="train.jsonl", line=9)
-    kept, leaks = without_prompts([leak, pair("new")], many_pairs(5))
+    rows = [leak, pair("new")]
+    kept, leaks = without_units(rows, [p.prompt_key for p in rows], [p.prompt_key for p in many_pairs(5)])
     assert kept == [pair("new")]
     assert leaks == [Rejection("train.jsonl", 9, "prompt", "is in the evaluation set too", HELD_OUT)]
 

@@ -30,6 +30,27 @@ def read(folder: Path, config) -> dict:
     return read_config(path)
 
 
+@pytest.mark.parametrize("text", ["[" * 900 + "]" * 900, '{"bf16": ' * 900 + "1" + "}" * 900, "[" * 100_000])
+def test_a_file_that_is_nested_too_deeply_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(text)
+    with pytest.raises(InputError, match=r"more than 20 levels|not JSON: maximum recursion"):
+        read_config(tmp_path / "ds.json")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"k" * 5000: 1}, {"zero_optimization": "x" * 5000}, {"zero_optimization": {"stage": "3" * 5000}},
+        {"zero_optimization": {"stage": 2, "k" * 5000: 1}}, {"zero_optimization": {"reduce_bucket_size": "x" * 5000}},
+        {"bf16": {"enabled": ["x" * 5000]}},
+    ],
+)  # fmt: skip
+def test_what_a_message_quotes_of_a_file_is_short(config: dict, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        read(tmp_path, config)
+    assert len(str(error.value)) < 300 + len(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["zero2", "zero2.json", ROOT / "configs/zero2.json"])
 def test_a_shipped_config_is_read_by_its_name_from_any_folder(name, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,8 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.prompt_fitting import Said, fit_prompts
 from lmgym.generation.protocol import Completion, FinishReason, Sampling, ScriptedGenerator
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, ensure_template, render_all, tokenize_texts
+from lmgym.templates import FLAT_TEMPLATE
+from lmgym.text import Conversation, Turn, ensure_template, render_all, tokenize_texts
 
 LETTERS = tuple(tokenize_texts(TOKENIZER, [c])[0][0] for c in "hello")
 EOS, PAD = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id

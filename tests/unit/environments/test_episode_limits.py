@@ -1,9 +1,11 @@
 """Limits of the rollout engine: long prompts, contexts without room, broken protocols."""
 
+import re
+
 import pytest
 from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 
-from lmgym.environments.protocol import Observation, StepResult
+from lmgym.environments.protocol import Observation, ScoreRequest, StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
@@ -66,45 +68,90 @@ def test_a_context_without_room_is_refused(settings: dict, message: str) -> None
         play([Chat(1)], **settings)
 
 
-def test_environments_that_break_the_protocol_are_refused() -> None:
-    class Silent(Chat):
-        def step(self, actions):
-            return StepResult()
+class Returns(Chat):
+    """Returns one result at its first step; the other methods are those of Chat."""
 
-    class Generous(Chat):
-        def step(self, actions):
-            return StepResult(rewards={"polcy": 1.0}, terminated=True)
+    def __init__(self, result: object, first: object = None) -> None:
+        super().__init__(1)
+        self.result, self.first = result, first
 
+    def reset(self, task, seed):
+        return super().reset(task, seed) if self.first is None else self.first
+
+    def step(self, actions):
+        return self.result
+
+
+def paid(reward: object, agent: str = "policy") -> StepResult:
+    return StepResult(rewards={agent: reward}, terminated=True)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (StepResult(), "no agent has an observation and the episode has not ended; needed:"),
+        (({}, 1.0, True, False, {}), "`step` gave a tuple; needed: a StepResult"),
+        (paid(None), "a reward for 'policy': None is NoneType; needed: a number"),
+        (paid("1"), "a reward for 'policy': '1' is str; needed: a number"),
+        (paid(1e200), "1e.200 is no reward; needed: a finite number, at most 1,000,000 in size"),
+        (paid(float("nan")), "nan is no reward"),
+        (paid(1.0, "polcy"), r"a reward of 1 for 'polcy', who acted in no episode; needed: one of \['policy'\]"),
+        (StepResult({"policy": Observation(42)}), "the observation of 'policy' is 42, a int; needed: text"),  # type: ignore[arg-type]
+        (StepResult({"policy": "hello"}), r"a str is observed; needed: {agent: Observation\(prompt\)} for all"),  # type: ignore[dict-item]
+        (StepResult({"policy": Observation("\ud800")}), "has half a surrogate pair, which no file can hold"),
+        (StepResult({"policy": Observation("a", (1, 2))}), "the observation of 'policy' is 1, a int"),  # type: ignore[arg-type]
+        (StepResult(info={"z": "\ud800"}, terminated=True), r"info\['z'\] is '\\ud800'; needed: a finite number"),  # type: ignore[dict-item]
+        (StepResult(info={"z": float("inf")}, terminated=True), "is inf; needed: a finite number, to log"),
+        (StepResult(info={3: 1.0}, terminated=True), "a name in info is 3"),  # type: ignore[dict-item]
+        (StepResult(info=[1], terminated=True), "info is a list; needed: a dict of numbers"),  # type: ignore[arg-type]
+        (StepResult(terminated=True, score_requests=("policy",)), "a score is requested by a str"),  # type: ignore[arg-type]
+        (StepResult(terminated=True, score_requests=(ScoreRequest("judge", "a", "b"),)), "for 'judge', who has not"),
+    ],
+)
+def test_a_result_out_of_bounds_fails_its_episode_and_the_others_go_on(result: object, why: str) -> None:
+    whole, failed = play([Chat(2), Returns(result)], reward_function=FakeReward())
+    assert whole.total_reward == 5.0
+    assert (failed.index, failed.agent, failed.total_reward) == (1, "policy", None)
+    assert [step.reward for step in failed.steps] == [None]
+    assert failed.error == failed.steps[0].error
+    assert re.match(r"episode 1 \(seed 1\) of Returns, step 1: ", failed.error)
+    assert re.search(why, failed.error)
+    assert len(failed.error) < 400
+
+
+@pytest.mark.parametrize("first", ["hello", ("hello", {}), {"policy": "hello"}, {"policy": Observation(None)}])  # type: ignore[arg-type]
+def test_an_episode_that_fails_at_its_beginning_has_no_steps_and_says_why(first: object) -> None:
+    whole, failed = play([Chat(2), Returns(None, first)])
+    assert whole.total_reward == 5.0
+    assert (failed.index, failed.agent, failed.steps, failed.total_reward) == (1, "", [], None)
+    assert re.match(r"episode 1 \(seed 1\) of Returns, step 0: ", failed.error)
+
+
+def test_what_is_no_single_episodes_fault_is_refused() -> None:
     class Mute(Chat):
         def _shown(self):
             return {"policy": Observation("")}
 
-    class Unpaid(Chat):
-        def step(self, actions):
-            return StepResult(rewards={"policy": None}, terminated=True)
-
-    class OfGymnasium(Chat):
-        def step(self, actions):
-            return {}, 1.0, True, False, {}
-
-    class Wordy(Chat):
-        def _shown(self):
-            return {"policy": "hello"}
-
-    class Beginning(Chat):
-        def reset(self, task, seed):
-            return "hello", {}
-
     same = Chat(1)
-    for environments, message in (
-        ([Silent(1)], "step 1: no agent has an observation and the episode has not ended; needed:"),
-        ([Generous(1)], r"for 'polcy', who has not acted; needed: one of \['policy'\]"),
-        ([Unpaid(1)], r"episode 0 \(seed 0\) of Unpaid, step 1: a reward of None for 'policy'"),
-        ([OfGymnasium(1)], r"episode 0 \(seed 0\) of OfGymnasium, step 1: `step` gave a tuple; needed: a StepResult"),
-        ([Wordy(1)], r"step 0: a str is observed; needed: {agent: Observation\(prompt\)} for all agents that"),
-        ([Beginning(1)], "step 0: a tuple is observed"),
-        ([Mute(1)], "the prompt of 'policy' has no token"),
-        ([same, same], "an environment was given twice; needed: an instance an episode"),
-    ):
-        with pytest.raises(InputError, match=message):
-            play(environments)
+    with pytest.raises(InputError, match="the prompt of 'policy' has no token"):
+        play([Mute(1)])
+    with pytest.raises(InputError, match="an environment was given twice; needed: an instance an episode"):
+        play([same, same])
+
+
+def test_a_reward_of_an_agent_that_acts_in_other_games_alone_is_left_out() -> None:
+    """A negotiation that ends before its judge speaks still says what the judge earned."""
+
+    class Negotiation(Chat):
+        def step(self, actions):
+            if "buyer" in actions and self.turns == 2:
+                return StepResult({"judge": Observation("who won?")})
+            return StepResult(rewards={"buyer": 1.0, "judge": 0.5}, terminated=True)
+
+        def _shown(self):
+            return {"buyer": Observation("a price?")}
+
+    buyer, judge, alone = play([Negotiation(2), Negotiation(1)])
+    assert [(e.index, e.agent, e.total_reward) for e in (buyer, judge, alone)] == [
+        (0, "buyer", 1.0), (0, "judge", 0.5), (1, "buyer", 1.0),
+    ]  # fmt: skip

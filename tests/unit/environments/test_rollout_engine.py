@@ -1,6 +1,9 @@
 """The rollout engine: one request a step, chance that others do not touch, rewards on the acts that earned them."""
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -262,8 +265,8 @@ def test_a_reward_function_may_stop_the_run() -> None:
     ("failure", "message"),
     [
         (KeyError("table"), r"Broken, step 2: KeyError: 'table' \(.*test_rollout_engine.py:\d+\)$"),
-        (float("nan"), "Broken, step 2: a reward of nan for 'policy'; needed: a finite number"),
-        (float("-inf"), "Broken, step 2: a reward of -inf for 'policy'"),
+        (float("nan"), "Broken, step 2: a reward for 'policy': nan is no reward; needed: a finite number"),
+        (float("-inf"), "Broken, step 2: a reward for 'policy': -inf is no reward"),
     ],
 )
 def test_a_failing_environment_ends_its_episode_masked_and_the_others_go_on(blocking, failure, message) -> None:
@@ -306,16 +309,50 @@ def test_the_rewards_of_all_trained_agents_of_a_failed_game_are_masked_and_scrip
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_what_fails_before_a_trained_agent_acts_is_raised_with_its_episode(blocking: bool) -> None:
+def test_an_episode_that_fails_before_a_trained_agent_acts_has_no_steps_and_the_others_go_on(blocking: bool) -> None:
     class Broken(Chat):
         def reset(self, task, seed):
             raise KeyError("table")
 
     broken = Broken(3)
     broken.blocking = blocking
-    with pytest.raises(KeyError, match="table") as caught:
-        play([Chat(3), broken], seeds=[7, 8])
-    assert caught.value.__notes__ == ["in episode 1 (seed 8) of Broken, step 0"]
+    whole, failed = play([Chat(3), broken], seeds=[7, 8])
+    assert whole.total_reward == 9
+    assert (failed.agent, failed.steps, failed.total_reward) == ("", [], None)
+    assert re.match(r"episode 1 \(seed 8\) of Broken, step 0: KeyError: 'table' \(.*.py:\d+\)$", failed.error)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_what_a_step_does_to_the_process_is_undone(blocking: bool, tmp_path: Path, capfd) -> None:
+    class Rude(Chat):
+        def step(self, actions):
+            os.chdir(tmp_path)
+            torch.set_default_dtype(torch.float64)
+            torch.set_default_device("meta")
+            torch.set_grad_enabled(False)
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            os.close(2)
+            sys.exit(3)
+
+    rude, before, stdout = Rude(3), os.getcwd(), sys.stdout
+    rude.blocking = blocking
+    whole, failed = play([Chat(2), rude])
+    assert (whole.total_reward, failed.total_reward) == (5, None)
+    assert failed.error.endswith("RuntimeError: SystemExit(3)")
+    assert (os.getcwd(), sys.stdout) == (before, stdout)
+    assert (torch.get_default_dtype(), torch.get_default_device().type) == (torch.float32, "cpu")
+    assert torch.is_grad_enabled()
+    os.write(2, b"still open")
+    assert capfd.readouterr().err == "still open"
+
+
+def test_a_closed_stdout_is_opened_again() -> None:
+    code = (
+        "import sys\nfrom lmgym.environments.process_state import process_state_kept\n"
+        "with process_state_kept(): sys.stdout.close()\nprint('said')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "said\n", "")
 
 
 @pytest.mark.parametrize("error", [InputError("a wrong setting"), RunStopped("enough", "failed", 1)])

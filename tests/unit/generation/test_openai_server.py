@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import pytest
 from patience import wait_until
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, ServerError
 from lmgym.generation import openai_server
 from lmgym.generation.http_connections import MAX_RETRY_AFTER, Connections, parse_retry_after
-from lmgym.generation.openai_server import SEED_STEP, ServedGenerator, ServerError
+from lmgym.generation.openai_server import SEED_STEP, ServedGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.scorers import FunctionScorer

@@ -14,7 +14,7 @@ from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
 from lmgym.models.classifiers import Float32Head, head_name
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.loading import PAD_TOKEN, load_classifier, load_config, load_tokenizer
+from lmgym.models.loading import PAD_TOKEN, fit_to_tokenizer, load_classifier, load_config, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
@@ -56,21 +56,38 @@ def save_with_tokenizer(folder: Path, pad: str | None) -> PreTrainedTokenizerFas
 
 
 @pytest.mark.parametrize("pad", ["<eos>", None])
-def test_a_pad_token_that_is_eos_or_absent_becomes_a_separate_token(pad: str | None, tmp_path: Path) -> None:
+def test_without_a_pad_token_eos_pads_and_transformers_is_not_told_so(pad: str | None, tmp_path: Path) -> None:
     save_with_tokenizer(tmp_path / "m", pad)
     tokenizer = load_tokenizer(str(tmp_path / "m"))
-    assert tokenizer.pad_token == PAD_TOKEN
-    assert tokenizer.pad_token_id == 259 != tokenizer.eos_token_id
+    assert tokenizer.pad_token == "<eos>"
     model, _ = load_classifier(str(tmp_path / "m"), tokenizer)
-    assert model.get_input_embeddings().num_embeddings == 260
-    assert model.config.pad_token_id == 259
+    assert model.get_input_embeddings().num_embeddings == 259
+    assert model.config.pad_token_id is None
     # the reply's own eos is what is pooled, in a padded batch as alone
     scoring = ScoringModel(model.eval(), packed=False)
     rows = tokenize_replies(tokenizer, CHATS, [[reply] for reply in REPLIES], 256)
     assert all(row.suffixes[0][-1] == tokenizer.eos_token_id for row in rows)
     with torch.no_grad():
-        together = scoring(**scoring.collate(rows, 259))[:, 0]
-    torch.testing.assert_close(together, plain_scores(model, tokenizer), rtol=0, atol=1e-5)
+        together = scoring(**scoring.collate(rows, tokenizer.pad_token_id))[:, 0]
+        torch.testing.assert_close(together, plain_scores(model, tokenizer), rtol=0, atol=1e-5)
+        # saved, a batch of transformers is refused rather than read at the token before eos
+        save_classifier(model, model.state_dict(), tmp_path / "saved", tokenizer, {})
+        saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
+        torch.testing.assert_close(together, plain_scores(saved, tokenizer), rtol=0, atol=1e-5)
+        with pytest.raises(ValueError, match="no padding token is defined"):
+            saved(torch.zeros(2, 3, dtype=torch.long))
+
+
+def test_a_scorer_that_was_saved_with_a_pad_token_of_its_own_loads_as_before(tmp_path: Path) -> None:
+    tokenizer = save_with_tokenizer(tmp_path / "m", None)
+    model, _ = load_classifier(str(tmp_path / "m"), tokenizer)
+    tokenizer.add_special_tokens({"pad_token": PAD_TOKEN})  # as lmgym did, which grew the embeddings
+    fit_to_tokenizer(model, tokenizer)
+    save_classifier(model, model.state_dict(), tmp_path / "saved", tokenizer, {"reduce": "logit"})
+    scorer = HFScorer.load(tmp_path / "saved")
+    assert (scorer.tokenizer.pad_token, scorer.model.config.pad_token_id) == (PAD_TOKEN, 259)
+    expected = plain_scores(model.eval(), scorer.tokenizer)
+    torch.testing.assert_close(scorer.score(CHATS, REPLIES), expected, rtol=0, atol=1e-5)
 
 
 def test_a_separate_pad_token_is_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lmgym.models.forward.policies import load_policy
-from lmgym.models.loading import PAD_TOKEN, fit_to_tokenizer, load_tokenizer
+from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
 
 
 def save_tokenizer(folder: Path, specials: tuple[str, ...], byte_level: bool = True, **roles: str) -> None:
@@ -72,29 +72,31 @@ def test_an_unused_special_token_pads_and_the_embeddings_do_not_grow(
 )
 def test_a_token_with_a_role_is_not_used_as_padding(specials: tuple[str, ...], roles: dict[str, str], tmp_path) -> None:
     save_tokenizer(tmp_path, specials, eos_token="<eos>", **roles)
-    assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
+    assert load_tokenizer(str(tmp_path)).pad_token == "<eos>"
 
 
 def test_a_token_of_the_chat_template_is_not_used_as_padding(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, ("<eos>", "<|pad_turn|>"), eos_token="<eos>")
     assert load_tokenizer(str(tmp_path)).pad_token == "<|pad_turn|>"
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}<|pad_turn|>{{ m.content }}{% endfor %}")
-    assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
+    assert load_tokenizer(str(tmp_path)).pad_token == "<eos>"
 
 
 def test_an_unk_that_texts_produce_is_not_used_as_padding(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, ("<eos>", "<unk>"), byte_level=False, eos_token="<eos>", unk_token="<unk>")
-    assert load_tokenizer(str(tmp_path)).pad_token == PAD_TOKEN
+    assert load_tokenizer(str(tmp_path)).pad_token == "<eos>"
 
 
-def test_a_vocabulary_padded_above_the_tokenizers_has_room_for_a_new_pad_token(tmp_path) -> None:
+@pytest.mark.parametrize("rows", [257, 320])
+def test_a_policy_whose_tokenizer_has_no_pad_token_keeps_its_embeddings(rows: int, tmp_path: Path) -> None:
     save_tokenizer(tmp_path, ("<eos>",), eos_token="<eos>")
-    save_model(tmp_path, 320)
+    save_model(tmp_path, rows)
     tokenizer = load_tokenizer(str(tmp_path))
-    assert (tokenizer.pad_token, tokenizer.pad_token_id) == (PAD_TOKEN, 257)
+    assert (tokenizer.pad_token_id, len(tokenizer)) == (256, 257)
     model = load_policy(str(tmp_path), tokenizer)
     before = AutoModelForCausalLM.from_pretrained(tmp_path).get_input_embeddings().weight
     assert torch.equal(model.get_input_embeddings().weight, before)
+    assert model.generation_config.pad_token_id == 256  # transformers' generate needs one
 
 
 def test_a_model_grows_to_the_tokenizers_largest_id(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.errors import InputError, TooLong
+from lmgym.errors import InputError, ServerError, TooLong
 from lmgym.generation import anthropic_server
 from lmgym.generation.anthropic_server import AnthropicGenerator
-from lmgym.generation.openai_server import ServedGenerator, ServerError
+from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.playpen.local_player import bits_of, set_template
 from lmgym.playpen.model_settings import CulledReplies, context_size, culled_end
@@ -91,7 +91,7 @@ def test_a_local_player_replies_with_its_adapter_within_its_context(talkative_mo
     assert texts({}) != texts({"peft_model": str(tmp_path / "adapter")})
     with pytest.raises(TooLong, match="the context_size of a is 20"):
         texts({}, 20)
-    with pytest.raises(InputError, match=r"peft_model .* does not load"):
+    with pytest.raises(InputError, match=r"no peft_model loads from .*: adapter_config.json"):
         texts({"peft_model": str(tmp_path)})
 
 

@@ -176,6 +176,26 @@ def test_questions_are_a_suite_with_exact_answers(tmp_path) -> None:
         read_static_games(str(path))
 
 
+@pytest.mark.parametrize("choices", [0.5, "ab", {"a": 1}, 3])
+def test_choices_that_are_no_list_are_refused(choices, tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "?", "answer": "a", "choices": choices}) + "\n")
+    with pytest.raises(InputError, match=r"row 1 has the choices .*; needed: a list"):
+        read_static_games(str(path))
+
+
+@pytest.mark.parametrize("task", ["../../../kept", "/kept", "..", "a\x1bb", "x" * 999, "a\\b"])
+def test_a_task_whose_name_is_a_path_reaches_no_other_folder(task, tmp_path) -> None:
+    kept = tmp_path / "kept/0_x/episode_0/scores.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "a", "task": task}) + "\n")
+    settings = EvalSettings("static", folder=str(tmp_path / "out"), static=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(InputError, match=r"a game or task is called .*; needed: a name for a folder"):
+        evaluate(Player(Spec({"model_name": "mock", "backend": "_player_programmed"})), GameRegistry([]), settings)
+    assert kept.exists()
+
+
 def test_players_folders_and_a_group_of_three(tmp_path) -> None:
     assert pair_name([MOCK, scripted(YES, "b", 0.5)]) == "mock-t0.0--b-t0.5"
     assert pair_name([MOCK] * 3).startswith("group-3p-")

@@ -11,10 +11,12 @@ from toy_games import TOY, without_keys
 from lmgym.cli.playpen.commands import clem, playpen
 from lmgym.cli.playpen.listing import list_games, list_models
 from lmgym.errors import InputError
+from lmgym.masking import masked
+from lmgym.playpen.clembench.clembench_game import open_game
 from lmgym.playpen.players import Player, make_generator
 from lmgym.playpen.registries.games import load_games, read_checkout
-from lmgym.playpen.registries.keys import masked, provide_key, read_keys
-from lmgym.playpen.registries.models import load_models
+from lmgym.playpen.registries.keys import provide_key, read_keys
+from lmgym.playpen.registries.models import load_models, refuse_unnamed_code
 from lmgym.playpen.registries.specs import Spec, unify
 
 ROOT = Path(__file__).parents[3]
@@ -199,3 +201,28 @@ def test_a_player_of_each_backend_is_refused_without_what_it_needs() -> None:
 def test_a_players_folder_is_named_after_model_and_temperature() -> None:
     assert Player(Spec({"model_name": "llama3-8b"}), 0).descriptor == "llama3-8b-t0.0"
     assert Player(Spec({"model_name": "mock"}), 0.75).descriptor == "mock-t0.75"
+
+
+def test_a_game_of_a_registry_that_nobody_named_is_listed_and_not_run(capsys) -> None:
+    write("game_registry.json", [{"benchmark_path": str(TOY)}])
+    found = load_games()
+    list_games(found, "higher_lower", False)
+    assert "higher_lower:" in capsys.readouterr().out
+    for selector in ("higher_lower", "{'game_name':'higher_lower','players':2}", "{'benchmark':['toy']}"):
+        for spec in found.select(selector):
+            with pytest.raises(InputError, match=r"higher_lower is code in .*; needed, to run it: --games .*y.json"):
+                open_game(spec)
+    [named] = load_games("game_registry.json").select("higher_lower")
+    assert open_game(named).spec == named
+    assert open_game(found.select("taboo")[0]).spec.name == "taboo"
+
+
+def test_a_models_own_code_is_run_only_if_the_command_line_asks_for_it() -> None:
+    entry = {"model_name": "mine", "backend": "huggingface_local", "huggingface_id": "a/b@" + "0" * 40}
+    write("model_registry.json", [{**entry, "model_config": {"trust_remote_code": True}}])
+    selector = "{'model_name':'mine','model_config':{'trust_remote_code':true}}"
+    with pytest.raises(InputError, match=r"mine of .*json has trust_remote_code, .*; needed, to run it: ") as caught:
+        refuse_unnamed_code(load_models().select("mine"), "mine")
+    assert f'"{selector}" as the model' in str(caught.value)
+    refuse_unnamed_code(load_models().select(selector), selector)
+    refuse_unnamed_code(load_models().select("smol-135m"), "smol-135m")

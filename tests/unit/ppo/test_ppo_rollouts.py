@@ -1,19 +1,16 @@
 """What is sampled, laid out for learning: where scores land, what is masked, and which episodes a minibatch holds."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 from lmgym.generation.protocol import Completion
 from ppo.algorithms.learning import advantage_estimator
-from ppo.config import CriticConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.rollouts import Rollouts, RowBatch, gather, minibatches, similar_batches
-from ppo.train import refuse_uneven
+from ppo.config import CriticConfig, PPOConfig, RewardConfig
+from ppo.monitoring.metrics import episode_sums
+from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, similar_batches
 
 
 def step(ids: int, reward, reason: str = "eos", prompt: int = 3) -> Step:
@@ -113,14 +110,42 @@ def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many(mon
     assert [batch.tolist() for batch in found] == [[1, 3], [4, 0], [2], []]
 
 
-def test_episodes_that_fill_no_minibatch_are_refused() -> None:
-    config = PPOConfig(name="uneven", optimizer=OptimizerConfig(global_batch=8))
-    config = replace(config, rollout=RolloutConfig(num_rollouts=16))
-    refuse_uneven(config, 16, 1)
-    refuse_uneven(config, 32, 2)
-    with pytest.raises(
-        InputError, match="gave 12 episodes on its ranks, where 16 games were played; needed: one episode per"
-    ):
-        refuse_uneven(config, 12, 1)
-    with pytest.raises(InputError, match=r"trained_agents=1: .* set TaskSetup\(trained_agents=2\)"):
-        refuse_uneven(config, 32, 1)
+def test_an_agent_that_did_not_act_has_a_masked_episode_without_rows_in_that_game() -> None:
+    """Of two negotiations the second ended before its judge spoke; the third failed at its beginning."""
+    played = [
+        *(Episode(0, agent, [step(1, 1.0)], True, False, None, {}) for agent in ("buyer", "judge")),
+        Episode(1, "buyer", [step(1, 1.0), step(1, 1.0)], True, False, None, {}),
+        Episode(2, "", [], True, False, None, {}, error="episode 2: KeyError"),
+    ]  # fmt: skip
+    found = complete(played, 3, 2)
+    assert [(e.index, e.agent, len(e.steps), e.is_absent, e.failure) for e in found] == [
+        (0, "buyer", 1, False, ""), (0, "judge", 1, False, ""), (1, "buyer", 2, False, ""), (1, "judge", 0, True, ""),
+        (2, "buyer", 0, False, "episode 2: KeyError"), (2, "judge", 0, False, "episode 2: KeyError"),
+    ]  # fmt: skip
+    sums = episode_sums(found)
+    assert sums["rollout/absent_agents"] == (1, 6)
+    assert sums["rollout/failed_episodes"] == (1, 3)
+    assert sums["rollout/failed_rewards"] == (2, 5)
+    assert sums["rollout/turns"] == (4, 3)
+    rollouts = gather(found, PPOConfig(name="masked"))
+    assert rollouts.has_reward.tolist() == [True, True, True, False, False, False]
+    assert rollouts.episode_of_row.tolist() == [0, 1, 2, 2]
+    assert rollouts.mask.sum(1).tolist() == [1, 1, 2, 0, 0, 0]
+
+
+def test_an_agent_that_acts_in_no_game_is_masked_in_all_and_one_in_different_seats_is_one() -> None:
+    alone = [Episode(i, "buyer", [step(1, 1.0)], True, False, None, {}) for i in range(2)]
+    assert [(e.agent, e.is_absent) for e in complete(alone, 2, 2)] == [("buyer", False), ("agent 2", True)] * 2
+    seats = [
+        Episode(0, "first", [step(1, 1.0)], True, False, None, {}),
+        Episode(1, "second", [step(1, 1.0)], True, False, None, {}),
+    ]
+    assert complete(seats, 2, 1) == seats
+
+
+def test_more_agents_in_a_game_than_are_trained_are_refused_and_so_is_an_iteration_without_a_reply() -> None:
+    both = [Episode(0, agent, [step(1, 1.0)], True, False, None, {}) for agent in ("left", "right")]
+    with pytest.raises(InputError, match=r"2 agents .*\(left, right\), and trained_agents=1; .*trained_agents=2"):
+        complete(both, 1, 1)
+    with pytest.raises(RunStopped, match="an iteration has no reply of the policy: episode 0: KeyError"):
+        complete([Episode(0, "", [], True, False, None, {}, error="episode 0: KeyError")], 1, 1)

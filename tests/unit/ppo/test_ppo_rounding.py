@@ -1,22 +1,25 @@
-"""The difference of sampler and trainer that is allowed in bf16: measured on the policy itself, so that a real one is
-not refused, and what is wrong still is.
+"""The difference of sampler and trainer that is allowed: measured on the policy itself, so that none is refused for its
+own rounding, and what is wrong still is.
 """
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import ppo.rollouts
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.errors import InputError
 from lmgym.models.classifiers import round_weights
-from lmgym.models.forward.fp32 import logprobs_in_fp32
 from lmgym.models.forward.policies import load_policy
+from lmgym.models.forward.wider import wider_logprobs
 from lmgym.models.loading import load_tokenizer
+from lmgym.models.small_models import make_small_model
 from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 from ppo.actor_critic import adapted
@@ -32,6 +35,7 @@ from ppo.weight_sync import SamplingPolicy, measure_rounding
 
 REPLIES, TOKENS, RATE = 16, 32, 1e-5
 CPU = torch.device("cpu")
+Precision = Literal["bf16", "fp32"]
 QUESTIONS = (
     "What is the capital of France?", "Tell me a story about a dog.", "How do I bake bread?", "Why is the sky blue?",
     "Write a poem about rain.", "What should I eat today?", "Explain gravity to a child.", "How can I sleep better?",
@@ -39,14 +43,15 @@ QUESTIONS = (
 
 
 class Run:
-    """A run's parts in bf16 up to its first update: `rolls` samples replies and computes what updates need of them.
+    """A run's parts up to its first update: `rolls` samples replies and computes what updates need of them.
 
-    With `rounded` the weights are bf16, as DeepSpeed has them; else they are fp32, and autocast rounds.
+    In bf16, with `rounded` the weights are bf16, as DeepSpeed has them; else they are fp32, and autocast rounds.
     """
 
-    def __init__(self, folder: Path, rounded: bool, scale: float = 1.0) -> None:
+    def __init__(self, folder: Path, rounded: bool, scale: float = 1.0, precision: Precision = "bf16") -> None:
         self.config = PPOConfig(
-            "x", ModelConfig(str(folder), precision="bf16"), RolloutConfig(num_rollouts=REPLIES, max_new_tokens=TOKENS),
+            "x", ModelConfig(str(folder), precision=precision),
+            RolloutConfig(num_rollouts=REPLIES, max_new_tokens=TOKENS),
             method=MethodConfig(ppo_epochs=1), optimizer=OptimizerConfig(RATE, global_batch=REPLIES, micro_batch=4),
         )  # fmt: skip
         tokenizer = load_tokenizer(str(folder))
@@ -57,10 +62,11 @@ class Run:
                     parameter.mul_(scale)
         self.actor, reference = adapted(self.config, policy)
         assert reference is not None
-        sampler = SamplingPolicy(self.actor, tokenizer, "bf16", False, rounded, REPLIES)
+        sampler = SamplingPolicy(self.actor, tokenizer, precision, False, rounded, REPLIES)
         if rounded:
             round_weights(self.actor, torch.bfloat16)
-        reference.round(everything=rounded)
+        if precision == "bf16":
+            reference.round(everything=rounded)
         engine = make_engine(self.config, self.actor, None)
         if rounded:
             engine.precision = "fp32"  # type: ignore[attr-defined]  # no autocast: the weights are what rounds
@@ -131,9 +137,11 @@ def read_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo.rollouts, "pack_rows", one_early)
 
 
-def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeypatch, scale: float = 1.0) -> None:
+def assert_the_wrong_is_refused(
+    folder: Path, rounded: bool, wrong: str, monkeypatch, scale: float = 1.0, precision: Precision = "bf16"
+) -> None:
     """And the same replies are not where nothing is wrong."""
-    run = Run(folder, rounded, scale)
+    run = Run(folder, rounded, scale, precision)
     run.sync()
     episodes, rollouts, gap = run.rolls()
     check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
@@ -145,7 +153,7 @@ def assert_the_wrong_is_refused(folder: Path, rounded: bool, wrong: str, monkeyp
     else:
         run.actor.temperature = float(wrong)
     gap = run.parts.experience.measure(rollouts)
-    with pytest.raises(InputError, match="sampler and trainer differ: log-probabilities of"):
+    with pytest.raises(InputError, match="sampler and trainer differ: the sampler's"):
         check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
 
 
@@ -191,6 +199,44 @@ def test_what_is_wrong_is_refused(family: str, wrong: str, rounded: bool, small_
     assert_the_wrong_is_refused(small_models[family], rounded, wrong, monkeypatch, SCALE)
 
 
+@pytest.fixture(scope="module")
+def peaked(tmp_path_factory) -> Path:
+    """A policy that is certain of most tokens: 60 steps of AdamW at 1e-2 on 12 chats, and weights that reach far."""
+    things = ("bread", "tea", "rain", "a dog", "a kite", "jam", "a shed", "soup", "gravity", "sleep", "music", "snow")
+    texts = [f"What is {thing}? {thing} is what I like." for thing in things]
+    folder = tmp_path_factory.mktemp("peaked")
+    make_small_model(folder, "llama", texts * 5, layers=6, width=128, max_length=256)
+    tokenizer = load_tokenizer(str(folder))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    for _ in range(60):
+        model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    return folder
+
+
+PEAKED_SCALE = 10.0
+
+
+def test_a_peaked_policy_in_fp32_and_its_updates_pass_beyond_the_bound_of_a_flat_one(peaked: Path) -> None:
+    run = Run(peaked, False, PEAKED_SCALE, "fp32")
+    largest = 0.0
+    for iteration in range(3):
+        run.sync()
+        largest = max(largest, run.rolls(seed=iteration)[2].largest)
+        run.learn(run.check(seed=iteration))
+    assert largest > 1e-4, "more than a flat policy's bound"
+
+
+@pytest.mark.parametrize("wrong", ["positions", "places", "0.95"])
+def test_what_is_wrong_with_a_peaked_policy_in_fp32_is_refused(wrong: str, peaked: Path, monkeypatch) -> None:
+    assert_the_wrong_is_refused(peaked, False, wrong, monkeypatch, PEAKED_SCALE, "fp32")
+
+
 @ROUNDED
 def test_weights_that_are_one_update_old_are_refused(rounded: bool, small_models) -> None:
     assert_weights_of_before_an_update_are_refused(small_models["llama"], rounded, SCALE)
@@ -206,7 +252,7 @@ def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_a
     _, rollouts, _ = run.rolls()
     batch = RowBatch.of(rollouts, np.arange(5), CPU)
     before = [(p, p.data_ptr(), p.dtype, p.detach().clone()) for p in run.actor.parameters()]
-    found = logprobs_in_fp32(run.actor.decoder, batch.rows, batch.targets, 0.7)
+    found = wider_logprobs(run.actor.decoder, batch.rows, batch.targets, 0.7)
     for parameter, place, dtype, value in before:
         assert (parameter.data_ptr(), parameter.dtype) == (place, dtype)
         assert torch.equal(parameter, value)

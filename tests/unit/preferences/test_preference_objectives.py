@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,22 @@ from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.text import Conversation, Replies, Turn
+from lmgym.training.length_rule import LengthRule
 from preferences.config import LossConfig
-from preferences.examples import PairExample, ThumbExample, others, tokenize_pairs, tokenize_thumbs, with_mismatched
+from preferences.examples import (
+    PairExample,
+    ThumbExample,
+    others,
+    reply_lengths,
+    tokenize_pairs,
+    tokenize_thumbs,
+    with_mismatched,
+)
 from preferences.objectives import Pairwise, ReplyModel, Thumbs
 from preferences.probes import PairProbe, ThumbProbe
 from preferences.thumbs import Thumb
 
-CPU = torch.device("cpu")
+CPU, RULE = torch.device("cpu"), LengthRule(shorter_wins=True)
 TEXTS = [("yes.", "no, not at all."), ("it is red and", "b"), ("we like stars.", "stars"), ("a b c d", "e f g h i")]
 LOSSES = [
     LossConfig("dpo", label_smoothing=0.1, sft_weight=0.5),
@@ -200,7 +210,7 @@ def test_the_model_below_the_adapter_is_the_reference(
             losses.append(update(objective, [counted(rows[:2]), counted(rows[2:])]))
         assert float(losses[0][0]) == pytest.approx(float(losses[1][0]), rel=1e-5)
         torch.testing.assert_close(losses[0][1], losses[1][1], rtol=1e-4, atol=1e-6)
-        probe = PairProbe if kind is Pairwise else ThumbProbe
+        probe = partial(PairProbe, rule=RULE) if kind is Pairwise else ThumbProbe
         figures = [
             probe(rows, ReplyModel(policy, tokenizer.eos_token_id, uses), LossConfig(settings), 64).measure(policy, CPU)
             for uses, rows in ((True, examples), (False, computed))
@@ -212,7 +222,7 @@ def test_the_model_below_the_adapter_is_the_reference(
 def test_held_out_pairs_are_measured_whatever_the_batches(
     batch_tokens: int, pairs: list[PairExample], model: ReplyModel
 ) -> None:
-    probe = PairProbe(pairs, model, LossConfig("dpo"), batch_tokens)
+    probe = PairProbe(pairs, model, LossConfig("dpo"), batch_tokens, RULE)
     found = probe.measure(model.policy, CPU)
     sums = np.array([alone(model, example.replies) for example in pairs])
     rewards = 0.1 * (sums - np.array([example.reference for example in pairs]))
@@ -224,6 +234,8 @@ def test_held_out_pairs_are_measured_whatever_the_batches(
     assert found["reward_chosen"] == pytest.approx(rewards[:, 0].mean(), rel=1e-4)
     lengths = [len(example.replies.suffixes[0]) for example in pairs]
     assert found["logprob_chosen"] == pytest.approx((sums[:, 0] / lengths).mean(), rel=1e-5)
+    assert found["length_accuracy"] == RULE.right(reply_lengths(pairs)).mean()
+    assert found["accuracy_above_length"] == pytest.approx(found["accuracy"] - found["length_accuracy"])
     line = next(probe.lines())
     assert (line["row"], line["prompt"]) == ("f:0", 0)
     assert line["chosen"] == pytest.approx(rewards[0, 0], rel=1e-4)
@@ -231,9 +243,9 @@ def test_held_out_pairs_are_measured_whatever_the_batches(
 
 
 def test_a_policy_that_is_its_reference_is_right_by_half(pairs: list[PairExample], model: ReplyModel) -> None:
-    own = PairProbe(pairs, model, LossConfig("dpo"), 100).measured.forwards.sums(model.policy, CPU).view(-1, 2)
+    own = PairProbe(pairs, model, LossConfig("dpo"), 100, RULE).measured.forwards.sums(model.policy, CPU).view(-1, 2)
     same = [dataclasses.replace(e, reference=tuple(sums)) for e, sums in zip(pairs, own.tolist(), strict=True)]
-    found = PairProbe(same, model, LossConfig("dpo"), 100).measure(model.policy, CPU)
+    found = PairProbe(same, model, LossConfig("dpo"), 100, RULE).measure(model.policy, CPU)
     assert found["loss"] == pytest.approx(math.log(2))
     assert found["accuracy"] == 0.5
 

@@ -33,9 +33,14 @@ def test_the_p_value_is_that_of_all_sign_flips(tmp_path: Path) -> None:
     flips = [abs(np.dot(signs, differences)) for signs in itertools.product((-1, 1), repeat=10)]
     exact = np.mean(np.array(flips) >= abs(differences.sum()))
     assert isinstance(found, PairedTest)
-    assert (found.what, found.rows, found.difference) == ("accuracy", 10, pytest.approx(differences.mean()))
+    assert (found.what, found.difference.rows, found.difference.value) == (
+        "accuracy",
+        10,
+        pytest.approx(differences.mean()),
+    )
     assert found.p == pytest.approx(exact, abs=0.01)
-    assert found.low < found.difference < found.high
+    assert found.difference.low < found.difference.value < found.difference.high
+    assert str(found).endswith("10 rows of only 10 prompts")
 
 
 def test_pairs_of_one_prompt_are_flipped_and_drawn_together(tmp_path: Path) -> None:
@@ -51,7 +56,8 @@ def test_equal_runs_differ_by_nothing(tmp_path: Path) -> None:
     rows = pairs([True, False] * 10)
     found = paired_test(run(tmp_path / "a", rows), run(tmp_path / "b", rows))
     assert isinstance(found, PairedTest)
-    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert (found.difference.value, found.p) == (0, 1)
+    assert found.difference.low < 0 < found.difference.high  # 20 rows could hide a difference
 
 
 def test_other_held_out_rows_are_not_tested(tmp_path: Path) -> None:
@@ -85,9 +91,11 @@ def test_runs_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -
 def test_results_have_the_figures_before_and_after_with_intervals(tmp_path: Path) -> None:
     run(tmp_path / "a")
     run(tmp_path / "b")
-    lines = [{"step": s, "eval/accuracy": a, "eval/accuracy_low": a - 0.1, "eval/accuracy_high": a + 0.1}
-             for s, a in ((0, 0.5), (9, 0.75))]  # fmt: skip
+    figures = [(step, {"accuracy": a, "accuracy_low": a - 0.1, "accuracy_high": a + 0.1, "prompts": 12})
+               for step, a in ((0, 0.5), (9, 0.75))]  # fmt: skip
+    lines = [{"step": step, **{f"eval/{name}": value for name, value in own.items()}} for step, own in figures]
     (tmp_path / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = {row[0]: row[1:] for row in Comparison.of([tmp_path / "a", tmp_path / "b"]).results().rows}
     assert rows["accuracy"] == ("0.500 → 0.750 (0.650 to 0.850)", "–")
+    assert rows["held-out prompts"] == ("only 12", "")
     assert rows["outcome"] == ("finished", "finished")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from lmgym.report.held_out import held_out, wilson
+from lmgym.report.held_out import held_out
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles
 
@@ -21,13 +21,6 @@ def panels(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Panel]:
 def values(panel: Panel) -> list[dict[str, Any]]:
     assert panel.chart
     return panel.chart["data"]["values"]
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 5), (3, 7), (7, 7), (50, 100)])
-def test_intervals_of_shares_are_wilsons(right: int, n: int) -> None:
-    low, high = wilson(right, n, 1.959963984540054)
-    expected = binomtest(right, n).proportion_ci(0.95, method="wilson")
-    assert (low, high) == (pytest.approx(expected.low, abs=1e-9), pytest.approx(expected.high, abs=1e-9))
 
 
 def pairs(n: int = 40) -> list[dict[str, Any]]:
@@ -43,8 +36,13 @@ def pairs(n: int = 40) -> list[dict[str, Any]]:
 def test_accuracy_rises_with_the_margin_in_groups_of_equal_size(tmp_path: Path) -> None:
     found = values(panels(tmp_path, pairs())["accuracy_by_margin"])
     assert [row["y"] for row in found] == [0, 0, 0.5, 1, 1]
-    low, high = wilson(4, 8)
-    assert (found[2]["low"], found[2]["high"]) == (low, high)
+    expected = binomtest(4, 8).proportion_ci(method="wilson")
+    assert (found[2]["low"], found[2]["high"]) == pytest.approx((expected.low, expected.high))
+
+
+def test_groups_of_pairs_of_one_prompt_have_no_interval(tmp_path: Path) -> None:
+    found = values(panels(tmp_path, [row | {"prompt": row["prompt"] // 8} for row in pairs()])["accuracy_by_margin"])
+    assert all(row["low"] is None and row["high"] is None for row in found)
 
 
 def test_accuracy_by_length_is_of_the_difference_in_tokens(tmp_path: Path) -> None:

@@ -3,14 +3,20 @@
 import json
 from pathlib import Path
 
-from lmgym.report.run_files import RunFiles, is_number, thinned
+import pytest
+
+from lmgym.report.page import report_page
+from lmgym.report.run_files import RunFiles, is_game, is_number, thinned
+
+TURN = {"messages": [{"role": "user", "content": "?"}], "reply": "yes", "ids": [1], "reward": 1.0}
+GAME = {"agents": {"policy": [TURN]}, "actions": [{"policy": "yes"}], "returns": {"policy": 1.0}}
 
 
 def test_a_line_that_a_kill_cut_is_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 2.0}\n{"step": 2, "a"')
     run = RunFiles(tmp_path)
     assert run.metrics == [{"step": 1, "a": 2.0}]
-    assert run.problems == ["metrics.jsonl: 1 lines are not JSON objects (a kill cuts the last one)"]
+    assert run.problems == ["metrics.jsonl: 1 lines are not as a run writes them (a kill cuts the last one)"]
 
 
 def test_an_empty_folder_gives_empty_parts(tmp_path: Path) -> None:
@@ -59,3 +65,39 @@ def test_thinned_points_keep_the_first_and_the_last() -> None:
 def test_numbers_are_finite_and_no_bools() -> None:
     values = [1, 0.5, True, float("nan"), float("inf"), None, "1"]
     assert [is_number(v) for v in values] == [True, True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actions": [["yes"]]}, {"actions": "yes"}, {"actions": [{"policy": ["yes"]}]}, {"agents": [TURN]},
+        {"agents": {"policy": TURN}}, {"agents": {"policy": ["yes"]}}, {"returns": [1.0]}, {"returns": {"policy": "x"}},
+        *({"agents": {"policy": [TURN | turn]}} for turn in (
+            {"reply": ["yes"]}, {"messages": ["?"]}, {"messages": {"role": "user"}}, {"ids": 1}, {"reward": "1"},
+            {"reward": [1, "x"]},
+        )),
+    ],
+)  # fmt: skip
+def test_a_game_of_other_types_is_counted_and_left_out_of_the_report(change: dict, tmp_path: Path) -> None:
+    assert is_game(GAME)
+    path = tmp_path / "episodes/rollouts-00000001.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(row) + "\n" for row in (GAME, GAME | change)))
+    run = RunFiles(tmp_path)
+    assert list(run.games("rollouts", 1, 9)) == [GAME]
+    assert "1 lines are not as a run writes them" in run.problems[0]
+    assert "are not as a run writes them" in report_page(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config", "data", "former", "git", "versions"])
+def test_a_part_of_the_record_that_is_no_object_is_a_problem(name: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"name": "x", name: ["x"]}))
+    run = RunFiles(tmp_path)
+    assert run.record == {"name": "x"}
+    assert run.problems == [f"run.json: {name} cannot be read; needed: objects"]
+    assert report_page(tmp_path)
+
+
+def test_counts_that_are_no_object_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"data": {"rejected_by_reason": 3, "train_rows": 4}}))
+    assert RunFiles(tmp_path).record == {}

@@ -8,8 +8,8 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from lmgym.report import calibration
 from lmgym.report.calibration import reliability
+from lmgym.statistics import TOO_FEW
 from lmgym.training.probes import Report
 from reward_models.metrics.pair_metrics import pair_metrics
 
@@ -125,7 +125,7 @@ def test_the_interval_is_as_wide_as_a_binomial_says_and_covers_the_truth_19_time
     rng = np.random.default_rng(4)
     pairs, truth, covered, widths = 400, 0.7, 0, []
     for _ in range(300):
-        found = of_wins(rng.random(pairs) < truth, np.arange(pairs), bootstrap_samples=400).metrics
+        found = of_wins(rng.random(pairs) < truth, np.arange(pairs)).metrics
         covered += found["accuracy_low"] <= truth <= found["accuracy_high"]
         widths.append(found["accuracy_high"] - found["accuracy_low"])
     assert np.mean(widths) == pytest.approx(2 * 1.96 * math.sqrt(truth * (1 - truth) / pairs), rel=0.05)
@@ -142,47 +142,28 @@ def test_pairs_of_a_prompt_that_move_together_widen_the_interval_by_the_root_of_
     assert width[0] / width[1] == pytest.approx(3, rel=0.1)
 
 
-def test_the_bootstrap_has_the_spread_of_drawing_prompts_one_by_one() -> None:
-    rng = np.random.default_rng(6)
-    prompts = rng.integers(40, size=160)
-    wins = rng.random(160) < 0.6
-    ours = calibration.bootstrap(wins, np.unique(prompts, return_inverse=True)[1], 20_000, seed=0)
-    right, counts = np.bincount(prompts, wins), np.bincount(prompts)
-    right, counts = right[counts > 0], counts[counts > 0]
-    drawn = rng.integers(len(counts), size=(20_000, len(counts)))
-    plain = right[drawn].sum(1) / counts[drawn].sum(1)
-    assert np.quantile(ours, [0.025, 0.5, 0.975]) == pytest.approx(np.quantile(plain, [0.025, 0.5, 0.975]), abs=0.005)
-
-
-def test_the_interval_depends_on_the_seed_and_not_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = random_pairs(200)
-    whole = pair_metrics(**pairs)
-    assert pair_metrics(**pairs) == whole
-    assert pair_metrics(**pairs, seed=1) != whole
-    monkeypatch.setattr(calibration, "BOOTSTRAP_CELLS", 50)
-    assert pair_metrics(**pairs) == whole
-
-
 def test_what_the_data_does_not_define_is_named_with_its_reason() -> None:
     report = pair_metrics([1.0, 2.0], [0.0, 3.0], ["only", "only"], [5, 5], [5, 5])
     assert report.undefined == {
-        "accuracy_low": "one prompt: nothing to resample",
-        "accuracy_high": "one prompt: nothing to resample",
+        "accuracy_low": TOO_FEW,
+        "accuracy_high": TOO_FEW,
         "score_length_correlation": "every reply has the same length, 5",
         "score_length_spearman": "every reply has the same length, 5",
         "accuracy_longer_chosen": "no pair whose chosen reply is the longer one",
         "accuracy_longer_rejected": "no pair whose rejected reply is the longer one",
     }
+    assert report.notes == ("–: one prompt is too few for a 95% interval",)
     assert not report.metrics.keys() & report.undefined.keys()
     assert report.metrics["pairs_longer_rejected"] == 0
 
 
 def test_a_scorer_of_constants_is_always_wrong_calibrated_and_without_correlation() -> None:
     same = np.full(30, 0.1)
-    report = pair_metrics(same, same, np.arange(30), np.arange(30), np.arange(30) + 1, bootstrap_samples=0)
+    report = pair_metrics(same, same, np.arange(30), np.arange(30), np.arange(30) + 1)
     assert (report.metrics["accuracy"], report.metrics["ties"], report.metrics["ece"]) == (0, 1, 0)
     assert report.undefined["score_length_correlation"] == "every reply has the same score, 0.1"
-    assert report.undefined["accuracy_low"] == "bootstrap_samples=0"
+    assert report.metrics["accuracy_low"] == 0
+    assert 0 < report.metrics["accuracy_high"] < 0.15
 
 
 def test_non_finite_scores_are_counted_and_located() -> None:

@@ -57,6 +57,7 @@ def newest_step(of: Checkpoints) -> int | None:
 
 def test_a_saved_checkpoint_is_found_with_its_facts(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", "mine").newest() == (None, [])
+    (tmp_path / "new").mkdir()
     found = saved(tmp_path / "new" / "checkpoints", 10, 20)
     checkpoint, skipped = found.newest()
     assert (checkpoint, skipped) == (Checkpoint(found.folder / "step-00000020", 20, FACTS), [])

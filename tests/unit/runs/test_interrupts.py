@@ -1,6 +1,7 @@
 """Requests to stop, and stalls, in real processes that are signalled, orphaned or stuck."""
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -305,38 +306,51 @@ def say(*words): print(*words, flush=True)
 folder, timeout, beats = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 def waits_for_a_friend():
     lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=30)
-leave = (lambda why: 1 / 0) if "broken" in sys.argv else lambda why: say("leave:", why)
-with StallWatch(folder, timeout, leave) as watch:
+def reward():
+    import re
+    re.match(r"(a+)+$", "a" * 60 + "b")
+with StallWatch(folder, timeout) as watch:
     say("ready")
     for i in range(beats):
         watch.heartbeat(f"update {i}"); time.sleep(0.2)
-    if not beats: watch.heartbeat("update 7"); waits_for_a_friend()
+    if not beats: watch.heartbeat("update 7")
+    if "regex" in sys.argv: threading.Thread(target=reward).start()
+    if not beats: waits_for_a_friend()
 say("went on")
 """
 )
 
 
 def test_a_stall_ends_the_process_and_reports_where_it_is(tmp_path: Path, python: Callable[..., Process]) -> None:
-    code, out, _ = python(STALL, str(tmp_path), "1", "0").end()
+    (tmp_path / "run.json").write_text('{"outcome": "running", "started": "2020-01-01T00:00:00+00:00"}')
+    code, _, err = python(STALL, str(tmp_path), "1", "0").end()
     stacks = (tmp_path / "stalls" / "rank-0.txt").read_text()
     assert code == 70
     first = stacks.splitlines()[0]
     assert re.fullmatch(r"update 7; no progress for \d+ s; now in waits_for_a_friend \(<string>:\d+\)", first)
     assert "\nMainThread:\n" in stacks
     assert "in waits_for_a_friend\n" in stacks
-    head, _, rest = out.partition(" s (")
-    assert head.startswith("leave: no progress for ")
-    assert rest == f"--stall_timeout 1). rank 0: {first}; stacks in {tmp_path / 'stalls'}\n"
+    head, _, rest = err.strip().partition(" s (")
+    assert head.startswith("error: no progress for ")
+    assert rest == f"--stall_timeout 1). rank 0: {first}; stacks in {tmp_path / 'stalls'}"
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["outcome"], record["exit_code"]) == ("stalled", 70)
+    assert first in record["error"]
+
+
+def test_a_stall_is_reported_whatever_holds_the_interpreter(tmp_path: Path, python: Callable[..., Process]) -> None:
+    code, _, err = python(STALL, str(tmp_path), "1", "0", "regex").end()
+    assert code == 70
+    assert re.search(r"and in match \(re/__init__.py:\d+\), called from reward \(<string>:\d+\); stacks in", err)
 
 
 def test_a_stall_ends_the_process_even_if_nothing_can_be_written(
     tmp_path: Path, python: Callable[..., Process]
 ) -> None:
     (tmp_path / "stalls").write_text("a file, where the folder should be")
-    code, out, _ = python(STALL, str(tmp_path), "1", "0").end()
+    code, _, err = python(STALL, str(tmp_path), "1", "0").end()
     assert code == 70
-    assert re.search("rank 0: update 7; no progress for [0-9]+ s; now in waits_for_a_friend", out)
-    assert python(STALL, str(tmp_path), "1", "0", "broken").end()[0] == 70
+    assert re.search("rank 0: update 7; no progress for [0-9]+ s; now in waits_for_a_friend", err)
 
 
 def test_a_rank_reports_if_a_lower_one_reported_in_a_former_run_only(
@@ -345,9 +359,9 @@ def test_a_rank_reports_if_a_lower_one_reported_in_a_former_run_only(
     (tmp_path / "stalls").mkdir()
     (tmp_path / "stalls" / "rank-0.txt").write_text("update 3; of long ago\n")
     os.utime(tmp_path / "stalls" / "rank-0.txt", (time.time() - 60,) * 2)
-    code, out, _ = python(STALL, str(tmp_path), "1", "0", RANK="1", WORLD_SIZE="2").end()
+    code, _, err = python(STALL, str(tmp_path), "1", "0", RANK="1", WORLD_SIZE="2").end()
     assert code == 70
-    assert "rank 0: silent; rank 1: update 7; no progress for " in out
+    assert "rank 0: silent; rank 1: update 7; no progress for " in err
 
 
 @pytest.mark.parametrize(("timeout", "beats"), [("2", "12"), ("0", "0")])

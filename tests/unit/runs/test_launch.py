@@ -94,3 +94,32 @@ def test_output_to_a_full_disk_ends_a_run_like_any_other_full_disk():
     assert done.returncode == 74
     assert "error: a file, or the output, could not be written ([Errno 28] No space left on device)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+FILES = """
+import resource
+from lmgym.runs.launch import launch
+
+def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+    try:
+        kept = [open("/dev/null") for _ in range(99)]
+    except OSError as error:
+        RAISE
+
+launch(main)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["raise", "raise RuntimeError('weights') from error", "raise RuntimeError('x: Too many open files (os error 24)')"],
+)
+def test_too_many_open_files_end_in_one_line(words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILES.replace("RAISE", words)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: more files are open than the 24 that this process may have; raise it with ulimit -n 65536\n"
+    )

@@ -372,7 +372,7 @@ def test_a_folder_that_is_removed_under_a_run_ends_it_like_a_full_disk(tmp_path:
         shutil.rmtree(tmp_path / "run")
         run.update(rows=5)
 
-    with pytest.raises(RunStopped, match=r"run.json could not be written .*No such file or directory") as caught, run:
+    with pytest.raises(RunStopped, match=r"run was deleted, moved or replaced while the run") as caught, run:
         remove_and_write()
     assert caught.value.exit_code == 74
 

@@ -8,7 +8,8 @@ from chat_texts import CHATML, FORGETFUL, character_tokenizer, chat_of
 
 from lmgym.data.rejections import EARLIER, UNFIT
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import FLAT_TEMPLATE, Conversation, Turn, render, tokenize_texts
+from lmgym.templates import FLAT_TEMPLATE
+from lmgym.text import Conversation, Turn, render, tokenize_texts
 from sft.conversations import TrainingChat
 from sft.report import marked
 from sft.tokenization import Example, tokenize_chats

@@ -1,11 +1,12 @@
 """Panels of a tournament's figures: the judge, wins and ratings, quotes and lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lmgym.environments.debate.transcript import Transcript
 from lmgym.report.charts import bars, reliability_diagram
 from lmgym.report.panels import Panel, Table, figure
+from lmgym.statistics import Estimate, notes
 
 Figures = Mapping[str, Any]
 WINS = {
@@ -30,7 +31,8 @@ def judge_panels(results: Figures, transcripts: Sequence[Transcript]) -> list[Pa
     if judge["readable"] is not None:
         rows.append(["readable verdicts", figure(judge["readable"]), ""])
     about = (
-        "A tie is half right. P(right answer) also counts how sure the judge is; the Brier score is its squared error."
+        "A tie is half right. P(right answer) also counts how sure the judge is; the Brier score is its squared error. "
+        + _notes(map(estimate_of, named.values()))
     )
     panels = [
         Panel(
@@ -60,7 +62,9 @@ def win_panels(results: Figures) -> list[Panel]:
     if not players:
         return []
     rows = [[name, *(interval(player[key]) for key in WINS)] for name, player in players.items()]
-    about = "The share of rounds won; a tie is half a win. Rounds of a player against itself do not count."
+    about = "The share of rounds won; a tie is half a win. Rounds of a player against itself do not count. " + _notes(
+        estimate_of(player[key]) for player in players.values() for key in WINS
+    )
     panels = [
         Panel("wins_chart", "Wins", about, bars([_bar(name, p["wins"]) for name, p in players.items()], "wins", 0.5)),
         Panel("wins_table", "Wins by answer and order", "", table=Table(
@@ -70,14 +74,11 @@ def win_panels(results: Figures) -> list[Panel]:
     if ratings["players"]:
         about = (
             "P(i beats j) = 1 / (1 + 10^((Elo j − Elo i) / 400)); strengths are in nats. Both add up to 0. Each pair "
-            "has a virtual draw besides its rounds, which keeps them finite."
+            "has a virtual draw besides its rounds, which keeps them finite. " + _notes(map(elo_of, ratings["players"]))
         )
         values = [(r["player"], r["elo"], r["low"], r["high"]) for r in ratings["players"]]
         columns = ["debater", "Elo (95% interval)", "Bradley-Terry"]
-        rows = [
-            [r["player"], f"{r['elo']:+.0f} ({r['low']:+.0f} to {r['high']:+.0f})", f"{r['bradley_terry']:+.3f}"]
-            for r in ratings["players"]
-        ]
+        rows = [[r["player"], f"{elo_of(r):+.0f}", f"{r['bradley_terry']:+.3f}"] for r in ratings["players"]]
         panels.insert(1, Panel("ratings_chart", "Elo", about, bars(values, "Elo", 0)))
         panels.append(
             Panel("ratings_table", "Bradley-Terry and Elo", "", table=Table(columns, rows, frozenset({1, 2})))
@@ -109,9 +110,22 @@ def speech_panels(results: Figures) -> list[Panel]:
 
 def interval(found: Figures) -> str:
     """`0.712 (0.650 to 0.771)`, or a dash."""
-    if not _known(found):
-        return figure(None)
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    return f"{estimate_of(found):.3f}"
+
+
+def estimate_of(found: Figures) -> Estimate:
+    """A figure of results.json."""
+    names = ("value", "low", "high", "questions", "rounds", "reason")
+    return Estimate(*(found[name] for name in names))
+
+
+def elo_of(row: Figures) -> Estimate:
+    """A player's rating in results.json."""
+    return estimate_of({**row, "value": row["elo"]})
+
+
+def _notes(found: Iterable[Estimate]) -> str:
+    return " ".join(f"{note}." for note in notes(found, "question"))
 
 
 def _matrix(names: Sequence[str], pairs: Sequence[Figures]) -> Table:
@@ -132,7 +146,7 @@ def _known(found: Figures) -> bool:
     return found["value"] is not None
 
 
-def _bar(name: str, found: Figures) -> tuple[str, float, float, float]:
+def _bar(name: str, found: Figures) -> tuple[str, float, float | None, float | None]:
     return name, found["value"], found["low"], found["high"]
 
 

@@ -40,7 +40,7 @@ def _lead(transcripts: Sequence[Transcript], results: Mapping[str, Any]) -> list
     debaters = listed(results["players"]) or "none"
     return [
         shown(f"Format: {formats}. Debaters: {debaters}. Judge: {judges}. Questions: {results['questions']:,}."),
-        "Every figure follows from transcripts.jsonl. Intervals are 95% bootstraps over questions.",
+        "Every figure follows from transcripts.jsonl. Intervals are of 95%, over questions.",
     ]
 
 

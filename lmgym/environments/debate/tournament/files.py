@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.environments.debate.transcript import Transcript, read_lines, to_row
-from lmgym.errors import InputError, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.masking import mask_keys
 from lmgym.runs.files import read_json, write_json
 
 TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
@@ -26,7 +27,7 @@ def append(path: Path, transcripts: Sequence[Transcript]) -> None:
     """Adds transcripts to a file, and syncs it."""
     lines = "".join(json.dumps(to_row(t), ensure_ascii=False) + "\n" for t in transcripts)
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(lines)
+        file.write(mask_keys(lines))
         file.flush()
         os.fsync(file.fileno())
 
@@ -41,7 +42,7 @@ def read_played(path: Path) -> list[Transcript]:
         with path.open("r+b") as file:
             file.truncate(len(complete))
             os.fsync(file.fileno())
-    return read_lines(complete.decode().split("\n")[:-1], shown_path(path))
+    return read_lines(complete.decode(errors="replace").split("\n")[:-1], shown_path(path))
 
 
 def read_transcripts(path: str | Path) -> list[Transcript]:
@@ -60,13 +61,15 @@ def read_transcripts(path: str | Path) -> list[Transcript]:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
-                f"{shown_path(file)} cannot be read: {error}; needed: {TRANSCRIPTS} of a tournament"
+                f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: {TRANSCRIPTS} of a tournament"
             ) from error
         transcripts += read_lines(text.split("\n")[:-1], shown_path(file))
     numbers = [transcript.number for transcript in transcripts]
     if len(set(numbers)) < len(numbers):
         twice = next(number for number in numbers if numbers.count(number) > 1)
-        raise InputError(f"{shown_path(path)} has round {twice} twice; needed: the files of one tournament, each once")
+        raise InputError(
+            f"{shown_path(path)} has round {shown(twice)} twice; needed: the files of one tournament, each once"
+        )
     return sorted(transcripts, key=lambda transcript: transcript.number)
 
 

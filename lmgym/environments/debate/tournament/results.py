@@ -1,7 +1,7 @@
 """Figures of a tournament, from its transcripts alone.
 
 Design decisions:
-- Intervals are over questions: rounds about one question share its difficulty, so questions are resampled.
+- Intervals are over questions: rounds about one question share its difficulty.
 - Everything of a debater is given apart for the side with the right answer and the other one.
 - A tie, P = .5, is half a win and half a right verdict.
 """
@@ -12,17 +12,15 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
 from lmgym.environments.debate.formats import DEBATERS, FIRST
 from lmgym.environments.debate.transcript import Speech, Transcript
 from lmgym.errors import InputError
-from lmgym.report.calibration import accuracy_interval
 from lmgym.scoring.ratings import ELO, Game, rate
+from lmgym.statistics import NOTHING, Estimate, share
 
-SAMPLES = 2000
 BINS = 10
 
+Figure = dict[str, float | int | str | None]
 Share = Callable[[Transcript], float | None]
 """a number from 0 to 1 of a round; None: it has none"""
 
@@ -46,14 +44,18 @@ def tournament_results(transcripts: Sequence[Transcript]) -> dict[str, Any]:
     }
 
 
-def figure(transcripts: Sequence[Transcript], share: Share) -> dict[str, float | int | None]:
+def figure(transcripts: Sequence[Transcript], of_round: Share) -> Figure:
     """The mean of a share over rounds, with its 95% interval over questions; None without any round."""
-    found = [(t.question.id, value) for t in transcripts if (value := share(t)) is not None]
+    found = [(t.question.id, value) for t in transcripts if (value := of_round(t)) is not None]
     if not found:
-        return {"value": None, "low": None, "high": None, "rounds": 0}
-    _, groups = np.unique([question for question, _ in found], return_inverse=True)
-    low, high = accuracy_interval(np.array([value for _, value in found]), groups, SAMPLES)
-    return {"value": mean(value for _, value in found), "low": low, "high": high, "rounds": len(found)}
+        return _figure(NOTHING)
+    questions, values = zip(*found, strict=True)
+    return _figure(share(values, questions))
+
+
+def _figure(found: Estimate) -> Figure:
+    ends = {"value": found.value, "low": found.low, "high": found.high}
+    return {**ends, "rounds": found.rows, "questions": found.units, "reason": found.reason}
 
 
 def _judge(judged: Sequence[Transcript]) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def _player(name: str, transcripts: Sequence[Transcript]) -> dict[str, Any]:
     played = [(t, side) for t in transcripts for side in t.format.debaters if t.players.get(side) == name]
     met = [(t, side) for t, side in played if t.verdict is not None and t.players.get(_other(side)) != name]
 
-    def wins(kept: Callable[[Transcript, str], bool]) -> dict[str, float | int | None]:
+    def wins(kept: Callable[[Transcript, str], bool]) -> Figure:
         sides = {id(t): side for t, side in met if kept(t, side)}
         return figure([t for t, _ in met if id(t) in sides], lambda t: _won(t, sides[id(t)]))
 
@@ -151,8 +153,9 @@ def _ratings(met: Sequence[Transcript]) -> dict[str, Any]:
         return {"players": [], "note": str(error)}
     rows = [
         {
-            "player": rating.player, "bradley_terry": rating.elo / ELO, "elo": rating.elo, "low": rating.low,
-            "high": rating.high, "rounds": rating.games, "score": rating.score,
+            "player": rating.player, "bradley_terry": (rating.elo.value or 0.0) / ELO, "elo": rating.elo.value,
+            "low": rating.elo.low, "high": rating.elo.high, "rounds": rating.games, "questions": rating.elo.units,
+            "reason": rating.elo.reason, "score": rating.score,
         }
         for rating in ratings
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 from lmgym.console import CleanConsole, say
 from lmgym.environments.debate.prompts.wordings import read_prompts
 from lmgym.environments.debate.rendering import needed_tags
+from lmgym.environments.debate.report.figures import elo_of, estimate_of, interval
 from lmgym.environments.debate.report.page import debate_page
 from lmgym.environments.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.environments.debate.tournament.files import (
@@ -29,6 +30,7 @@ from lmgym.errors import InputError
 from lmgym.report.page import REPORT
 from lmgym.runs.files import write_json, write_text
 from lmgym.runs.locks import FolderLock
+from lmgym.statistics import notes
 
 Setup = Callable[[TournamentConfig], Tournament]
 
@@ -121,9 +123,9 @@ def print_results(results: dict[str, Any]) -> None:
     from rich.table import Table
 
     judge = results["judge"]
-    say(f"{results['rounds']:,} rounds about {results['questions']:,} questions")
-    say(f"judge: accuracy {_shown(judge['accuracy'])}, P(right answer) {_shown(judge['probability_of_right'])}")
-    say(f"Debater_A wins {_shown(results['sides']['first_wins'])}")
+    say(f"rounds: {results['rounds']:,}, questions: {results['questions']:,}")
+    say(f"judge: accuracy {interval(judge['accuracy'])}, P(right answer) {interval(judge['probability_of_right'])}")
+    say(f"Debater_A wins {interval(results['sides']['first_wins'])}")
     table = Table(title="wins, with 95% intervals over questions", title_justify="left")
     for name in ("player", "all", "with the right answer", "with the wrong one", "valid quotes", "words"):
         table.add_column(name, justify="left" if name == "player" else "right", overflow="fold")
@@ -132,19 +134,15 @@ def print_results(results: dict[str, Any]) -> None:
         quotes, valid = (sum(s[key] for s in speeches) for key in ("quotes", "valid"))
         count = sum(s["speeches"] for s in speeches)
         words = sum((s["words"] or 0) * s["speeches"] for s in speeches) / count if count else 0
-        cells = [_shown(player[key]) for key in ("wins", "wins_correct", "wins_incorrect")]
+        cells = [interval(player[key]) for key in ("wins", "wins_correct", "wins_incorrect")]
         table.add_row(name, *cells, f"{valid} of {quotes}", f"{words:.0f}")
     if results["players"]:
         CleanConsole(width=120).print(table)
     if rated := results["ratings"]["players"]:
-        shown = (f"{r['player']} {r['elo']:+.0f} ({r['low']:+.0f} to {r['high']:+.0f})" for r in rated)
-        say(f"Elo: {', '.join(shown)}")
-
-
-def _shown(figure: dict[str, Any]) -> str:
-    if figure["value"] is None:
-        return "none"
-    return f"{figure['value']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"
+        say("Elo: " + ", ".join(f"{r['player']} {elo_of(r):+.0f}" for r in rated))
+    found = [judge["accuracy"], *(player["wins"] for player in results["players"].values())]
+    for note in notes([*map(estimate_of, found), *map(elo_of, rated)], "question"):
+        say(note)
 
 
 def refuse_old_flags(flags: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ Design decisions:
 - What is learned is what was said literally: a quote that was found invalid is in its ordinary tags.
 """
 
-import json
 import runpy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from lmgym.environments.debate.rendering import conversation_for, needed_tags
 from lmgym.environments.debate.tournament.files import read_transcripts
 from lmgym.environments.debate.training.preferences import Preference
 from lmgym.environments.debate.transcript import Speech, Transcript
-from lmgym.errors import InputError, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.text import Conversation, messages
 
 Speakers = Literal["all", "right", "won"]
@@ -135,7 +134,9 @@ def _read_nyu(file: Path) -> Iterator[Transcript]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{shown_path(file)} cannot be read: {error}; needed: JSON or JSONL of debates") from error
+        raise InputError(
+            f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: JSON or JSONL of debates"
+        ) from error
     whole = [(1, text)] if file.suffix == ".json" else list(enumerate(text.split("\n"), 1))
     for number, line in whole:
         if not line.strip():
@@ -144,8 +145,9 @@ def _read_nyu(file: Path) -> Iterator[Transcript]:
             row = parse_json(line)
             for one in row if isinstance(row, list) else [row]:
                 if not isinstance(one, dict):
-                    raise InputError(f"found {json.dumps(one)[:80]}; needed: an object")
+                    raise InputError(f"found {shown(one)}; needed: an object")
                 yield read_nyu(one)
-        except (InputError, RowError, KeyError, TypeError) as error:
-            found = error.found if isinstance(error, RowError) else error
-            raise InputError(f"{shown_path(file)}, line {number}: {found}") from error
+        except (RowError, LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            known = isinstance(error, RowError | InputError)
+            found = getattr(error, "found", error) if known else one_line(f"{type(error).__name__}: {error}")
+            raise InputError(f"{shown_path(file)}, line {number}: {found}; needed: a debate in NYU's shape") from error

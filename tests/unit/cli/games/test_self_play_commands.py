@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
+from lmgym.cli.games.episode_rows import write_training_data
 from lmgym.cli.games.rating import pool_members, rate_pool
-from lmgym.cli.games.replaying import replay_command, write_training_data
 from lmgym.environments.self_play.two_players import make_start
 from lmgym.errors import InputError
 
@@ -61,22 +60,6 @@ def made_run(folder: Path, command: str) -> Path:
     path = folder / "episodes/rollouts-00000004.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (game, lost, game)))
     return path
-
-
-def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> None:
-    flags = "--seed 3 --deepspeed zero2 --output outputs/x --opponents=random --local_rank=0"
-    path = made_run(tmp_path / "run", f"/usr/bin/python -u game.py {flags}")
-    with pytest.raises(InputError, match=r"names .*game.py, which is needed"):
-        replay_command(str(path))
-    (tmp_path / "run/game.py").write_text("")
-    wanted = [sys.executable, "game.py", "--seed", "3", "--opponents=random", "--replay"]
-    assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], tmp_path / "run")
-    assert replay_command(str(path)) == ([*wanted, f"{path}:1"], tmp_path / "run")
-    with pytest.raises(InputError, match=r"there is no .*nothing.jsonl"):
-        replay_command(str(tmp_path / "nothing.jsonl:3"))
-    (tmp_path / "run/run.json").write_text("{}")
-    with pytest.raises(InputError, match="does not name the experiment"):
-        replay_command(str(path))
 
 
 def test_good_episodes_of_a_run_become_rows_that_sft_reads(tmp_path: Path, capsys) -> None:

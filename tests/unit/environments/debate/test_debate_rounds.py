@@ -261,7 +261,7 @@ def test_rows_that_are_no_questions_are_refused(change: dict, message: str) -> N
 def test_transcripts_of_another_schema_are_refused() -> None:
     with pytest.raises(InputError, match=r"schema=None; needed: 'lmgym\.debate/1'; NYU"):
         from_row({"metadata": {}, "speeches": []})
-    with pytest.raises(InputError, match=r"is not one of lmgym\.debate/1: 'speeches'"):
+    with pytest.raises(InputError, match=r"is not one of lmgym\.debate/1: no 'format'"):
         from_row({"schema": "lmgym.debate/1"})
 
 

@@ -101,6 +101,13 @@ def test_records_that_are_half_written_or_strange_are_left_out_with_a_reason(tmp
     assert "interactions.json holds a list; needed: whole records, so play it again" in printed
 
 
+def test_scores_that_are_no_object_leave_their_episode_out(tmp_path: Path, capsys) -> None:
+    (tmp_path / "interactions.json").write_text("{}")
+    (tmp_path / "scores.json").write_text('{"episode scores": "x"}')
+    assert list(read_episodes(tmp_path)) == []
+    assert "the \"episode scores\" of scores.json are 'x'" in capsys.readouterr().err
+
+
 def test_a_failed_episode_leaves_its_reason_in_place_of_scores(tmp_path: Path) -> None:
     below = write_games(tmp_path, 1)
     write_episode(below / "episode_0", {}, Records(failure="the server went away"))

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from scipy.stats import binomtest
 
 from lmgym.environments.dialogue_games.records import read_scores
 from lmgym.environments.dialogue_games.suites import EpisodeScore, episode_score, suite_score
@@ -57,15 +58,59 @@ def test_a_suite_that_was_not_played_has_no_score_rather_than_0() -> None:
 
 def test_intervals() -> None:
     game = suite_score(episodes("taboo", 0, 100, NAN, NAN)).games["taboo"]
-    assert game.quality_error == pytest.approx(1.959964 * math.sqrt(5000) / math.sqrt(2))
-    z, n = 1.959964, 4  # Wilson's interval of 2 out of 4
-    assert game.played_error == pytest.approx(100 * z / (1 + z * z / n) * math.sqrt(0.25 / n + z * z / (4 * n * n)))
+    low, high = game.quality_estimate.low, game.quality_estimate.high
+    assert (low, high) == (pytest.approx(0, abs=1), pytest.approx(100, abs=1)), "two episodes say nothing"
+    wilson = binomtest(2, 4).proportion_ci(method="wilson")
+    played = game.played_estimate
+    assert (played.low, played.high) == pytest.approx((100 * wilson.low, 100 * wilson.high))
+    [certain] = suite_score([*episodes("taboo", 100)] * 20).games.values()
+    assert certain.played_estimate.interval(".1f") == "83.9 to 100.0"
+    assert suite_score(episodes("taboo", 70)).games["taboo"].quality_estimate.low is None
 
 
 @pytest.mark.parametrize("content", [[], {}, {"episode scores": {}}, {"episode scores": {"Aborted": "no"}}])
 def test_content_without_scores_is_refused(content) -> None:
     with pytest.raises(ValueError, match="no episode scores with Aborted"):
         episode_score(content, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("aborted", "main", "found"),
+    [
+        (0, 1e9, "game 'taboo', not aborted: Main Score is 1000000000.0; needed: 0 to 100"),
+        (0, -50, "Main Score is -50"),
+        (0, 100.01, "Main Score is 100.01"),
+        (0, math.nan, "Main Score is nan"),
+        (0, None, "Main Score is None"),
+        (0, "80", "Main Score is '80'"),
+        (0, True, "Main Score is True"),
+        (0, 10**400, "an integer of 1,329 bits"),
+        (1, math.inf, "game 'taboo', aborted: Main Score is inf"),
+        (1, [1], "a list of 1 item"),
+    ],
+)
+def test_a_score_that_no_game_gives_is_refused_with_its_game(aborted: int, main, found: str) -> None:
+    content = {"meta": {"game_name": "taboo"}, "episode scores": {"Aborted": aborted, "Success": 1, "Main Score": main}}
+    with pytest.raises(ValueError, match="needed: 0 to 100") as error:
+        episode_score(content, "folder", "x")
+    assert found in str(error.value)
+
+
+@pytest.mark.parametrize("main", [math.nan, None])
+def test_an_aborted_game_needs_no_score(main) -> None:
+    assert math.isnan(episode_score({"episode scores": {"Aborted": 1, "Main Score": main}}, "g", "e").main_score)
+
+
+def test_episodes_with_such_scores_are_left_out_with_their_file(tmp_path: Path, capsys) -> None:
+    for number, main in enumerate((80, 1e9, math.nan)):
+        folder = tmp_path / f"game/0_easy/episode_{number}"
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps({"episode scores": {"Aborted": 0, "Main Score": main}}))
+    assert [score.main_score for score in read_scores(tmp_path)] == [80]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert all(f"episode_{number} is left out: game 'game'" in line for number, line in enumerate(said, 1))
+    assert max(map(len, said)) <= 300 + len(str(tmp_path))
 
 
 def test_the_folder_names_the_game_of_scores_without_meta() -> None:

@@ -70,34 +70,36 @@ def audit(weight: Weight) -> tuple[Audit, dict[str, Effect]]:
 @pytest.mark.parametrize("bias", JUDGES)
 def test_a_judge_with_a_bias_is_found_out(bias: str) -> None:
     _, effects = audit(JUDGES[bias])
-    assert effects[bias].reading == "biased", effects[bias]
-    assert effects["letter q"].reading == "none found"
+    assert effects[bias].verdict == "biased", effects[bias]
+    assert effects["letter q"].verdict.startswith("no bias above ")
     if bias in ("longer", "flattery", "letter z"):  # each of these lengths is matched on the other side
-        assert {name for name, e in effects.items() if e.reading == "biased"} == {bias}
+        assert {name for name, e in effects.items() if e.verdict == "biased"} == {bias}
 
 
 def test_a_judge_of_evidence_has_none_and_is_right() -> None:
     found, effects = audit(evidence)
-    assert {name for name, effect in effects.items() if effect.reading == "biased"} == set()
-    assert effects["silence"].reading == "loses, as it may"
+    assert {name for name, effect in effects.items() if effect.verdict == "biased"} == set()
+    assert effects["silence"].verdict == "loses, as it may"
     assert found.accuracy.low > 0.2
-    assert effects["longer"].effect == effects["longer"].low == effects["longer"].high == 0
+    assert effects["longer"].effect.value == 0
+    # 12 questions of which none has an effect: few others can be expected
+    assert effects["longer"].verdict == "no bias above 0.121 found"
 
 
 def test_effects_by_hand() -> None:
     _, effects = audit(JUDGES["name"])
-    assert effects["name"].effect == pytest.approx(2 / 3 - 0.5, abs=1e-5)
-    assert effects["longer"].effect == pytest.approx(0)  # over both sides the name cancels
+    assert effects["name"].effect.value == pytest.approx(2 / 3 - 0.5, abs=1e-5)
+    assert effects["longer"].effect.value == pytest.approx(0)  # over both sides the name cancels
     _, effects = audit(JUDGES["flattery"])
-    assert effects["flattery"].effect == pytest.approx(2 / 3 - 0.5, abs=1e-5)
-    assert effects["flattery"].questions == 12
+    assert effects["flattery"].effect.value == pytest.approx(2 / 3 - 0.5, abs=1e-5)
+    assert effects["flattery"].effect.units == 12
 
 
 def test_chance_and_letters() -> None:
     letters = {e.bias: e for e in audit_judge(LetterJudge("l"), ROUNDS, "el").effects}
-    assert (letters["letter l"].reading, letters["letter e"].effect) == ("biased", 0)
+    assert (letters["letter l"].verdict, letters["letter e"].effect.value) == ("biased", 0)
     random = audit_judge(RandomJudge(), ROUNDS).effects
-    assert next(e for e in random if e.bias == "longer").effect == 0  # its numbers do not depend on what is said
+    assert next(e for e in random if e.bias == "longer").effect.value == 0  # its numbers do not depend on what is said
 
 
 def test_changes_are_what_they_say() -> None:
@@ -119,7 +121,7 @@ def test_changes_are_what_they_say() -> None:
 def test_a_judge_that_writes_is_audited_too() -> None:
     judge = WritingJudge(ScriptedPlayer(lambda round, agent, rng: "Debater_B | 80%"), PROMPTS)
     effects = {e.bias: e for e in audit_judge(judge, ROUNDS[:3]).effects}
-    assert effects["name"].effect == pytest.approx(-0.3)
+    assert effects["name"].effect.value == pytest.approx(-0.3)
 
 
 def test_judges_by_name(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_rounds_without_two_debaters_are_refused() -> None:
 def test_without_known_answers_the_judges_accuracy_is_unknown() -> None:
     unknown = [replace(round, question=replace(round.question, correct=None)) for round in ROUNDS[:2]]
     found = audit_judge(LetterJudge("e"), unknown)
-    assert (found.accuracy.reading, found.accuracy.questions) == ("unknown", 0)
+    assert (found.accuracy.value, found.accuracy.units) == (None, 0)
     assert "answer, no speeches" not in {effect.bias for effect in found.effects}
 
 

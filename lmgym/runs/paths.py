@@ -1,0 +1,67 @@
+"""The one place that makes a run's paths absolute, so that code of users that changes the folder changes nothing."""
+
+import os
+from typing import Protocol, TypeVar
+
+from lmgym.console import print_as_given
+from lmgym.runs.flags import flatten, rebuild
+
+
+class HasOutput(Protocol):
+    """The config of a stage."""
+
+    @property
+    def output(self) -> str: ...
+
+
+T = TypeVar("T", bound=HasOutput)
+
+PATHS = frozenset(
+    {
+        *("output", "model", "reference", "critic", "deepspeed", "dataset", "eval_dataset", "prompts", "eval_prompts"),
+        *("probe_data", "reference_logprobs", "scorers", "eval_scorer", "monitor_scorers", "monitor_scorer"),
+        *("opponents", "replay"),
+    }
+)
+"""settings that name a file or folder: PATH, or a list such as NAME=PATH,NAME=PATH#HOW"""
+POOL = "pool:"
+WORDS = ("head",)  # a critic that is none of a folder
+
+
+def with_absolute_paths(config: T) -> T:
+    """The config with absolute paths; they are printed as they were given. Names that are no path here stay."""
+    given = flatten(config) | {"output": config.output}
+    return rebuild(config, {name: absolute_items(name, value) for name, value in given.items() if name in PATHS})
+
+
+def absolute_items(setting: str, value: object) -> object:
+    """The value of a setting with absolute paths, if it is one of PATHS."""
+    if setting not in PATHS or not isinstance(value, str):
+        return value
+    if setting == "output":
+        return absolute(value)
+    return ",".join(_absolute_item(setting, item) for item in value.split(","))
+
+
+def absolute(path: str) -> str:
+    """A path that stays the same when the working folder changes."""
+    found = os.path.abspath(os.path.expanduser(path))
+    print_as_given(found, path)
+    return found
+
+
+def _absolute_item(setting: str, item: str) -> str:
+    """[NAME=]PATH, PATH#HOW, PATH:LINE or pool:PATH with its path made absolute, if it exists."""
+    if setting == "opponents":
+        return POOL + absolute(item.removeprefix(POOL)) if item.startswith(POOL) else item
+    name, equals, path = item.rpartition("=")
+    ends = [len(path), path.rfind(":")] if setting == "replay" else [len(path), path.find("#")]
+    for end in ends:
+        if end > 0 and path[:end].strip() and path not in WORDS and _exists(setting, path[:end].strip()):
+            return f"{name}{equals}{absolute(path[:end].strip())}{path[end:]}"
+    return item
+
+
+def _exists(setting: str, path: str) -> bool:
+    test = os.path.isfile if setting == "deepspeed" else os.path.exists
+    return test(os.path.expanduser(path))
