@@ -70,7 +70,7 @@ def notes(estimates: Iterable[Estimate], unit: str) -> list[str]:
     ]
     least = min((estimate.units for estimate in known if not estimate.reason), default=FEW)
     if least < FEW:
-        found.append(f"intervals rest on only {least} {unit}s; {FEW} or more are needed to rely on a figure")
+        found.append(f"Intervals rest on only {least} {unit}s; {FEW} or more are needed to rely on a figure")
     return found
 
 

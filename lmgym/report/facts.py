@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmgym.report.charts import Points
+from lmgym.report.curves import points_of
 from lmgym.report.key_figures import total_cost
 from lmgym.report.panels import Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
@@ -55,10 +56,11 @@ def cards(run: RunFiles) -> list[Card]:
     found = []
     for label, names in CARDS:
         for name in names.split("|"):
-            series = run.series(name)
-            if series:
-                before = figure(series[0][1]) if len(series) > 1 and name != "kl/reference" else ""
-                found.append(Card(label, figure(kept(run, series)[1]), before))
+            if points := points_of(run, name):
+                before = figure(points[0][1]) if len(points) > 1 and name != "kl/reference" else ""
+                _, value, *ends = kept(run, points)
+                interval = f", 95%: {figure(ends[0])} to {figure(ends[1])}" if ends else ""
+                found.append(Card(f"{label}{interval}", figure(value), before))
                 break
     if cost_of(run):
         found.append(Card("cost", cost_of(run)))

@@ -128,7 +128,7 @@ def test_a_run_says_what_it_could_not_judge_and_shows_what_it_did(joint, world: 
         assert said.count(shown) >= 1, shown
     assert "gold: Spearman with the hidden" in said
     assert "60 rows of 6 users" in said
-    assert said.count("intervals rest on only 6 users; 30 or more are needed to rely on a figure") == 1
+    assert said.count("Intervals rest on only 6 users; 30 or more are needed to rely on a figure") == 1
     lines = [line for line in joint[0].stderr.splitlines() if "real_accelerator.py" not in line]
     assert lines == []
 

@@ -62,7 +62,7 @@ def test_one_unit_and_equal_values_have_no_interval_and_say_so_once() -> None:
     assert notes([alone, alone, equal, share([1] * 6)], "question") == [
         "–: one question is too few for a 95% interval",
         "–: all values are equal: no interval",
-        "intervals rest on only 6 questions; 30 or more are needed to rely on a figure",
+        "Intervals rest on only 6 questions; 30 or more are needed to rely on a figure",
     ]
     assert mean([]) == NOTHING
     assert f"{NOTHING:.3f}" == "–"
