@@ -120,7 +120,7 @@ def words_of(reply: Reply) -> str:
 
 
 def reasoning_of(turn: Turn) -> str:
-    """What the bot thought before its reply; empty if it has none."""
+    """The bot's reasoning before its reply; empty if it has none."""
     return json.loads(turn.extra).get(REASONING[0], "") if turn.extra else ""
 
 
@@ -200,7 +200,7 @@ def _text_of_parts(parts: list[Any]) -> tuple[str, str]:
 
 
 def _reasoning(row: dict[str, Any]) -> str:
-    """What the bot thought, stripped. Raises ValueError for anything but text, and for two different texts."""
+    """The bot's reasoning, stripped. Raises ValueError for anything but text, and for two different texts."""
     found = {name: row[name] for name in REASONING if row.get(name)}
     for name, value in found.items():
         if not isinstance(value, str):

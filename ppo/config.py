@@ -224,7 +224,7 @@ class CriticConfig:
 
 @dataclass(frozen=True)
 class LimitConfig:
-    """Where a run ends as collapsed."""
+    """Limits beyond which a run ends as collapsed."""
 
     max_kl: Annotated[float, Range(0, MOST_SCORE, hint="0 never stops")] = 100.0
     """nats per reply from the reference above which the run stops as collapsed; 0: never"""

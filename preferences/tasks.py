@@ -36,7 +36,7 @@ MOST_IMBALANCE = 4  # times as many of one label as of the other, without a note
 
 @dataclass(frozen=True)
 class PreferenceTask:
-    """What a loss learns from."""
+    """The examples that a loss learns from."""
 
     settings: LossConfig
 
@@ -54,7 +54,7 @@ class PreferenceTask:
         return data
 
     def preparation(self, config: PreferenceConfig) -> Preparation[Any]:
-        """How rows become examples."""
+        """The preparation of rows as examples."""
         if not self.has_thumbs:
             soft = self.settings.loss == "bon"
             validate, variant = partial(validate_pairs, soft=soft), f"soft={soft}"

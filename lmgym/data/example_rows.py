@@ -34,7 +34,7 @@ _REPLIES = pa.struct(
 
 @dataclasses.dataclass(frozen=True)
 class _Codec:
-    """How a field is stored."""
+    """The Arrow type of a field, and its conversion."""
 
     type: Any
     """of Arrow"""

@@ -1,4 +1,4 @@
-"""What a data set's columns are taken for: decided once from all its rows, said in one line, and then applied.
+"""The meaning of a data set's columns: decided once from all its rows, said in one line, and then applied.
 
 A data set is read twice. The first pass finds what its rows hold: formats of other tools (lmgym/data/formats.py), the
 form of each column of texts (lmgym/data/text_forms.py), and columns and keys of messages that nothing reads. The second
@@ -37,7 +37,7 @@ SHOWN = 100  # rows whose columns and faults are listed in messages
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a stage reads."""
+    """The columns that a stage reads."""
 
     noun: str
     """rows in words: pairs"""
@@ -57,7 +57,7 @@ class Wanted:
 
 @dataclass
 class _Survey:
-    """What the first pass finds in a data set."""
+    """Counts of the first pass over a data set."""
 
     name: str
     rows: int = 0
@@ -197,7 +197,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _key(name: str, fields: Mapping[str, Any]) -> tuple[str, Side]:
-    """What decides the form of a column together: its name, and what it holds."""
+    """The name and side by which the forms of a column are counted."""
     side = SIDES[name]
     if name in ("chosen", "rejected"):
         name, side = "chosen", "chat" if fields.get("prompt") in (None, "") else "reply"

@@ -45,7 +45,7 @@ class Prompted(Protocol):
 
     @property
     def conversation(self) -> Conversation | str:
-        """What it answers, and perhaps its answer; a text where it is one."""
+        """The conversation that it answers, and perhaps its answer; a text where it is one."""
         ...
 
     @property

@@ -106,7 +106,7 @@ Tokenize = Callable[[Sequence[Any], Any, int, dict[int, int] | None], tuple[list
 
 @dataclass(frozen=True)
 class Preparation(Generic[E]):
-    """How a task makes examples of rows."""
+    """The steps by which a task makes examples of rows."""
 
     noun: str
     """the examples in words: pairs, rows, groups"""
@@ -244,7 +244,7 @@ def _task_data(noun: str, train: ExampleRows[Any], evaluation: ExampleRows[Any],
 
 
 def _read(folder: Path, how: Preparation[Any]) -> TaskData:
-    """What `_Prepared.write` wrote. Raises OSError, ValueError or KeyError for a folder that cannot be read."""
+    """Reads what `_Prepared.write` wrote. Raises OSError, ValueError or KeyError for a folder that cannot be read."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8", errors="surrogatepass"))
     facts["rejections"] = [Rejection(**one) for one in facts["rejections"]]
     facts["parts"] = [Part(**one) for one in facts["parts"]]

@@ -26,7 +26,7 @@ PATIENCE = datetime.timedelta(days=1)  # of ranks that wait for the one that tok
 
 
 def cache_folder() -> Path:
-    """Where tokenised data sets are kept."""
+    """The folder of tokenised data sets."""
     from datasets import config
 
     return Path(config.HF_DATASETS_CACHE) / "lmgym"
@@ -58,7 +58,7 @@ def _hash_code(parts: Sequence[str]) -> str:
 
 
 def made_once(key: str, write: Callable[[Path], None], read: Callable[[Path], T], make: Callable[[], T]) -> T:
-    """What `read` finds in the folder of a key, after `write` filled it on the first rank of the machine. Collective.
+    """The result of `read` for a key's folder, after `write` filled it on the first rank of the machine. Collective.
 
     Where nothing can be written each rank makes its own. An InputError of one rank is raised on all.
     """

@@ -83,7 +83,7 @@ def parse_config(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _levels(value: Any) -> int:
-    """How deep lists and objects are nested; a loop, because functions that call themselves overflow at 1,000."""
+    """Levels of nested lists and objects; a loop, because functions that call themselves overflow at 1,000."""
     levels, items = 0, [value]
     while items:
         nested = [item for item in items if isinstance(item, dict | list)]

@@ -148,7 +148,7 @@ class RunningEpisode:
         return self.steps[agent][-1]
 
     def last_said(self, agent: str) -> Said | None:
-        """What the agent read and replied at its latest step; None without one, and if its prompt was truncated."""
+        """The agent's prompt and reply of its latest step; None without one, and if its prompt was truncated."""
         step = self.steps[agent][-1] if agent in self.steps else None
         if step is None or step.dropped_turns or step.shortened:
             return None

@@ -51,7 +51,7 @@ def record_games(episodes: Sequence[Episode], tasks: Sequence[Task], advantages:
 
 
 def _turn(step: Any, advantage: float | None) -> Row:
-    """What an agent saw and said, and what it earned."""
+    """An agent's observation, reply and reward."""
     completion, seen = step.completion, step.observed
     turn = {
         **({"messages": messages(seen)} if isinstance(seen, Conversation) else {"prompt": seen}),
@@ -187,7 +187,7 @@ def _total(reward: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which turns become rows for SFT."""
+    """The choice of turns that become rows for SFT."""
 
     min_return: float
     agent: str = ""

@@ -1,4 +1,4 @@
-"""What an entry of the registry of models sets: its config, its context, and what is removed at the end of a reply.
+"""Settings of an entry of the registry of models: its config, its context, and what is removed at the end of a reply.
 
 An eos that is written out is removed at the end of a reply only: removed anywhere, it would change replies that quote
 it.

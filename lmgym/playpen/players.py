@@ -55,7 +55,7 @@ class Player:
 
     @property
     def usage(self) -> Usage | None:
-        """What a server has counted so far; None for a model in this process."""
+        """The tokens and cost that a server has counted so far; None for a model in this process."""
         return getattr(self.generator, "usage", None) if "generator" in vars(self) else None
 
     def reply(self, conversations: Sequence[Conversation], seeds: Sequence[int]) -> list[Completion]:

@@ -48,7 +48,7 @@ class Playable(Protocol):
         ...
 
     def records(self) -> Records:
-        """What the episode leaves, once it has ended."""
+        """The record of the episode, once it has ended."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What was run, how it ended, what it cost, and what was warned of: the parts of a report that are words and tables."""
+"""The words and tables of a report: what was run, how it ended, what it cost, and what was warned of."""
 
 import json
 from collections import Counter

@@ -161,7 +161,7 @@ class Reporter:
 
 
 def describe(heartbeat: str, dump: str) -> str:
-    """Where a rank is, in a line, and below it the stacks of all its threads, the innermost frame last."""
+    """The place of a rank, in a line, and below it the stacks of all its threads, the innermost frame last."""
     beat, main, doing = heartbeat.split(" ", 2)
     threads = _threads(dump)
     own = threads.pop(int(main), [])

@@ -28,7 +28,7 @@ class PromptConfig:
 
 @dataclass(frozen=True)
 class RoundConfig:
-    """What happens in a round before its updates: sampling, scoring and pairing."""
+    """A round before its updates: sampling, scoring and pairing."""
 
     prompts_per_round: Annotated[int, Range(1, MOST_TOGETHER)] = 512
     """prompts, and pairs, of a round: a multiple of global_batch; equal to it, training is online"""
@@ -48,7 +48,7 @@ class RoundConfig:
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """Who scores the replies."""
+    """The scorers of the replies."""
 
     scorers: str | None = None
     """name=PATH, separated by commas: the best reply has the highest weighted sum of their scores"""

@@ -76,7 +76,7 @@ class RoundProbe:
         return metrics
 
     def _values(self, answers: Sequence[Answers]) -> np.ndarray:
-        """What the win rate compares: scores of the monitor, else the weighted sums."""
+        """The numbers that the win rate compares: scores of the monitor, else the weighted sums."""
         name = next(iter(self.answerer.judge.monitor), None)
         return np.array([one.scores[name][0] if name else one.totals[0] for one in answers])
 

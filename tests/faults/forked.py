@@ -23,7 +23,7 @@ MEMORY = 8 << 30
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and what it printed."""
+    """The end of a command, and its output."""
 
     code: int
     """exit code; negative: the signal that ended it"""
@@ -39,7 +39,7 @@ class Ended:
 
 
 def import_libraries() -> None:
-    """What commands import, so that forks have it."""
+    """Imports of the commands, so that forks have them."""
     import datasets  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import sklearn.linear_model  # noqa: F401

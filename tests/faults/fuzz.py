@@ -33,7 +33,7 @@ ALL_KINDS = (*KINDS, *ROW_KINDS)
 
 
 def faults(ended: Ended) -> list[str]:
-    """What a command did that it must not do."""
+    """Faults in the end of a command, in words."""
     found = []
     if "Traceback (most recent call last)" in ended.err + ended.out:
         last = [line for line in ended.err.splitlines() if line.strip()]

@@ -28,7 +28,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is damaged and who reads it."""
+    """A kind of input, and the command that reads it."""
 
     base: str
     """folder of the valid files, below that of all of them"""

@@ -64,7 +64,7 @@ def train_on(path: Path, task: Task, model: Path, folder: Path) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
-    """What users did after thanks and after insults."""
+    """Logs of users after thanks and after insults."""
     draw, rows = Random(0), []
     for i in range(ROWS):
         liked = draw.random() < 0.5

@@ -60,7 +60,7 @@ class CheckedSpeech:
 
 @dataclass(frozen=True)
 class QuoteRules:
-    """What counts as a quote."""
+    """The rules by which a text is a quote."""
 
     fewest_characters: int = FEWEST_CHARACTERS
     fuzzy: bool = True

@@ -39,7 +39,7 @@ VERDICT_FIELDS = {"p_first": SHARE, "text": TEXT, "readable": TRUTH}
 
 @dataclass(frozen=True)
 class Speech:
-    """What one agent said in one slot."""
+    """The speech of one agent in one slot."""
 
     slot: int
     speaker: str
@@ -110,7 +110,7 @@ class Transcript:
         return DEBATERS[self.question.correct ^ self.flipped]
 
     def heard_by(self, agent: str, slot: int) -> tuple[Speech, ...]:
-        """What an agent has heard, and said itself, when it acts in that slot; in each slot its own speech first.
+        """The speeches that an agent has heard, and its own, when it acts there; in each slot its own speech first.
 
         So it reads its own speech before those that it had not heard when it spoke.
         """

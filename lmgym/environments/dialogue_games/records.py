@@ -30,7 +30,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Records:
-    """What an episode leaves: clembench's records, and the scores, or why there are none."""
+    """The record of an episode: clembench's files, and the scores, or why there are none."""
 
     interactions: Mapping[str, Any] | None = None
     requests: Sequence[Any] = ()

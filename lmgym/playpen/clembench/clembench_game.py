@@ -104,7 +104,7 @@ class ClembenchEpisode:
         return self._receive(first).observations
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
-        """What the game makes of the reply of the one player that it has asked."""
+        """The game's answer to the reply of the one player that it has asked."""
         [(seat, reply)] = actions.items()
         self.acted.append(seat)
         try:

@@ -19,7 +19,7 @@ TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournamen
 
 
 def shard_folder(folder: Path, shard: int, shards: int) -> Path:
-    """Where a shard writes: the folder itself if there is one shard."""
+    """The folder that a shard writes to: the whole one if there is one shard."""
     return folder if shards == 1 else folder / f"shard-{shard + 1}-of-{shards}"
 
 

@@ -103,7 +103,7 @@ def _play(
 def _settings(
     config: TournamentConfig, tournament: Tournament, recorded: Sequence[Transcript] | None
 ) -> dict[str, Any]:
-    """What the rounds depend on, for resumption: models are known by the names of their players."""
+    """The settings that the rounds depend on, for resumption: models are known by the names of their players."""
     questions = [question.task for question in tournament.questions] if recorded is None else len(recorded)
     digest = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
     names = ("pairs", "share", "sides", "seed", "model", "judge_model", "temperature", "shard", "transcripts")

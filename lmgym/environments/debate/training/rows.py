@@ -70,7 +70,7 @@ def pairs(read: Conversation, samples: Sequence[tuple[str, float]], preference: 
 
 
 def literal(speech: Speech) -> str:
-    """What was said, with invalid quotes as quotes."""
+    """The text that was said, with invalid quotes as quotes."""
     return (speech.raw or speech.text).replace("invalid_quote>", "quote>").strip()
 
 
