@@ -21,6 +21,7 @@ from lmgym.errors import InputError
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
+ENDS = ("_low", "_high")  # of the names of metrics that are the ends of an interval
 FEW = 30  # independent units: with fewer, output says how few
 FLIPS = 10_000
 TOO_FEW, EQUAL = "one independent unit is too few for an interval", "all values are equal: no interval"
@@ -44,6 +45,10 @@ class Estimate:
 
     def __format__(self, spec: str) -> str:
         return "–" if self.value is None else f"{self.value:{spec}} ({self.interval(spec)})"
+
+    def named(self, name: str) -> dict[str, float | None]:
+        """The value by a metric's name, and the ends of its interval by that name and ENDS."""
+        return dict(zip((name, *(name + end for end in ENDS)), (self.value, self.low, self.high), strict=True))
 
     def times(self, factor: float) -> "Estimate":
         """In other units: percent, points of Elo."""
@@ -318,11 +323,10 @@ def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds 
         return Estimate(value, None, None, units, rows, TOO_FEW)
     squares = np.square(influence)
     variance = float(squares.sum())
-    is_constant = variance <= 1e-20 * max(1.0, value * value)
-    if bounds is None and is_constant:
-        return Estimate(value, None, None, units, rows, EQUAL)
-    if is_constant:
-        low, high = _within(value, effective, float(stats.norm.ppf(0.975)), bounds or (0, 1), constant=True)
+    if variance <= 1e-20 * max(1.0, value * value):
+        if bounds is None:
+            return Estimate(value, None, None, units, rows, EQUAL)
+        low, high = _of_equal_values(value, effective, bounds)
         return Estimate(value, low, high, units, rows)
     excess = units * float(np.square(squares).sum()) / variance**2 - 1
     freedom = min(effective - 1, 2 * units / max(excess, 1e-9))
@@ -330,24 +334,22 @@ def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds 
     if bounds is None:
         reach = quantile * np.sqrt(variance)
         return Estimate(value, float(value - reach), float(value + reach), units, rows)
-    scaled = (value - bounds[0]) / (bounds[1] - bounds[0])
-    number = scaled * (1 - scaled) * (bounds[1] - bounds[0]) ** 2 / variance
-    low, high = _within(value, number, quantile, bounds)
+    low, high = _wilson(value, variance, quantile, bounds)
     return Estimate(value, low, high, units, rows)
 
 
-def _within(
-    value: float, number: float, quantile: float, bounds: Bounds, constant: bool = False
-) -> tuple[float, float]:
-    """Wilson's interval of a mean in bounds, of a number of values.
+def _of_equal_values(value: float, number: float, bounds: Bounds) -> tuple[float, float]:
+    """The mean moved to either bound by the largest share of other values that is likely unseen among so many."""
+    square = float(stats.norm.ppf(0.975)) ** 2
+    unseen = square / (number + square)  # Wilson's upper end of a share of 0
+    return value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value)
 
-    If all are equal, the mean is moved to either bound by the largest share of other values that is likely unseen.
-    """
+
+def _wilson(value: float, variance: float, quantile: float, bounds: Bounds) -> tuple[float, float]:
+    """Wilson's interval of a mean in bounds, of as many values as give a share of that size this variance."""
     width, square = bounds[1] - bounds[0], quantile**2
-    if constant:
-        unseen = square / (number + square)  # Wilson's upper end of a share of 0
-        return value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value)
     scaled = (value - bounds[0]) / width
+    number = scaled * (1 - scaled) * width**2 / variance
     middle = (scaled + square / (2 * number)) / (1 + square / number)
     half = quantile / (1 + square / number) * np.sqrt(scaled * (1 - scaled) / number + square / (4 * number**2))
     return float(bounds[0] + width * max(0.0, middle - half)), float(bounds[0] + width * min(1.0, middle + half))

@@ -102,9 +102,9 @@ def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) 
 
 
 def _interval(name: str, value: float, std: float, episodes: int) -> dict[str, float]:
-    """The ends of a mean's 95% interval; empty where there is none."""
-    found = from_moments(value, std, episodes)
-    return {} if found.low is None or found.high is None else {f"{name}_low": found.low, f"{name}_high": found.high}
+    """A mean with the ends of its 95% interval, where there is one."""
+    found = from_moments(value, std, episodes).named(name)
+    return {key: number for key, number in found.items() if number is not None}
 
 
 def replies_to_show(

@@ -7,6 +7,7 @@ from lmgym.report.charts import Points, lines, scatter_path
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles, is_number
 from lmgym.report.samples import shown
+from lmgym.statistics import ENDS
 
 MOST_PROBE_SERIES = 6
 NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity")
@@ -107,7 +108,7 @@ def points_of(run: RunFiles, names: str) -> Points:
 
 
 def _with_interval(run: RunFiles, name: str, series: Sequence[tuple[int, float]]) -> Points:
-    low, high = (dict(run.series(f"{name}_{end}")) for end in ("low", "high"))
+    low, high = (dict(run.series(name + end)) for end in ENDS)
     if not all(x in low and x in high for x, _ in series):
         return series
     return [(x, y, low[x], high[x]) for x, y in series]
@@ -115,7 +116,7 @@ def _with_interval(run: RunFiles, name: str, series: Sequence[tuple[int, float]]
 
 def _monitors(run: RunFiles) -> dict[str, Points]:
     names = [name for name in run.metric_names if name.startswith("eval/monitor/")]
-    shown = [name for name in names if not name.endswith(("_std", "_error", "_gain", "_low", "_high"))]
+    shown = [name for name in names if not name.endswith(("_std", "_error", "_gain", *ENDS))]
     return {name.removeprefix("eval/monitor/"): points_of(run, name) for name in shown}
 
 

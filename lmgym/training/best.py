@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, final
 from lmgym.config import TrainerConfig
 from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError, shown
+from lmgym.statistics import ENDS
 from lmgym.training.probes import Report
 from lmgym.training.reporting import overfitting, rising, show_notes
 
@@ -157,7 +158,7 @@ class BestModel:
         return [*stopped, *overfitting(trainer.losses, self._saved(trainer))]
 
     def closing(self, trainer: Evaluated) -> str:
-        """Which model is saved, in words, for the line that names its folder."""
+        """The model that is saved, in words, for the line that names its folder."""
         last = trainer.state.global_step
         if math.isnan(self.value):
             return f"after update {last:,}, the last"
@@ -225,6 +226,6 @@ def _refuse_unmeasured(given: str, name: str, report: Report) -> None:
     if name in report.metrics:
         return
     why = f", which is not defined here ({report.undefined[name]})" if name in report.undefined else ", not measured"
-    figures = [metric for metric in report.metrics if not metric.endswith(("_low", "_high"))]
+    figures = [metric for metric in report.metrics if not metric.endswith(ENDS)]
     names = ", ".join(metric for metric in figures if lower_is_better(metric) is not None)
     raise InputError(f"best_metric={shown(given)}{why}; needed: one of {names}; or none, which keeps the last model")

@@ -21,7 +21,7 @@ class Report:
     @staticmethod
     def of(name: str, found: Estimate, unit: str) -> "Report":
         """`name` with `name_low` and `name_high`, the ends of its interval; `unit` names an independent unit."""
-        values = {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+        values = found.named(name)
         metrics = {key: value for key, value in values.items() if value is not None}
         return Report(metrics, dict.fromkeys(values.keys() - metrics, found.reason), tuple(notes([found], unit)))
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from lmgym.console import CONSOLE, printed_line, say
 from lmgym.data.rejections import Tally
 from lmgym.runs.run import Run
+from lmgym.statistics import ENDS
 from lmgym.training.probes import Probe, Report, full_name
 
 RISES = 3  # evaluations in a row at which the held-out loss rises that are a warning
@@ -51,7 +52,7 @@ def show_table(title: str, probes: Mapping[str, Probe], report: Report, before: 
     """
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
-    has_interval = any(metric.endswith("_low") for metric in report.metrics)
+    has_interval = any(metric.endswith(ENDS) for metric in report.metrics)
     value = f"{'after' if before else 'value'}{' (95% interval)' if has_interval else ''}"
     for column in ("before", value, "change") if before else (value,):
         table.add_column(column, justify="right")
@@ -65,7 +66,7 @@ def show_table(title: str, probes: Mapping[str, Probe], report: Report, before: 
         say(note)
     own = {full_name(name, metric) for name, probe in probes.items() if name for metric in probe.shown}
     for metric, reason in report.undefined.items():
-        has_note = metric.endswith(("_low", "_high"))
+        has_note = metric.endswith(ENDS)
         if metric not in report.metrics and not has_note and ("/" not in metric or metric in own):
             say(f"{metric}: not defined here, {reason}")
 
@@ -85,7 +86,7 @@ def _table_rows(name: str, probe: Probe, report: Report, before: Mapping[str, fl
 
 
 def _cell(metric: str, report: Report) -> str:
-    value, low, high = (report.metrics.get(f"{metric}{end}") for end in ("", "_low", "_high"))
+    value, low, high = (report.metrics.get(f"{metric}{end}") for end in ("", *ENDS))
     if low is not None and high is not None:
         return f"{value:.3f} ({low:.3f} to {high:.3f})"
     return f"{value:.3f} (–)" if f"{metric}_low" in report.undefined else f"{value:.3f}"

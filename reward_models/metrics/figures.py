@@ -28,10 +28,11 @@ class Metrics(dict[str, float | None]):
 
     def add_estimate(self, name: str, found: Estimate, unit: str, *reasons: str) -> None:
         """Records a figure with `name_low` and `name_high`, the ends of its interval over units of that name."""
-        self.add(name, found.value, *(reasons if found.value is not None or any(reasons) else [found.reason]))
-        for end, value in (("low", found.low), ("high", found.high)):
-            if found.value is not None:
-                self.add(f"{name}_{end}", value, found.reason)
+        if found.value is None:
+            self.add(name, None, *(reasons if any(reasons) else [found.reason]))
+        else:
+            for key, value in found.named(name).items():
+                self.add(key, value, *(reasons if key == name else [found.reason]))
         self._estimates.setdefault(unit, []).append(found)
 
     def add_sizes(self, rows: int, users: NDArray | None) -> None:
