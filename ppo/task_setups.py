@@ -4,32 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from lmgym.data.mixing import Part, drawn_by_set
 from lmgym.data.prompts import Prompts, RowCheck, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
-from lmgym.environments.app_conversation import AppConversation
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
-from lmgym.environments.games.ladder import find_game
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
-from lmgym.errors import InputError, shown
+from lmgym.errors import InputError
 from lmgym.generation.actions import read_candidates
-from lmgym.generation.protocol import ScriptedGenerator
-from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights, read_world
+from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
-from lmgym.world.streams import draw_population
-from lmgym.world.world import World
 from ppo.config import PPOConfig, RewardConfig
 
-GAME = "game:"
-USERS, FIRST_USER = 4096, 1_000_000
 SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
 EVAL_SCORER = "eval_scorer"
 """name among the monitors of the scorer that has an alarm"""
@@ -112,22 +103,6 @@ def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     )  # fmt: skip
 
 
-def app_conversations(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-    """Conversations of the app: each message that a user answers is worth 1. `prompts` is world:SEED.
-
-    The users are those of no A/B test of fewer than FIRST_USER users. Raises InputError for other prompts and scorers.
-    """
-    why = "the app's users reward by going on, and a scorer scores one reply to a prompt"
-    refuse_unused(config.reward, SCORER_SETTINGS, why)
-    world, held_out = World(read_world(config.rollout.prompts)), int(config.rollout.eval_size)
-    if not 1 <= held_out < USERS:
-        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: 1 to {USERS - 1} users to evaluate on")
-    population = draw_population(world, FIRST_USER + np.arange(USERS), config.optimizer.split_seed)
-    tasks = [{"user": int(number)} for number in population.numbers]
-    fingerprint = f"{USERS} users from {FIRST_USER} of world {world.seed}, {config.optimizer.split_seed}"
-    return TaskSetup(tasks[held_out:], tasks[:held_out], lambda: AppConversation(world, population), None, fingerprint)
-
-
 def text_with_function(
     function: RewardFunctions, metric: Metric | None = None, tasks: Sequence[Task] | None = None,
     eval_tasks: Sequence[Task] = (), as_text: bool = True, row_check: RowCheck | None = None,
@@ -180,26 +155,6 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
     known = draw_random_walks(graph_seed)
     reward = FunctionReward(known.reward, tokenizer, None)
     return TaskSetup(known.tasks, 50 * known.tasks, ScoredChat, reward, f"random walks {graph_seed}", known.metric)
-
-
-def game_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-    """Episodes of a game of `lmgym games list`, which are its seeds. `prompts` is game:NAME.
-
-    Its other players are scripts. Raises InputError for other prompts, scorers, and games that are not installed.
-    """
-    refuse_unused(config.reward, SCORER_SETTINGS, "a game has its own rewards")
-    words, held_out = config.rollout.prompts, int(config.rollout.eval_size)
-    if not words.startswith(GAME):
-        raise InputError(f"prompts={shown(words)}; needed: game:NAME, of `lmgym games list`")
-    if held_out < 1:
-        raise InputError(f"eval_size={config.rollout.eval_size:g}; needed: a number of episodes to evaluate on")
-    game = find_game(words.removeprefix(GAME))
-    game.environment(tokenizer)  # without its extra it is refused before anything is loaded
-    players = {agent: ScriptedGenerator(script) for agent, script in game.opponents.items()}
-    return TaskSetup(
-        [{}], [{}] * held_out, lambda: game.environment(tokenizer), None, words, players=players,
-        reference_lines=game.reference_lines,
-    )  # fmt: skip
 
 
 def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
-from lmgym.scoring.named_scorers import hidden_utility
 from lmgym.scoring.named_scorers import load_scorer as load_named
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.world.app import OneLine
+from lmgym.world.scorer import hidden_utility
 from lmgym.world.world import World
 
 BOTS, GOLD, RANDOM = "bots", "gold", "random"

@@ -1,4 +1,4 @@
 """Scores of replies: scorers, ensembles, calls with retries, best of n.
 
-May import world and what is below it.
+May import generation and what is below it.
 """

@@ -1,24 +1,26 @@
 """Scorers named on the command line: `--scorers name=PATH,name=PATH`. Errors of form are found before torch loads.
 
 A PATH is a folder or hub id; `PATH#softmax[1]` says how a model's outputs become one score (lmgym/scoring/scorers.py).
-The path `world:SEED` stands for the hidden utility of that simulated world, for users of average taste.
+A PATH such as world:0 is loaded by the function `world` of the entry points `lmgym.scorers`, which any package may add.
 """
 
 import math
 import os
 import re
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
-from lmgym.errors import MOST_SCORE, MOST_SEED, InputError, one_line, shown, shown_path
+from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
 
 if TYPE_CHECKING:
     import torch
 
     from lmgym.scoring.protocol import Scorer
-    from lmgym.world.world import World
 
 Precision = Literal["auto", "bf16", "fp32"]
-WORLD = re.compile("world:([0-9]{1,10})")
+SCHEMES = "lmgym.scorers"
+"""the group of entry points, each a function that loads the scorer of a path such as NAME:REST"""
+SCHEME = re.compile("([a-z][a-z0-9_]+):.*")
 
 
 def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
@@ -38,15 +40,14 @@ def load_scorers(words: str, precision: Precision = "auto") -> dict[str, "Scorer
 
 
 def load_scorer(path: str, precision: Precision = "auto") -> "Scorer":
-    """The scorer in a folder or hub id, on the GPU if there is one; for `world:SEED` the world's hidden utility."""
+    """The scorer in a folder or hub id, on the GPU if there is one, or what an entry point loads."""
     import torch
 
     from lmgym.scoring.scorers import REDUCTIONS, HFScorer
 
-    if path.startswith("world:"):
-        from lmgym.world.world import World
-
-        return hidden_utility(World(read_world(path)))
+    if (match := SCHEME.fullmatch(path)) and (found := entry_points(group=SCHEMES, name=match[1])):
+        load: Any = next(iter(found)).load()
+        return load(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     folder, sign, reduce = (path, "", "") if os.path.exists(path) else path.partition("#")
     if sign and reduce not in REDUCTIONS:
@@ -61,26 +62,6 @@ def weights_dtype(precision: Precision, device: str) -> "torch.dtype":
 
     in_bf16 = precision == "bf16" or (precision == "auto" and device == "cuda")
     return torch.bfloat16 if in_bf16 else torch.float32
-
-
-def read_world(words: str) -> int:
-    """The seed of a world named `world:SEED`. Raises InputError for other words."""
-    if not (match := WORLD.fullmatch(words)) or int(match[1]) > MOST_SEED:
-        raise InputError(
-            f"{shown(words)} names no world; needed: world:SEED with the seed of `lmgym world`, such as world:0"
-        )
-    return int(match[1])
-
-
-def hidden_utility(world: "World") -> "Scorer":
-    """The true utility of replies to users of average taste, which no trained scorer knows."""
-    from lmgym.scoring.scorers import FunctionScorer
-    from lmgym.world.app import one_line
-
-    # as the app shows and logs them: on one line
-    return FunctionScorer(
-        lambda conversations, replies: world.utility(conversations, [one_line(reply) for reply in replies]).tolist()
-    )
 
 
 def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[str, "Scorer"]:

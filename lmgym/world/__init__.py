@@ -1,4 +1,4 @@
 """The simulated app: its language, users, bots, days and A/B tests.
 
-May import generation and what is below it.
+May import scoring and what is below it.
 """

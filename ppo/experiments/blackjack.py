@@ -19,7 +19,7 @@ CONFIG = PPOConfig(
 if __name__ == "__main__":
     config = override(CONFIG)
     from lmgym.environments.games.small_policy import make_start
-    from ppo.task_setups import game_episodes
+    from ppo.game_setup import game_episodes
     from ppo.train import train
 
     if config.policy.model == CONFIG.policy.model:

@@ -19,7 +19,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from ppo.task_setups import app_conversations
     from ppo.train import train
+    from ppo.world_setup import app_conversations
 
     launch(lambda: train(config, app_conversations))

@@ -13,8 +13,9 @@ from lmgym.environments.self_play.two_players import RANDOM, TwoPlayerGame, find
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
+from ppo.game_setup import GAME
 from ppo.self_play.pool import POOL, pool_folder
-from ppo.task_setups import GAME, SCORER_SETTINGS, Prepare, TaskSetup, refuse_unused
+from ppo.task_setups import SCORER_SETTINGS, Prepare, TaskSetup, refuse_unused
 
 
 def self_play(config: PPOConfig, tokenizer: Any) -> TaskSetup:

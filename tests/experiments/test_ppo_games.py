@@ -14,7 +14,8 @@ from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import InputError, RunStopped
 from lmgym.report.curves import reference_lines
 from lmgym.report.run_files import RunFiles
-from ppo.task_setups import TaskSetup, game_episodes
+from ppo.game_setup import game_episodes
+from ppo.task_setups import TaskSetup
 
 Go = Callable[..., Path]
 

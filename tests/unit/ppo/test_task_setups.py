@@ -22,10 +22,11 @@ from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.named_scorers import load_scorer, read_weights, read_world
+from lmgym.scoring.named_scorers import load_scorer, read_weights
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from lmgym.world.app import deploy
+from lmgym.world.scorer import read_world
 from lmgym.world.streams import draw_population
 from lmgym.world.world import World
 from ppo import task_setups
@@ -34,16 +35,14 @@ from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
 from ppo.monitoring.metrics import rollout_sums
 from ppo.rollouts import gather, play
 from ppo.task_setups import (
-    FIRST_USER,
-    USERS,
     TaskSetup,
-    app_conversations,
     chat_with_scorers,
     check_unused_settings,
     load_scorer_reward,
     random_walks,
     text_with_function,
 )
+from ppo.world_setup import FIRST_USER, USERS, app_conversations
 
 INF = float("inf")
 HELLO = Conversation((Turn("user", "hello"),))
