@@ -12,8 +12,8 @@ from typing import final
 
 import click
 
-from lmgym.cli.usage.errors import OneLineErrors
 from lmgym.runs.launch import launch
+from lmgym.runs.usage import OneLineErrors
 
 OTHER_FLAGS = {
     "ignore_unknown_options": True,
@@ -28,7 +28,7 @@ class ExperimentCommand(click.Command):
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes both lists."""
-        from lmgym.chat.loading import describe_experiments
+        from lmgym.apps.chat.loading import describe_experiments
 
         experiments, flags = describe_experiments()
         with formatter.section("Experiments"):
@@ -56,7 +56,7 @@ def talk_to_models(context: click.Context, as_json: bool, **options) -> None:
     """Chat with the best of N replies, with the scores of every reward model."""
 
     def run() -> None:
-        from lmgym.chat.startup import ChatOptions, run_chat
+        from lmgym.apps.chat.startup import ChatOptions, run_chat
 
         run_chat(ChatOptions(**options), context.args, as_json)
 
@@ -72,8 +72,8 @@ def convo_evolution(context: click.Context, experiment_name: str | None, dataset
     """Show how each message of the user changes every reward model's score of a conversation."""
 
     def run() -> None:
-        from lmgym.chat.evolution import show_evolution
-        from lmgym.chat.loading import load_experiment
+        from lmgym.apps.chat.evolution import show_evolution
+        from lmgym.apps.chat.loading import load_experiment
 
         known = ("experiment_name", "dataset", "conversations")
         show_evolution(load_experiment(experiment_name, context.args, known), dataset, most, sys.stdout)

@@ -23,8 +23,8 @@ from machine import describe_machine, pin_command
 from shapes import random_model, train_shape_tokenizer
 
 from lmgym.agents import Agent
-from lmgym.agents.environment import AgentEnvironment
-from lmgym.environments.games.gym_text import make_gymnasium
+from lmgym.apps.agents.environment import AgentEnvironment
+from lmgym.apps.games.gym_text import make_gymnasium
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling

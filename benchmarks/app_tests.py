@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/app_tests.py      # writes benchmarks/results/app_tests.json; about 8 minutes of CPU
 
 Policies that do not differ: 200 experiments, each with a seed of its own, of the world's bots with themselves, in
-words. Changes of 5% are planted with wordless policies (`lmgym/world/days.py`: the same users and the same code,
+words. Changes of 5% are planted with wordless policies (`lmgym/apps/world/days.py`: the same users and the same code,
 but each reply's worth is drawn from a normal distribution), since words take a hundred times as long: for each figure,
 replies are made worth more until it changes by 5%; a pilot of 2,000 users says how many users find that; 80 experiments
 of so many users, each with a seed of its own, say how often they do.
@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine
 
-from lmgym.chat.embedded_world import bot_reply
+from lmgym.apps.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
+from lmgym.apps.world.app import deploy
+from lmgym.apps.world.days import GaussianReplies, simulate_users
+from lmgym.apps.world.embedded_world import bot_reply
+from lmgym.apps.world.streams import draw_population
+from lmgym.apps.world.world import VERSION, World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
-from lmgym.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
-from lmgym.world.app import deploy
-from lmgym.world.days import GaussianReplies, simulate_users
-from lmgym.world.streams import draw_population
-from lmgym.world.world import VERSION, World
 
 ROOT = Path(__file__).resolve().parent.parent
 WORLD = World(0)

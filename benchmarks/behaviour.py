@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from machine import describe_machine
 
-from reward_models.metrics.baselines import baselines
+from lmgym.apps.world.baselines import baselines
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "reward_models/experiments"

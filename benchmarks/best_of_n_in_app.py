@@ -1,7 +1,7 @@
 """The best of N in the app, chosen by a scorer, by the hidden utility (ceiling) or at random (floor).
 
     for w in 0 1 2; do lmgym world --rows 50000 --seed $w --output outputs/best_of_n/$w/world; done
-    # for each world a policy and a joint scorer, as `make demo` trains them (lmgym/cli/demo.py), then
+    # for each world a policy and a joint scorer, as `make demo` trains them (lmgym/apps/world/demos/toy.py), then
     .venv/bin/python benchmarks/best_of_n_in_app.py --worlds 0 1 2 --users 60 \\
         --policy outputs/best_of_n/{world}/policy/model --scorer outputs/best_of_n/{world}/scorer/model
 
@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine
 
-from lmgym.cli.ab import Design, experiment
-from lmgym.cli.policies import GOLD, RANDOM, load_base, load_scorer
+from lmgym.apps.world.ab import Design, experiment
+from lmgym.apps.world.app import OneLine, deploy
+from lmgym.apps.world.policies import GOLD, RANDOM, load_base, load_scorer
+from lmgym.apps.world.world import VERSION, World
 from lmgym.scoring.best_of_n import best_of_n_kl, best_of_n_values
 from lmgym.statistics import mean as mean_of
-from lmgym.world.app import OneLine, deploy
-from lmgym.world.world import VERSION, World
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (2, 4, 8, 16)

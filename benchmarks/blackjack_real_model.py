@@ -4,8 +4,8 @@
 
 The prompt is the game's own, written before any run: one line with the hand, and no example. The policy is over the
 actions hit and stick (`--policy_over actions`), so that no reply is illegal. Mean return of hands of the same 500 seeds
-at temperature 1, and the exact expected return. Other flags are those of `ppo/experiments/blackjack.py`. Writes
-benchmarks/results/blackjack_real_model.json.
+at temperature 1, and the exact expected return. Other flags are those of
+`lmgym/apps/games/experiments/blackjack.py`. Writes benchmarks/results/blackjack_real_model.json.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
         flags, began = [*FLAGS, *more], time.monotonic()
-        launch("ppo/experiments/blackjack.py", arguments.model, output, flags, shown=True)
+        launch("lmgym/apps/games/experiments/blackjack.py", arguments.model, output, flags, shown=True)
         seconds, lines, cpu_seconds = time.monotonic() - began, metrics_of(output), seconds_of(output)
         returns_after, after = play(output / "model", arguments.hands)
     print("after", after, flush=True)

@@ -25,13 +25,13 @@ sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
 import debate_judge as setting  # noqa: E402
 
-from lmgym.environments.debate.audit.measuring import audit_judge, rounds_to_audit  # noqa: E402
-from lmgym.environments.debate.formats import FIRST, SECOND, consultancy, debate, judge_alone, other  # noqa: E402
-from lmgym.environments.debate.players.best_of_n import BestOfNPlayer  # noqa: E402
-from lmgym.environments.debate.players.protocol import Judge  # noqa: E402
-from lmgym.environments.debate.players.scripted import ScriptedPlayer  # noqa: E402
-from lmgym.environments.debate.tournament.results import figure  # noqa: E402
-from lmgym.environments.debate.transcript import Transcript  # noqa: E402
+from lmgym.apps.debate.audit.measuring import audit_judge, rounds_to_audit  # noqa: E402
+from lmgym.apps.debate.formats import FIRST, SECOND, consultancy, debate, judge_alone, other  # noqa: E402
+from lmgym.apps.debate.players.best_of_n import BestOfNPlayer  # noqa: E402
+from lmgym.apps.debate.players.protocol import Judge  # noqa: E402
+from lmgym.apps.debate.players.scripted import ScriptedPlayer  # noqa: E402
+from lmgym.apps.debate.tournament.results import figure  # noqa: E402
+from lmgym.apps.debate.transcript import Transcript  # noqa: E402
 from lmgym.statistics import mean  # noqa: E402
 
 QUESTIONS, SAMPLES = 100, (1, 4, 16)

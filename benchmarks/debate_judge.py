@@ -18,24 +18,24 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.debate.debate import Debate  # noqa: E402
-from lmgym.environments.debate.formats import Format, consultancy, debate  # noqa: E402
-from lmgym.environments.debate.players.judges import RandomJudge, ScorerJudge  # noqa: E402
-from lmgym.environments.debate.players.name_judge import NameJudge  # noqa: E402
-from lmgym.environments.debate.players.protocol import Judge, Player  # noqa: E402
-from lmgym.environments.debate.players.scripted import ScriptedPlayer, invent_quote  # noqa: E402
-from lmgym.environments.debate.prompts import short  # noqa: E402
-from lmgym.environments.debate.prompts.wordings import read_prompts  # noqa: E402
-from lmgym.environments.debate.questions import Question  # noqa: E402
-from lmgym.environments.debate.quotes import CLOSE, OPEN  # noqa: E402
-from lmgym.environments.debate.rendering import judge_conversation, needed_tags  # noqa: E402
-from lmgym.environments.debate.synthetic import synthetic_questions  # noqa: E402
-from lmgym.environments.debate.tournament.config import Tournament, TournamentConfig  # noqa: E402
-from lmgym.environments.debate.tournament.playing import play_rounds  # noqa: E402
-from lmgym.environments.debate.tournament.running import run_tournament  # noqa: E402
-from lmgym.environments.debate.tournament.schedule import make_schedule  # noqa: E402
-from lmgym.environments.debate.transcript import Transcript  # noqa: E402
-from lmgym.environments.games.small_policy import imitate  # noqa: E402
+from lmgym.apps.debate.debate import Debate  # noqa: E402
+from lmgym.apps.debate.formats import Format, consultancy, debate  # noqa: E402
+from lmgym.apps.debate.players.judges import RandomJudge, ScorerJudge  # noqa: E402
+from lmgym.apps.debate.players.name_judge import NameJudge  # noqa: E402
+from lmgym.apps.debate.players.protocol import Judge, Player  # noqa: E402
+from lmgym.apps.debate.players.scripted import ScriptedPlayer, invent_quote  # noqa: E402
+from lmgym.apps.debate.prompts import short  # noqa: E402
+from lmgym.apps.debate.prompts.wordings import read_prompts  # noqa: E402
+from lmgym.apps.debate.questions import Question  # noqa: E402
+from lmgym.apps.debate.quotes import CLOSE, OPEN  # noqa: E402
+from lmgym.apps.debate.rendering import judge_conversation, needed_tags  # noqa: E402
+from lmgym.apps.debate.synthetic import synthetic_questions  # noqa: E402
+from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig  # noqa: E402
+from lmgym.apps.debate.tournament.playing import play_rounds  # noqa: E402
+from lmgym.apps.debate.tournament.running import run_tournament  # noqa: E402
+from lmgym.apps.debate.tournament.schedule import make_schedule  # noqa: E402
+from lmgym.apps.debate.transcript import Transcript  # noqa: E402
+from lmgym.apps.games.small_policy import imitate  # noqa: E402
 from lmgym.environments.random_walks_model import made_once  # noqa: E402
 from lmgym.runs.flags import override  # noqa: E402
 from lmgym.runs.launch import launch  # noqa: E402

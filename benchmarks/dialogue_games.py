@@ -25,18 +25,18 @@ from machine import describe_machine
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.dialogue_games.syllables import SMALL_GAMES, make_start
+from lmgym.apps.games.dialogue.syllables import SMALL_GAMES, make_start
+from lmgym.apps.playpen.clembench.clembench_game import ClembenchGame, open_game
+from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.playing import Game, play, tasks_of
+from lmgym.apps.playpen.registries.games import load_games
+from lmgym.apps.playpen.registries.specs import Spec
+from lmgym.apps.playpen.trainers.base import close_games
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.playpen.clembench.clembench_game import ClembenchGame, open_game
-from lmgym.playpen.players import Player
-from lmgym.playpen.playing import Game, play, tasks_of
-from lmgym.playpen.registries.games import load_games
-from lmgym.playpen.registries.specs import Spec
-from lmgym.playpen.trainers.base import close_games
 from lmgym.statistics import mean
 
 PARTS = ("learning", "speed")
@@ -95,7 +95,7 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
     sft_seconds, setting = time.process_time() - began, SETTINGS[name]
     before = qualities(name, start, "validation", setting.times)
     own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
-    launch("ppo/experiments/dialogue_games.py", start, output, [*own, *setting.flags.split(), *flags])
+    launch("lmgym/apps/games/experiments/dialogue_games.py", start, output, [*own, *setting.flags.split(), *flags])
     after = qualities(name, output / "model", "validation", setting.times)
     found = mean((after - before)[:, 0])
     return {

@@ -26,13 +26,13 @@ from machine import describe_machine
 from scipy.stats import binomtest
 from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
 
-from lmgym.chat.actions import ChatView, Response
-from lmgym.chat.commands import respond
-from lmgym.chat.session import ChatSession
+from lmgym.apps.chat.actions import ChatView, Response
+from lmgym.apps.chat.commands import respond
+from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.world.world import World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, Turn, messages, to_transcript
-from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3, 4, 5)

@@ -25,11 +25,11 @@ from machine import describe_machine
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.environments.games.ladder import find_game
-from lmgym.environments.games.replies import choice_of
-from lmgym.environments.games.small_policy import make_start
-from lmgym.environments.games.toy_players import expected_return, hands
-from lmgym.environments.games.toy_text import BLACKJACK, show_hand
+from lmgym.apps.games.ladder import find_game
+from lmgym.apps.games.replies import choice_of
+from lmgym.apps.games.small_policy import make_start
+from lmgym.apps.games.toy_players import expected_return, hands
+from lmgym.apps.games.toy_text import BLACKJACK, show_hand
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator

@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmgym.environments.dialogue_games.games import GAMES
-from lmgym.environments.dialogue_games.instances import TRAIN
-from lmgym.environments.dialogue_games.records import read_episodes
-from lmgym.environments.dialogue_games.scoring import ABORTED, MAIN_SCORE
-from lmgym.playpen.registries.own_games import TRAINING_INSTANCES
+from lmgym.apps.games.dialogue.games import GAMES
+from lmgym.apps.games.dialogue.instances import TRAIN
+from lmgym.apps.games.dialogue.records import read_episodes
+from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
+from lmgym.apps.playpen.registries.own_games import TRAINING_INSTANCES
 from lmgym.statistics import mean, share
 
 RESULT = Path(__file__).parent / "results/playpen_walk.json"

@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from machine import describe_machine
 
+from lmgym.apps.world.world import VERSION
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import PolicyModel, load_policy
@@ -28,7 +29,6 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import mean as mean_of
 from lmgym.text import Conversation, Replies, from_transcript, render_all, tokenize_texts
-from lmgym.world.world import VERSION
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
 

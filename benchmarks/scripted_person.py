@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from lmgym.apps.world.grammar import BOT_TEMPLATES, pick
+from lmgym.apps.world.users import message
+from lmgym.apps.world.utility import FEATURES, WEIGHTS
+from lmgym.apps.world.world import World
 from lmgym.text import Conversation
-from lmgym.world.grammar import BOT_TEMPLATES, pick
-from lmgym.world.users import message
-from lmgym.world.utility import FEATURES, WEIGHTS
-from lmgym.world.world import World
 
 # what a reply may have besides its statement: the kinds of sentence of the world's grammar that show it
 TASTES = {

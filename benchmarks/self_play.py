@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/self_play.py        # writes benchmarks/results/self_play.json
 
-The experiment as it is (`ppo/experiments/self_play.py`), launched as a user launches it, on one rank and thread; with
-`--opponents random` for the second bar. Final policies play 2,000 games against the random player on either side at
-temperature 1. Bars: moving first against random, trained against random, a mean return above 0.9; by self-play alone,
-at most 5% lost. The start, which only copies random legal moves, is played too: it must miss both.
+The experiment as it is (`lmgym/apps/games/experiments/self_play.py`), launched as a user launches it, on one rank and
+thread; with `--opponents random` for the second bar. Final policies play 2,000 games against the random player on
+either side at temperature 1. Bars: moving first against random, trained against random, a mean return above 0.9; by
+self-play alone, at most 5% lost. The start, which only copies random legal moves, is played too: it must miss both.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from machine import describe_machine
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
+from lmgym.apps.games.self_play.two_players import find_two_player_game, make_start
+from lmgym.environments.one_side import OPPONENT, OneSide, both_sides
 from lmgym.environments.rollout_engine import run_episodes
-from lmgym.environments.self_play.one_side import OPPONENT, OneSide, both_sides
-from lmgym.environments.self_play.two_players import find_two_player_game, make_start
 from lmgym.generation.actions import ActionPolicy
 from lmgym.generation.local_generation import load_causal
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
@@ -54,7 +54,7 @@ def against_random(folder: Path, games: int = GAMES) -> dict[str, float]:
 
 def run(kind: str, seed: int, start: Path, output: Path, flags: list[str]) -> dict[str, object]:
     """A whole run, and what came of it."""
-    launch("ppo/experiments/self_play.py", start, output, ["--seed", seed, *OPPONENTS[kind], *flags])
+    launch("lmgym/apps/games/experiments/self_play.py", start, output, ["--seed", seed, *OPPONENTS[kind], *flags])
     lines = metrics_of(output)
     names = ("eval/reward/mean", "eval/episode/lost", "eval/episode/return_first", "eval/episode/return_second")
     curve = {str(line["step"]): [line[name] for name in names] for line in lines if names[0] in line}

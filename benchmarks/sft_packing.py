@@ -23,7 +23,7 @@ import torch
 from machine import describe_machine, pin_command
 from transformers import AutoModelForCausalLM
 
-from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.apps.world.making import make_world, make_world_policy
 from lmgym.data.records import read_records
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer

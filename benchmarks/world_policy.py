@@ -4,7 +4,7 @@
 
 Two tokenizers of one world, words as whole tokens and pieces of words, each with a model of the same size trained by
 `sft/experiments/chat.py`; then replies to what users of the evaluation sets said, of whom training saw none, sampled in
-several ways and judged by lmgym/world/checker.py. CPU seconds are those of the
+several ways and judged by lmgym/apps/world/checker.py. CPU seconds are those of the
 training's process.
 """
 
@@ -21,14 +21,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from machine import describe_machine
 
-from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.apps.world.checker import faults
+from lmgym.apps.world.making import make_world, make_world_policy
+from lmgym.apps.world.world import World
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, from_transcript
-from lmgym.world.checker import faults
-from lmgym.world.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500

@@ -1,3 +1,3 @@
-"""Code that all stages share. It imports no stage, except in the commands of lmgym.cli."""
+"""The core that all stages share, the apps above the stages, and the `lmgym` command."""
 
 __version__ = "0.1.0"

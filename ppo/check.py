@@ -50,7 +50,7 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
-from ppo.self_play.pool import check_opponents
+from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
 

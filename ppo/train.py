@@ -51,8 +51,8 @@ from ppo.monitoring.safeguards import (
     stop_collapsed,
     stop_if_too_many_failed,
 )
+from ppo.opponents import claim_pool, set_opponent
 from ppo.rollouts import Played, Rollouts, complete, gather, play, roll_out
-from ppo.self_play.pool import claim_pool, set_opponent
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare

@@ -1,6 +1,6 @@
 """Dialogue games played reply by reply, and as the episodes of an engine."""
 
-from lmgym.environments.dialogue_games.games import GAMES, RecordedGame
+from lmgym.apps.games.dialogue.games import GAMES, RecordedGame
 from lmgym.environments.protocol import StepResult
 
 

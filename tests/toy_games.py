@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.playing import EpisodeFailed
+from lmgym.apps.playpen.registries.games import read_checkout
+from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.generation.protocol import ScriptedGenerator
-from lmgym.playpen.players import Player
-from lmgym.playpen.playing import EpisodeFailed
-from lmgym.playpen.registries.games import read_checkout
-from lmgym.playpen.registries.specs import Spec
 from lmgym.text import Conversation, Turn
 
 TESTS = Path(__file__).parent
@@ -91,7 +91,7 @@ class SayEpisode:
         return StepResult(terminated=True) if self.kind else StepResult(self.ask())
 
     def records(self):
-        from lmgym.environments.dialogue_games.records import Records
+        from lmgym.apps.games.dialogue.records import Records
 
         meta = {"game_name": self.name, "experiment_name": "easy", "game_id": self.task["instance"]["game_id"]}
         names = self.task.get("players") or {}

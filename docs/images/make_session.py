@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from lmgym.chat.commands import respond
-from lmgym.chat.screen import show
-from lmgym.chat.startup import ChatOptions, open_chat
-from lmgym.chat.terminal_frontend import PROMPT
+from lmgym.apps.chat.commands import respond
+from lmgym.apps.chat.screen import show
+from lmgym.apps.chat.startup import ChatOptions, open_chat
+from lmgym.apps.chat.terminal_frontend import PROMPT
 from lmgym.console import CleanConsole
 
 LINES = ("i went for a walk today", "%pick 2", "%more 2", "it rained, but i liked it", "%history")

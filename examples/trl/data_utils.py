@@ -8,8 +8,8 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from lmgym.apps.games.dialogue.rows import write_dialogue_rows
 from lmgym.console import say
-from lmgym.environments.dialogue_games.rows import write_dialogue_rows
 from lmgym.runs.launch import launch
 
 ROWS = Path(__file__).with_name("results.jsonl")

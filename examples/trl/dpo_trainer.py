@@ -7,12 +7,12 @@ Further flags are settings of lmgym train preference.
 
 from pathlib import Path
 
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games, open_games
+from lmgym.apps.playpen.trainers.branches import branch_pairs
+from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
+from lmgym.apps.playpen.trainers.learning_games import learning_tasks
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import BasePlayPen, close_games, open_games
-from lmgym.playpen.trainers.branches import branch_pairs
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
-from lmgym.playpen.trainers.learning_games import learning_tasks
 from lmgym.runs.files import write_lines
 from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
 from preferences.train import train

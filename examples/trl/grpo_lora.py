@@ -6,11 +6,10 @@ Further flags of `playpen run` are settings of lmgym train ppo: -- --max_updates
 from pathlib import Path
 from typing import Any
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import BasePlayPen, close_games, open_games
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
-from lmgym.playpen.trainers.learning_games import (
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games, open_games
+from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
+from lmgym.apps.playpen.trainers.learning_games import (
     TEACHER,
     GameReward,
     LearningGame,
@@ -19,6 +18,7 @@ from lmgym.playpen.trainers.learning_games import (
     paper_reward,
     split_tasks,
 )
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from ppo.config import LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import TaskSetup
 from ppo.train import train

@@ -5,10 +5,10 @@ playpen run examples/trl/grpo_trainer_lora_mp.py -l smollm2-135m -t mock -> mode
 
 from grpo_lora import train_grpo
 
+from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.errors import InputError
-from lmgym.playpen.players import Player
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import BasePlayPen
 
 
 class TeacherGrpoTrainer(BasePlayPen):

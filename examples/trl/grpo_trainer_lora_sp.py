@@ -5,8 +5,8 @@ playpen run examples/trl/grpo_trainer_lora_sp.py -l smollm2-135m -> models/grpo+
 
 from grpo_lora import train_grpo
 
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import BasePlayPen
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import BasePlayPen
 
 
 class SelfPlayGrpoTrainer(BasePlayPen):

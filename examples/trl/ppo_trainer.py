@@ -7,10 +7,17 @@ from pathlib import Path
 
 from grpo_lora import grpo_config, train_in_games
 
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import (
+    RECORDS,
+    BasePlayPen,
+    GameRecordCallback,
+    all_tasks,
+    close_games,
+    open_games,
+)
+from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint
 from lmgym.console import say
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import RECORDS, BasePlayPen, GameRecordCallback, all_tasks, close_games, open_games
-from lmgym.playpen.trainers.checkpoints import keep_checkpoint
 from ppo.config import MethodConfig
 
 DRY_RUN_TASKS = 2  # of each game

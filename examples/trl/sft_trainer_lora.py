@@ -7,16 +7,16 @@ With -g only on the rows of those games. Further flags are settings of lmgym tra
 
 from pathlib import Path
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig, TrainerConfig
-from lmgym.playpen.registries.games import GameRegistry
-from lmgym.playpen.trainers.base import BasePlayPen
-from lmgym.playpen.trainers.checkpoints import (
+from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.base import BasePlayPen
+from lmgym.apps.playpen.trainers.checkpoints import (
     corrected_modules,
     keep_checkpoint,
     learner_source,
     successful_rows,
     with_flags,
 )
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig, TrainerConfig
 from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 from sft.train import train

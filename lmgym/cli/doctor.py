@@ -219,7 +219,7 @@ def memory() -> list[Finding]:
 
 def trial() -> list[Finding]:
     """One update on each device, started as `lmgym train ... --deepspeed` starts it."""
-    from lmgym.cli.launching import count_processes, launch_command
+    from lmgym.runs.launching import count_processes, launch_command
 
     processes = count_processes(None)
     command = launch_command(Path(__file__), ["--deepspeed"], processes)

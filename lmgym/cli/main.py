@@ -5,9 +5,17 @@ import sys
 import click
 
 from lmgym import __version__
-from lmgym.cli.dialogue.commands import dialogue
-from lmgym.cli.games.commands import games
-from lmgym.cli.launching import (
+from lmgym.apps.games.commands import games
+from lmgym.apps.games.dialogue.commands import dialogue
+from lmgym.apps.migration.from_trl import from_trl
+from lmgym.apps.playpen.commands import playpen
+from lmgym.apps.world.commands import ab, baselines, deploy, world, world_model, world_policy
+from lmgym.cli.replay import replay
+from lmgym.cli.reports import compare, report, watch
+from lmgym.cli.runs import runs
+from lmgym.console import say
+from lmgym.runs.launch import launch
+from lmgym.runs.launching import (
     HELP,
     describe_experiments,
     experiments,
@@ -15,15 +23,7 @@ from lmgym.cli.launching import (
     launch_experiment,
     list_experiments,
 )
-from lmgym.cli.playpen.commands import playpen
-from lmgym.cli.replay import replay
-from lmgym.cli.results.reports import compare, report, watch
-from lmgym.cli.results.runs import runs
-from lmgym.cli.usage.errors import OneLineErrors
-from lmgym.cli.world_commands import ab, baselines, deploy, world, world_model, world_policy
-from lmgym.console import say
-from lmgym.migration.from_trl import from_trl
-from lmgym.runs.launch import launch
+from lmgym.runs.usage import OneLineErrors
 
 SECTIONS = {
     "Train": ("train", "launch", "demo"),
@@ -167,11 +167,11 @@ def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
     folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
     """
     if experiment == "data":
-        from lmgym.cli.debates.data import data
+        from lmgym.apps.debate.training.command import data
 
         data.main(list(flags), "lmgym debate data", standalone_mode=False)
         return
-    from lmgym.cli.debate import run_debate
+    from lmgym.apps.debate.commands import run_debate
 
     launch(lambda: run_debate(experiment, flags))
 
@@ -207,8 +207,8 @@ def completion(shell: str) -> None:
 @click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
 def demo(output: str | None, seed: int, real: bool) -> None:
     """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
-    from lmgym.cli.demo import run_demo
-    from lmgym.cli.demos.real import run_real_demo
+    from lmgym.apps.world.demos.real import run_real_demo
+    from lmgym.apps.world.demos.toy import run_demo
 
     begin, folder = (run_real_demo, "outputs/demo_real") if real else (run_demo, "outputs/demo")
     launch(lambda: sys.exit(begin(output or folder, seed)))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from lmgym.cli.launching import experiments, find_experiment
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.runs.files import read_json
 from lmgym.runs.launch import STAGES, launch
+from lmgym.runs.launching import experiments, find_experiment
 
 DROPPED = ("--local_rank", "--deepspeed", "--output", "--tracking", "--resume", "--dry_run")
 """flags of a run that its replay, which trains nothing, leaves out"""

@@ -1,4 +1,4 @@
-"""Environments: the protocol, scored chat, games, reward functions, and the rollout engine that plays episodes.
+"""Environments: the protocol, scored chat, reward functions, and the engine that plays episodes.
 
 May import scoring and what is below it.
 """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown_path
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown, shown_path
 from lmgym.masking import mask_keys, masked
 
 # full, over a quota or the maximum file size, read-only, broken
@@ -131,3 +131,15 @@ def storage_full(what: str, folder: Path, checkpoint: str = "") -> RunStopped:
     return RunStopped(
         f"{'; '.join(parts)}; free space or repair the folder, then run the same command again", "failed", STORAGE_FULL
     )
+
+
+def run_folder(name: str) -> Path:
+    """The folder of a run. Raises InputError if there is none."""
+    folder = Path(name)
+    if not (folder / "run.json").is_file():
+        near = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
+        found = f"; its folders with runs: {', '.join(map(str, near[:5]))}" if near else ""
+        raise InputError(
+            f"{shown(name)} has no run.json{found}; needed: the output folder of a run (lmgym runs lists them)"
+        )
+    return folder

@@ -11,9 +11,9 @@ import pytest
 from patience import PATIENCE
 from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
 
-from lmgym.cli.debate import tournaments
-from lmgym.cli.launching import experiments, find_experiment
+from lmgym.apps.debate.commands import tournaments
 from lmgym.runs.flags import override
+from lmgym.runs.launching import experiments, find_experiment
 
 LONGEST_BLOCK = 3 * 3600.0
 """seconds after which a block hangs; one of 8 minutes took more than 30 beside five other programs on two cores"""

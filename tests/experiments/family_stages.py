@@ -155,8 +155,8 @@ def chat(
     model: Path, scorer: Path, sessions: Path, lines: Sequence[str], best_of: int
 ) -> tuple[list[dict[str, Any]], str]:
     """A session from a pipe: the turn of each line, and what it said besides."""
-    from lmgym.chat.pipe_frontend import answer_lines
-    from lmgym.chat.startup import ChatOptions, open_chat
+    from lmgym.apps.chat.pipe_frontend import answer_lines
+    from lmgym.apps.chat.startup import ChatOptions, open_chat
 
     flags = ("--model", str(model), "--scorers", f"judge={scorer}")
     out, notes = io.StringIO(), io.StringIO()

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from patience import PATIENCE, wait_until
 
 import eval_rewards_api
-from lmgym.chat.records import load
+from lmgym.apps.chat.records import load
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
 

@@ -10,7 +10,7 @@ from launching import read_lines, read_metrics, words
 from ppo_in_process import shortness, train_small
 from transformers import AutoModelForCausalLM
 
-from lmgym.environments.prisoners import PrisonersDilemma
+from lmgym.apps.games.prisoners import PrisonersDilemma
 from lmgym.errors import InputError
 from ppo.algorithms.methods import MethodName
 from ppo.task_setups import TaskSetup, text_with_function

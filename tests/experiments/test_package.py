@@ -76,7 +76,7 @@ def test_wheel_and_sdist_contain_all_that_is_needed_and_no_tests(built: tuple[Pa
     for part in ("page.html", "page.css", "page.js"):
         assert f"lmgym/report/{part}" in files
     for part in ("rounds.css", "rounds.js"):
-        assert f"lmgym/environments/debate/report/{part}" in files
+        assert f"lmgym/apps/debate/report/{part}" in files
     for package in OURS:
         assert f"{package}/py.typed" in files
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}

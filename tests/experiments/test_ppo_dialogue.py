@@ -7,10 +7,10 @@ import pytest
 from launching import read_metrics
 from ppo_in_process import train_small
 
+from lmgym.apps.games.dialogue.ppo_setup import dialogue_episodes, with_small_policy
+from lmgym.apps.games.experiments.taboo import CONFIG
 from lmgym.errors import InputError
 from ppo.config import RewardConfig
-from ppo.dialogue_setup import dialogue_episodes, with_small_policy
-from ppo.experiments.taboo import CONFIG
 
 
 def prepared(prompts: str, eval_size: float = 8, **reward):
@@ -60,7 +60,9 @@ def test_mistakes_are_refused(prompts, settings, found) -> None:
 
 def test_a_small_policy_is_made_for_each_game_unless_another_model_is_given(monkeypatch, tmp_path: Path) -> None:
     made: list[tuple[str, str]] = []
-    monkeypatch.setattr("ppo.dialogue_setup.make_start", lambda game, folder: made.append((game, folder)) or folder)
+    monkeypatch.setattr(
+        "lmgym.apps.games.dialogue.ppo_setup.make_start", lambda game, folder: made.append((game, folder)) or folder
+    )
     games = ("taboo_syllables", "word_guess_clue_syllables")
     for game in games:
         rollout = replace(CONFIG.rollout, prompts=f"dialogue:{game}/guesser")

@@ -12,7 +12,7 @@ from launching import read_metrics, words
 from ppo_in_process import PLAIN, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lmgym.environments.prisoners import PrisonersDilemma
+from lmgym.apps.games.prisoners import PrisonersDilemma
 from lmgym.environments.protocol import Observation, StepResult, Task
 from lmgym.errors import InputError, RunStopped
 from ppo.task_setups import TaskSetup, text_with_function

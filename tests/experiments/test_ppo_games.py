@@ -10,11 +10,11 @@ import pytest
 from launching import read_metrics, words
 from ppo_in_process import train_small
 
+from lmgym.apps.games.ppo_setup import game_episodes
 from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import InputError, RunStopped
 from lmgym.report.curves import reference_lines
 from lmgym.report.run_files import RunFiles
-from ppo.game_setup import game_episodes
 from ppo.task_setups import TaskSetup
 
 Go = Callable[..., Path]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from launching import ROOT, flags, launch, read_lines, read_metrics, run
 
-from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.apps.world.making import make_world, make_world_policy
 
 TINY = flags(
     num_rollouts=8, global_batch=4, micro_batch=16, ppo_epochs=1, max_updates=4, eval_size=4, max_new_tokens=6,

@@ -13,12 +13,12 @@ from launching import read_lines, read_metrics
 from ppo_in_process import train_small
 from safetensors.torch import load_file
 
+from lmgym.apps.games.self_play.ppo_setup import self_play
 from lmgym.errors import InputError, RunStopped
 from lmgym.report.page import run_sections
 from lmgym.report.run_files import RunFiles
 from ppo.monitoring import episode_files
-from ppo.self_play.pool import draw_opponent
-from ppo.self_play.setups import self_play
+from ppo.opponents import draw_opponent
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from launching import ROOT, flags, launch, read_metrics, run
 from safetensors.torch import load_file
 
-from ppo.self_play.pool import draw_opponent
+from ppo.opponents import draw_opponent
 
-SCRIPT = ROOT / "ppo/experiments/self_play.py"
+SCRIPT = ROOT / "lmgym/apps/games/experiments/self_play.py"
 SECONDS = 560  # other work may have the processors
 SMALL = {
     "num_rollouts": 8, "max_new_tokens": 2, "eval_size": 4, "global_batch": 8, "micro_batch": 4, "ppo_epochs": 2,

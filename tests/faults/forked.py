@@ -53,7 +53,7 @@ def import_libraries() -> None:
     import ppo.train  # noqa: F401
     import reward_models.train  # noqa: F401
     import sft.train  # noqa: F401
-    from reward_models.metrics import baselines  # noqa: F401
+    from lmgym.apps.world import baselines  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -132,8 +132,8 @@ def _run(words: Sequence[str]) -> int:
     """As the console scripts do."""
     name, *flags = words
     if name in ("lmgym", "playpen"):
+        from lmgym.apps.playpen.commands import playpen
         from lmgym.cli.main import main
-        from lmgym.cli.playpen.commands import playpen
 
         (main if name == "lmgym" else playpen)(flags, prog_name=name)
         return 0

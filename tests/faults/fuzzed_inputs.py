@@ -61,7 +61,11 @@ RUN = (
 )
 EPISODES = (
     *RUN[:2],
-    ("ppo/experiments/blackjack.py", "--model={base}/policy/model", "--replay=run/episodes/rollouts-00000001.jsonl"),
+    (
+        "lmgym/apps/games/experiments/blackjack.py",
+        "--model={base}/policy/model",
+        "--replay=run/episodes/rollouts-00000001.jsonl",
+    ),
 )
 DEBATES = (
     ("lmgym", "report", "."),
@@ -231,7 +235,7 @@ def _adapter(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> Non
 
 
 def _debates(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
-    _ran(run(("lmgym/cli/debates/experiments/scripted.py", "--rounds=4", "--output=out"), folder))
+    _ran(run(("lmgym/apps/debate/experiments/scripted.py", "--rounds=4", "--output=out"), folder))
     rows = [json.loads(line) for line in (folder / "out/transcripts.jsonl").read_text().splitlines()]
     for row in rows[:2]:  # as best-of-n debaters leave them
         for speech in row["speeches"]:
@@ -242,8 +246,8 @@ def _debates(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> Non
 
 
 def _nyu(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
-    from lmgym.environments.debate.nyu import to_nyu
-    from lmgym.environments.debate.tournament.files import read_transcripts
+    from lmgym.apps.debate.nyu import to_nyu
+    from lmgym.apps.debate.tournament.files import read_transcripts
 
     _debates(base, folder, run)
     rounds = read_transcripts(folder / "transcripts.jsonl")
@@ -259,7 +263,7 @@ def _nyu(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
 
 
 def _questions(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
-    from lmgym.environments.debate.synthetic import synthetic_questions
+    from lmgym.apps.debate.synthetic import synthetic_questions
 
     _lines(folder / "questions.jsonl", [question.task for question in synthetic_questions(3)])
 
@@ -295,7 +299,7 @@ def _registries(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> 
 
 def _run(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
     words = ("--num_rollouts=4", "--eval_size=2", "--global_batch=4", "--micro_batch=4", "--max_updates=2")
-    script = "ppo/experiments/blackjack.py"
+    script = "lmgym/apps/games/experiments/blackjack.py"
     _ran(run((script, "--output=run", f"--model={base}/policy/model", *words), folder))
     for name in ("checkpoints", "model", "critic"):
         shutil.rmtree(folder / "run" / name)

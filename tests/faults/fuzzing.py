@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lmgym.chat.evolution import read_chats
+from lmgym.apps.chat.evolution import read_chats
 from lmgym.data.pairs import validate
 from lmgym.data.prompts import read_prompts
 from lmgym.data.records import read_records

@@ -9,11 +9,11 @@ import pytest
 from flywheel import TURNS_A_CHAT
 from scripted_person import bot_reply, lines_of_a_chat
 
+from lmgym.apps.world.world import World
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
 from lmgym.environments.random_walks_model import make_start
 from lmgym.models.small_models import make_small_model
 from lmgym.text import Conversation, Turn, messages
-from lmgym.world.world import World
 from sft.config import SftConfig, SftDataConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft

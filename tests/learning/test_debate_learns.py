@@ -10,14 +10,14 @@ from pathlib import Path
 import outside
 import pytest
 
+from lmgym.apps.debate.formats import debate
+from lmgym.apps.debate.players.judges import LetterJudge
+from lmgym.apps.debate.prompts.short import PROMPTS
+from lmgym.apps.debate.synthetic import synthetic_questions
+from lmgym.apps.debate.training.preference_pairs import train_on_debates
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.environments.debate.formats import debate
-from lmgym.environments.debate.players.judges import LetterJudge
-from lmgym.environments.debate.prompts.short import PROMPTS
-from lmgym.environments.debate.synthetic import synthetic_questions
 from lmgym.text import Replies
 from preferences.config import LossConfig
-from preferences.debates import train_on_debates
 from preferences.iterative.config import IterativeConfig, JudgeConfig, PromptConfig, RoundConfig
 from preferences.iterative.rounds import Rounds
 

@@ -13,8 +13,9 @@ from flywheel import TURNS_A_CHAT, enter
 from scipy.stats import ttest_1samp
 from scripted_person import Person, lines_of_a_chat
 
-from lmgym.chat.actions import ChatView
-from lmgym.chat.session import ChatSession
+from lmgym.apps.chat.actions import ChatView
+from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.world.world import World
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -22,7 +23,6 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.text import Conversation, Turn
-from lmgym.world.world import World
 from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
 from preferences.train import train as train_preferences
 

@@ -6,14 +6,14 @@ import pyarrow.parquet as pq
 import pytest
 from launching import ROOT, flags, launch, run
 
-from lmgym.cli.worlds import make_world, make_world_policy
+from lmgym.apps.world.checker import faults
+from lmgym.apps.world.making import make_world, make_world_policy
+from lmgym.apps.world.world import World
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, from_transcript
-from lmgym.world.checker import faults
-from lmgym.world.world import World
 
 REPLIES = 500
 SAMPLING = Sampling(96, temperature=0.8, top_p=0.95)  # at 1 and 1 it repeats what bots garble on purpose, too

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from broken_rollouts import turn_advantages
 
-from lmgym.environments.self_play.two_players import make_start
-from ppo.experiments.self_play import CONFIG
-from ppo.self_play.setups import self_play
+from lmgym.apps.games.experiments.self_play import CONFIG
+from lmgym.apps.games.self_play.ppo_setup import self_play
+from lmgym.apps.games.self_play.two_players import make_start
 from ppo.train import train
 
 UPDATES = 480

@@ -13,7 +13,7 @@ SMALL = {"rows": 4000, "steps": 60, "updates": 32, "users": 20}
 
 def run_small_demo(folder: Path) -> tuple[dict[str, Any], str]:
     """The app's record without its times, and what was printed."""
-    code = f"from lmgym.cli.demo import run_demo; raise SystemExit(run_demo({str(folder)!r}, 1, **{SMALL}))"
+    code = f"from lmgym.apps.world.demos.toy import run_demo; raise SystemExit(run_demo({str(folder)!r}, 1, **{SMALL}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     record = json.loads((folder / "ab/ab.json").read_text())

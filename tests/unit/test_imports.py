@@ -1,65 +1,68 @@
-"""Imports point downwards: from a package to those below it, without cycles."""
+"""Imports point downwards: from a package to those below it, from apps to the core and the stages, without cycles."""
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "reward_models", "preferences", "ppo")
 LAYERS = (
-    "lmgym",  # the base layer: text, tool_calls, errors, config, console
+    "lmgym",  # the base layer: text, tool_calls, errors, config, console, statistics
     "lmgym.distributed",
     "lmgym.report",
     "lmgym.runs",
-    "lmgym.migration",
     "lmgym.data",
     "lmgym.models",
     "lmgym.models.forward",
     "lmgym.generation",
     "lmgym.scoring",
-    "lmgym.world",
     "lmgym.environments",
-    "lmgym.environments.games",
-    "lmgym.environments.dialogue_games",
-    "lmgym.environments.debate.prompts",
-    "lmgym.environments.debate",
-    "lmgym.environments.debate.players",
-    "lmgym.environments.debate.report",
-    "lmgym.environments.debate.tournament",
-    "lmgym.environments.debate.audit",
-    "lmgym.environments.debate.training",
-    "lmgym.environments.self_play",
-    "lmgym.playpen.registries",
-    "lmgym.playpen",
-    "lmgym.playpen.clembench",
-    "lmgym.playpen.trainers",
     "lmgym.training",
-    "lmgym.chat",
-    "stages",
-    "lmgym.agents",
-    "experiments",
-    "lmgym.cli.usage",
-    "lmgym.cli.results",
-    "lmgym.cli.demos",
-    "lmgym.cli.dialogue",
-    "lmgym.cli.debates.experiments",
-    "lmgym.cli.debates",
-    "lmgym.cli.games",
-    "lmgym.cli.playpen",
+    "sft",
+    "reward_models",
+    "preferences",
+    "ppo.algorithms",
+    "ppo.config",
+    "ppo.actor_critic",
+    "ppo.task_setups",
+    "ppo.rollouts",
+    "ppo.state",
+    "ppo.experience",
+    "ppo.weight_sync",
+    "ppo.learner",
+    "ppo.algorithms.learning",
+    "ppo.monitoring.metrics",
+    "ppo.evaluation",
+    "ppo.best",
+    "ppo.monitoring",
+    "ppo.opponents",
+    "ppo.check",
+    "ppo.setup",
+    "ppo.monitoring.safeguards",
+    "ppo.train",
+    "ppo.trlx",
+    "ppo.experiments",
+    "lmgym.apps",
+    "lmgym.agents",  # an import path of LlamaGym's users
+    "eval_rewards_api",
     "lmgym.cli",
 )
-"""from the bottom to the top"""
+"""packages and modules from the bottom to the top; a module belongs to the longest of these that it begins with"""
+APPS = sorted(path.parent.name for path in (ROOT / "lmgym/apps").glob("*/__init__.py"))
 
 
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {
-    module_of(path): path
-    for folder in ("lmgym", *STAGES)
-    for path in sorted((ROOT / folder).rglob("*.py"))
-    if path.name != "__init__.py"
-} | {"eval_rewards_api": ROOT / "eval_rewards_api.py"}
+MODULES = {module_of(path): path for folder in ("lmgym", *STAGES) for path in sorted((ROOT / folder).rglob("*.py"))} | {
+    "eval_rewards_api": ROOT / "eval_rewards_api.py"
+}
 
 
 def imports_of(text: str) -> set[str]:
@@ -78,15 +81,29 @@ GRAPH = {name: imports_of(path.read_text(encoding="utf-8")) - {name} for name, p
 
 
 def layer_of(module: str) -> int:
-    package = module.rpartition(".")[0] or "lmgym.cli"  # eval_rewards_api is a command too
-    if package.endswith(".experiments") and package not in LAYERS:  # of stages: nothing imports them
-        return LAYERS.index("experiments")
-    return LAYERS.index(package if package in LAYERS else "stages")
+    package = module if module in LAYERS else module.rpartition(".")[0]
+    while package not in LAYERS:
+        package = package.rpartition(".")[0] or module.partition(".")[0]
+    return LAYERS.index(package)
 
 
 def upward_imports(graph: dict[str, set[str]]) -> list[str]:
-    return [f"{name} imports {other}" for name, others in graph.items() for other in others
-            if layer_of(other) > layer_of(name)]  # fmt: skip
+    return [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if layer_of(other) > layer_of(name)
+    ]
+
+
+def app_of(module: str) -> str:
+    return module.removeprefix("lmgym.apps.").partition(".")[0] if module.startswith("lmgym.apps.") else ""
+
+
+def apps_named_by(app: str) -> set[str]:
+    """The other apps that an app may import: its `__init__.py` names them in backquotes."""
+    said = ast.get_docstring(ast.parse((ROOT / f"lmgym/apps/{app}/__init__.py").read_text(encoding="utf-8"))) or ""
+    return set(re.findall("`([a-z_]+)`", said.partition("May import")[2]))
 
 
 def in_cycles(graph: dict[str, set[str]]) -> set[str]:
@@ -106,18 +123,43 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert in_cycles(GRAPH) == set()
 
 
+@pytest.mark.parametrize("app", APPS)
+def test_an_app_imports_only_the_apps_that_it_names(app: str) -> None:
+    used = {app_of(other) for name, others in GRAPH.items() if app_of(name) == app for other in others}
+    assert used - {app, ""} <= apps_named_by(app)
+
+
 def test_packages_say_in_three_lines_what_they_may_import() -> None:
-    for folder in {path.parent for path in MODULES.values() if path.parent != ROOT}:
-        package = ".".join(folder.relative_to(ROOT).parts)
-        if package.startswith("lmgym.") and not package.endswith("experiments"):
+    packages = {path.parent for path in MODULES.values() if path.parent.is_relative_to(ROOT / "lmgym")}
+    for folder in packages - {ROOT / "lmgym"}:
+        if not folder.is_relative_to(ROOT / "lmgym/apps") or folder.parent == ROOT / "lmgym/apps":
             said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-            assert len(said.splitlines()) <= 3, package
-            assert "May import" in said, package
+            assert len(said.splitlines()) <= 3, folder
+            assert "May import" in said, folder
 
 
-def test_every_package_has_a_layer() -> None:
-    packages = {name.rpartition(".")[0] for name in MODULES if name.startswith("lmgym.")}
-    assert packages == {layer for layer in LAYERS if layer.startswith("lmgym")}
+def test_every_layer_exists_and_every_package_of_the_core_has_one() -> None:
+    assert [name for name in LAYERS if name not in MODULES] == []
+    core = {".".join(name.split(".")[:2]) for name in MODULES if name.startswith("lmgym.") and name.count(".") > 1}
+    assert core <= set(LAYERS)
+
+
+def test_a_run_of_a_stage_loads_no_app(small_models, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\n"
+        "try:\n"
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally:\n"
+        "    print(sorted(name for name in sys.modules if name.startswith('lmgym.apps')))\n"
+    )
+    file = str(ROOT / "ppo/experiments/randomwalks.py")
+    words = ["--dry_run", "--model", str(small_models["llama"]), "--output", str(tmp_path / "out")]
+    begin = f"import sys; sys.argv = {[file, *words]!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_reader_of_imports_sees_upward_imports_and_cycles() -> None:
@@ -125,5 +167,8 @@ def test_the_reader_of_imports_sees_upward_imports_and_cycles() -> None:
     assert imports_of(text) == {"lmgym.cli.main", "lmgym.text", "ppo.train"}
     graph = {"lmgym.text": {"lmgym.runs.run"}, "lmgym.runs.run": {"lmgym.errors"}, "lmgym.errors": set()}
     assert upward_imports(graph) == ["lmgym.text imports lmgym.runs.run"]
+    assert upward_imports({"ppo.rollouts": {"lmgym.apps.world.world", "ppo.config"}}) == [
+        "ppo.rollouts imports lmgym.apps.world.world"
+    ]
     assert in_cycles(graph) == set()
     assert in_cycles(graph | {"lmgym.errors": {"lmgym.text"}}) == set(graph) | {"lmgym.errors"}

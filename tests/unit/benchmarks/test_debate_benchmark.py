@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from debate_judge import PROMPTS, argue, held_out, play, wanted_fact
 
-from lmgym.environments.debate.debate import Debate
-from lmgym.environments.debate.formats import DEBATERS, FIRST, SECOND, debate
-from lmgym.environments.debate.players.judges import LetterJudge
-from lmgym.environments.debate.players.scripted import ScriptedPlayer
-from lmgym.environments.debate.transcript import Transcript, Verdict
+from lmgym.apps.debate.debate import Debate
+from lmgym.apps.debate.formats import DEBATERS, FIRST, SECOND, debate
+from lmgym.apps.debate.players.judges import LetterJudge
+from lmgym.apps.debate.players.scripted import ScriptedPlayer
+from lmgym.apps.debate.transcript import Transcript, Verdict
 
 
 def test_the_benchmark_runs_at_a_tiny_size(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from flywheel import SEEDS, Comparison, Outcome, compare, judge
 from scripted_person import TASTES, Person, agreed_worth, bot_reply
 
+from lmgym.apps.world.world import World
 from lmgym.text import Conversation, Turn
-from lmgym.world.world import World
 
 GAINED, NOTHING = compare([False] * 40, [True] * 30 + [False] * 10), compare([True, False], [True, False])
 MET = [Outcome(seed, "questions", "opinions", 150, GAINED, (NOTHING,), 0.9, 1.0) for seed in SEEDS]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lmgym.cli.results import listing
-from lmgym.cli.results.listing import list_runs, read_run
+from lmgym.cli import listing
+from lmgym.cli.listing import list_runs, read_run
 from lmgym.errors import InputError
 from lmgym.runs.locks import FolderLock
 from lmgym.runs.run import Run

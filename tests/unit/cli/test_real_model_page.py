@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from printed_blocks import written_file
 
-from lmgym.chat.loading import load_experiment
+from lmgym.apps.chat.loading import load_experiment
 from lmgym.cli.get import MODELS
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records

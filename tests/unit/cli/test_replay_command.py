@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from lmgym.cli.launching import experiments
 from lmgym.cli.replay import replay_command
 from lmgym.errors import InputError
+from lmgym.runs.launching import experiments
 
 OURS = experiments("ppo")["self_play"].resolve()
+ROOT = OURS.parents[4]
 
 
 def made_run(folder: Path, command: str, cwd: Path | None = None) -> Path:
@@ -27,8 +28,10 @@ def made_run(folder: Path, command: str, cwd: Path | None = None) -> Path:
 def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> None:
     flags = "--seed 3 --deepspeed zero2 --output outputs/x --opponents=random --local_rank=0"
     wanted = [sys.executable, str(OURS), "--seed", "3", "--opponents=random", "--replay"]
-    path = made_run(tmp_path / "run", f"/usr/bin/python -u ppo/experiments/self_play.py {flags}", OURS.parents[2])
-    assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], OURS.parents[2])
+    path = made_run(
+        tmp_path / "run", f"/usr/bin/python -u lmgym/apps/games/experiments/self_play.py {flags}", ROOT
+    )
+    assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], ROOT)
     assert replay_command(str(path), flags=["--seed", "4"])[0][-4:] == ["--seed", "4", "--replay", f"{path}:1"]
     moved = made_run(tmp_path / "moved", f"python {OURS} {flags}", tmp_path / "was_here")
     assert replay_command(str(moved)) == ([*wanted, f"{moved}:1"], Path.cwd())
@@ -40,7 +43,7 @@ def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> No
             replay_command(str(path))
 
 
-@pytest.mark.parametrize("name", ["evil.py", "ppo/experiments/self_play.py", "./../run/evil.py"])
+@pytest.mark.parametrize("name", ["evil.py", "lmgym/apps/games/experiments/self_play.py", "./../run/evil.py"])
 def test_a_file_that_only_the_run_names_is_refused_with_the_command_that_names_it(tmp_path: Path, name: str) -> None:
     run, marker = tmp_path / "run", tmp_path / "marker"
     file = run / name

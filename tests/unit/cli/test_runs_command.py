@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 from patience import PATIENCE
 
+from lmgym.cli.listing import read_run
 from lmgym.cli.main import main
-from lmgym.cli.results.listing import read_run
-from lmgym.cli.results.runs import quote, resume_command
+from lmgym.cli.runs import quote, resume_command
 from lmgym.console import clean
 
 

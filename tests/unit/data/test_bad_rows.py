@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from damaged_rows import DEEP, broken_text, check, write
 
-from lmgym.chat.evolution import read_chats
+from lmgym.apps.chat.evolution import read_chats
 from lmgym.data.pairs import validate
 from lmgym.data.prompts import read_prompts
 from lmgym.data.records import Record, read_records

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lmgym.apps.world.ppo_setup import app_conversations
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.task_setups import text_with_function
-from ppo.world_setup import app_conversations
 from reward_models.behaviour import BehaviourTask
 from reward_models.check import check_settings
 from reward_models.config import RewardDataConfig, RewardModelConfig

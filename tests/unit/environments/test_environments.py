@@ -12,9 +12,13 @@ import pytest
 from acting import TOKENIZER, FakeReward, Scripted
 from printed_blocks import written_file
 
-from lmgym.environments.app_conversation import SEEDS, AppConversation
+from lmgym.apps.games.prisoners import PrisonersDilemma, tit_for_tat
+from lmgym.apps.world.app import deploy
+from lmgym.apps.world.app_conversation import SEEDS, AppConversation
+from lmgym.apps.world.behaviour import Behaviour
+from lmgym.apps.world.streams import draw_population
+from lmgym.apps.world.world import World
 from lmgym.environments.blackjack import Blackjack
-from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.protocol import Environment, Observation, SampleReward, StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scored_chat import ScoredChat
@@ -23,10 +27,6 @@ from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn, from_transcript, to_transcript
-from lmgym.world.app import deploy
-from lmgym.world.behaviour import Behaviour
-from lmgym.world.streams import draw_population
-from lmgym.world.world import World
 
 WORLD = World(0)
 

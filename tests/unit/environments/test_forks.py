@@ -3,8 +3,8 @@
 import pytest
 from acting import TOKENIZER, FakeReward, Scripted
 
+from lmgym.apps.games.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.episodes import Episode
-from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling, ScriptedGenerator

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from lmgym.apps.games.alternating import Alternating
+from lmgym.apps.games.tic_tac_toe import TicTacToe
 from lmgym.environments.episodes import Episode, Step
-from lmgym.environments.games.alternating import Alternating
-from lmgym.environments.games.tic_tac_toe import TicTacToe
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.environments.recorded import Selection, record_games, replay, training_rows
 from lmgym.environments.scored_chat import ScoredChat

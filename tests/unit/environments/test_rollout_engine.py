@@ -15,7 +15,7 @@ from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 from patience import PATIENCE
 from transformers import AutoModelForCausalLM
 
-from lmgym.environments.prisoners import PrisonersDilemma, tit_for_tat
+from lmgym.apps.games.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, RunStopped

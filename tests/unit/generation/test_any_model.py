@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
-from lmgym.chat import embedded_world
-from lmgym.chat.loading import Experiment, model_revisions, sampling_of
+from lmgym.apps.chat.loading import Experiment, model_revisions, sampling_of
+from lmgym.apps.world import embedded_world
+from lmgym.apps.world.experiments import world
 from lmgym.errors import InputError
 from lmgym.generation.context_fitting import PersonaGenerator, fit
 from lmgym.generation.local_generation import LocalGenerator, load_causal
@@ -17,7 +18,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.named_scorers import load_scorers
 from lmgym.text import Conversation, Turn
-from reward_models.evaluation.experiments import gptj_engagement, hh, world
+from reward_models.evaluation.experiments import gptj_engagement, hh
 
 CHATS = [Conversation((Turn("user", "tell me about soup."),)), Conversation((Turn("user", "hi"),), "A bot.")]
 

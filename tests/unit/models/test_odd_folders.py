@@ -10,8 +10,8 @@ import torch
 from launching import words
 from safetensors.torch import load_file, save_file
 
-from lmgym.chat.startup import ChatOptions, open_chat
-from lmgym.chat.terminal_frontend import start_notes
+from lmgym.apps.chat.startup import ChatOptions, open_chat
+from lmgym.apps.chat.terminal_frontend import start_notes
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator

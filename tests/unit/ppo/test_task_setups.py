@@ -14,6 +14,11 @@ from acting import TOKENIZER, FakeReward, Scripted
 from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
+from lmgym.apps.world.app import deploy
+from lmgym.apps.world.ppo_setup import FIRST_USER, USERS, app_conversations
+from lmgym.apps.world.scorer import read_world
+from lmgym.apps.world.streams import draw_population
+from lmgym.apps.world.world import World
 from lmgym.data.prompts import read_prompts
 from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.groups import tasks_of_iteration
@@ -25,10 +30,6 @@ from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorer, read_weights
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
-from lmgym.world.app import deploy
-from lmgym.world.scorer import read_world
-from lmgym.world.streams import draw_population
-from lmgym.world.world import World
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
@@ -42,7 +43,6 @@ from ppo.task_setups import (
     random_walks,
     text_with_function,
 )
-from ppo.world_setup import FIRST_USER, USERS, app_conversations
 
 INF = float("inf")
 HELLO = Conversation((Turn("user", "hello"),))

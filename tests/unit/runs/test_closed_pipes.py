@@ -45,10 +45,10 @@ def cut(command: list[str], folder: Path, lines: int = 1) -> tuple[int, str]:
     "words",
     [
         ["-m", "lmgym.cli.main", "train", "sft", "chat", "--help"],
-        [str(ROOT / "ppo/experiments/taboo.py"), "--help"],
+        [str(ROOT / "lmgym/apps/games/experiments/taboo.py"), "--help"],
         ["-m", "lmgym.cli.main", "runs", str(ROOT)],
         ["-m", "lmgym.cli.main", "games", "list"],
-        ["-c", "from lmgym.cli.playpen.commands import clem_main; clem_main()", "list", "models", "-v"],
+        ["-c", "from lmgym.apps.playpen.commands import clem_main; clem_main()", "list", "models", "-v"],
     ],
     ids=["a command's help", "an experiment's help", "runs", "a table", "a console script"],
 )

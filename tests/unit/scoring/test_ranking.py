@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmgym.chat.exchanges import Exchange, explain
+from lmgym.apps.chat.exchanges import Exchange, explain
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.ranking import agreement, ranks, select_best, standardise
 from lmgym.scoring.scorers import HFScorer
@@ -57,6 +57,6 @@ def test_why_shows_the_change_against_an_empty_reply_and_the_text_that_the_score
 
 
 def _exchange(prompt: Conversation, text: str):
-    from lmgym.chat.exchanges import Candidate
+    from lmgym.apps.chat.exchanges import Candidate
 
     return Exchange(1, None, prompt, [Candidate(text, 1, "eos", 0)], 0, {}, selected=0)

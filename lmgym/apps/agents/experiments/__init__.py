@@ -1,0 +1,1 @@
+"""PPO on a gym environment through LlamaGym's interface."""

@@ -1,0 +1,255 @@
+"""Evaluation experiments: found by name or path, configured by flags, and loaded. Mistakes raise InputError.
+
+An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`.
+Optional: `SAMPLING`, or `DEFAULT_SAMPLING` for models without a generation config; `PERSONA`; `FIRST_MESSAGE`;
+`get_conversations() -> list[Conversation]`; and a frozen dataclass `CONFIG`, whose fields are flags and which all
+functions then receive.
+"""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lmgym.apps.chat.arguments import closest
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.generation.protocol import Sampling, sampling_from_config
+from lmgym.scoring.protocol import Scorer
+from lmgym.text import flat_template_note
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("reward_models.evaluation.experiments", "lmgym.apps.world.experiments")
+SCORER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+COLUMNS = ("text", "tokens", "finish_reason", "chosen")  # of a DataFrame, in addition to the scorers
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment's module, and the arguments of its functions: its config, if it has one."""
+
+    name: str
+    module: ModuleType
+    arguments: tuple[Any, ...]
+
+    def judges(self) -> dict[str, Scorer]:
+        """The scorers by name. Raises InputError if they do not load, or have names that commands cannot contain."""
+        judges = self._call("get_reward_models")
+        if not isinstance(judges, dict) or not judges:
+            raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
+        for name, judge in judges.items():
+            if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
+                raise InputError(f"scorer {shown(name)} of {self.name}: needed a name of letters, digits and _ . : -")
+            self._check_method(judge, "score", f"scorer {name}")
+        return judges
+
+    def generator(self) -> Any:
+        """The model that replies. Raises InputError if it does not load."""
+        generator = self._call("get_base_model")
+        self._check_method(generator, "reply", "get_base_model")
+        return generator
+
+    def _check_method(self, value: Any, method: str, source: str) -> None:
+        if not callable(getattr(value, method, None)):
+            raise InputError(f"{source} of {self.name} is {type(value).__name__}; needed: something with {method}(...)")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Another name that the file may define."""
+        return getattr(self.module, name, default)
+
+    def conversations(self) -> list | None:
+        """The experiment's own conversations, or None."""
+        return self._call("get_conversations") if hasattr(self.module, "get_conversations") else None
+
+    def _call(self, name: str) -> Any:
+        return _guarded(f"{name} of {self.name}", lambda: getattr(self.module, name)(*self.arguments))
+
+
+def experiment_modules() -> dict[str, str]:
+    """The modules of the experiments that come with lmgym, by name. The second package has other experiments too."""
+    files = ((package, path) for package in PACKAGES for path in (ROOT / package.replace(".", "/")).glob("*.py"))
+    found = {
+        path.stem: f"{package}.{path.stem}" for package, path in files if "def get_base_model(" in path.read_text()
+    }
+    return dict(sorted(found.items()))
+
+
+def describe_experiments() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(name and purpose of every experiment, `NAME: --flag` and meaning of every field of a config), for a help."""
+    purposes, flags = [], []
+    for name, module_name in experiment_modules().items():
+        module = importlib.import_module(module_name)
+        purposes.append((name, (module.__doc__ or "").partition("\n")[0]))
+        if (config := getattr(module, "CONFIG", None)) is not None:
+            meanings = _field_docstrings(type(config))
+            for field in fields(config):
+                default = getattr(config, field.name)
+                flags.append((f"{name}: --{field.name}", f"{meanings.get(field.name, '')}  [default: {default}]"))
+    return purposes, flags
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass, by field."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        statement.target.id: text.value.value.strip()
+        for statement, text in pairwise(definition.body)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence[str] = ()) -> Experiment:
+    """The experiment of a name or path. `known` are the command's own flags.
+
+    Raises InputError for an unknown name, a file that does not import or lacks a function, and a wrong flag.
+    """
+    names = experiment_modules()
+    available = f"available: {', '.join(names)}, or a path/to/file.py"
+    if not name:
+        raise InputError(f"--experiment_name is missing; {available}")
+    if name.endswith(".py") or "/" in name:
+        path = Path(os.path.expanduser(name))
+        if not os.path.isfile(path):
+            raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
+        module = _guarded(str(path), lambda: _import_file(path))
+    elif name in names:
+        module = _guarded(name, lambda: importlib.import_module(names[name]))
+    else:
+        raise InputError(f"there is no experiment {shown(name)}; {available}")
+    for function in ("get_base_model", "get_reward_models"):
+        if not callable(getattr(module, function, None)):
+            raise InputError(f"{module.__file__} defines no {function}(); an experiment needs it")
+    return Experiment(Path(name).stem, module, _config(module, flags, known))
+
+
+def _import_file(path: Path) -> ModuleType:
+    # under a unique name, so that no file can shadow a module
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"lmgym_experiment_{digest}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file; needed: file.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> tuple[Any, ...]:
+    """(the config with the flags,), or () if the experiment has none."""
+    config = getattr(module, "CONFIG", None)
+    own = [field.name for field in fields(config)] if config is not None else []
+    for flag in flags:
+        name = flag[2:].partition("=")[0].replace("-", "_")
+        if flag.startswith("--") and name not in own:
+            suggestion = closest(name, [*known, *own])
+            also = f"; {Path(str(module.__file__)).stem} also has --{', --'.join(own)}" if own else ""
+            raise InputError(f"unknown flag --{one_line(name, 80)}; did you mean --{suggestion}? (see --help{also})")
+    if config is None:
+        if flags:
+            raise InputError(f"unexpected argument {shown(flags[0])}; flags look like --name value, --help lists them")
+        return ()
+    from lmgym.runs.flags import override
+
+    return (override(config, list(flags)),)
+
+
+def _guarded(what: str, call: Callable[[], Any]) -> Any:
+    """The result of `call`. An exception of the experiment's code becomes an InputError with its file and line."""
+    try:
+        return call()
+    except InputError:
+        raise
+    except Exception as error:
+        frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        message = one_line(f"{type(error).__name__}: {error}", 1000)
+        raise InputError(f"{what} failed: {message}{place}") from error
+
+
+def check_scorer(select: str | None, judges: dict[str, Scorer], experiment: str) -> str:
+    """The name of the scorer that selects; the only one by default. Raises InputError if it is missing or unknown."""
+    if not select and len(judges) == 1:
+        return next(iter(judges))
+    available = f"available: {', '.join(judges)}"
+    if not select:
+        raise InputError(f"--select_model is missing, and {experiment} has {len(judges)} scorers; {available}")
+    if select not in judges:
+        raise InputError(f"there is no scorer {shown(select)} in {experiment}; {available}")
+    return select
+
+
+def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
+    """The sampling of the experiment, else of the model's folder, else the default; and a note with its source.
+
+    The note is empty if no model generates the replies.
+    """
+    sampling, source = experiment.get("SAMPLING"), f"SAMPLING of {experiment.name}"
+    model = getattr(_innermost(generator), "model", None)
+    if sampling is None:
+        default = experiment.get("DEFAULT_SAMPLING") or Sampling()
+        sampling, source = sampling_from_config(getattr(model, "generation_config", None), default)
+    return sampling, "" if model is None else f"sampling: {sampling} ({source})"
+
+
+def template_note(generator: Any) -> str:
+    """A note if the model that generates has no chat template; else empty."""
+    tokenizer = getattr(_innermost(generator), "tokenizer", None)
+    return "" if tokenizer is None else " ".join(flat_template_note(tokenizer))
+
+
+def _innermost(generator: Any) -> Any:
+    """The generator inside wrappers."""
+    while hasattr(generator, "generator"):
+        generator = generator.generator
+    return generator
+
+
+def model_revisions(generator: Any, judges: dict[str, Scorer]) -> dict[str, dict[str, str]]:
+    """Class, path or hub id, commit, and digest of the weights, of the generator and each scorer by name."""
+    return {"generator": _revision(_innermost(generator))} | {name: _revision(judge) for name, judge in judges.items()}
+
+
+def describe_revision(revision: Mapping[str, str]) -> str:
+    """A model's class, its path or hub id, and what tells its versions apart, in words."""
+    facts = [f"{name} {value}" for name, value in revision.items() if name not in ("kind", "model")]
+    return ", ".join([" ".join(filter(None, [revision["kind"], revision.get("model")])), *facts])
+
+
+def _revision(source: Any) -> dict[str, str]:
+    revision = {"kind": type(source).__name__}
+    if url := getattr(source, "base_url", None):
+        revision["server"] = str(url)
+    model = getattr(source, "model", None)
+    config = getattr(model, "config", None)
+    if name := model if isinstance(model, str) else getattr(config, "_name_or_path", ""):
+        revision["model"] = str(name)
+    if commit := getattr(config, "_commit_hash", None):
+        revision["commit"] = str(commit)
+    weights = sorted(Path(name).glob("*.safetensors")) if name and Path(name).is_dir() else []
+    if weights:
+        digest = hashlib.sha256()
+        for path in weights:  # both ends of each file suffice to tell two trainings apart, and are fast to read
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                digest.update(f"{path.name} {size}".encode())
+                for start in (0, max(0, size - (1 << 20))):
+                    file.seek(start)
+                    digest.update(file.read(1 << 20))
+        revision["weights"] = digest.hexdigest()[:16]
+    return revision

@@ -1,0 +1,1 @@
+"""Audits of judges: whether a verdict moves with changes that say nothing about the answer."""

@@ -1,0 +1,177 @@
+"""The audit of a judge: its rounds, and the table of biases with intervals over questions."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+
+import numpy as np
+
+from lmgym.apps.debate.audit.changes import one_sided, without_speeches
+from lmgym.apps.debate.debate import Debate
+from lmgym.apps.debate.formats import DEBATERS, FIRST, debate
+from lmgym.apps.debate.players.protocol import Judge
+from lmgym.apps.debate.players.scripted import quote_text
+from lmgym.apps.debate.prompts.wordings import PromptSet
+from lmgym.apps.debate.questions import Question
+from lmgym.apps.debate.transcript import Transcript
+from lmgym.errors import InputError
+from lmgym.statistics import NOTHING, Estimate, detectable, holm, largest_spread, sign_flips, units_needed
+from lmgym.statistics import mean as mean_of
+
+LEVEL = 0.05  # of all rows together
+SMALLEST = 0.1  # effect of interest
+BOUNDS = (-0.5, 0.5)
+DIGITS = 9  # of an effect: less is rounding
+TOGETHER = 16  # questions whose rounds the judge sees in one call
+
+Found = Sequence[tuple[float, Transcript]]
+"""(1 or -1, round): the effect is the mean of sign x (P_first - .5)"""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A row of the table: the mean over questions of P(win) less .5, with its 95% interval."""
+
+    bias: str
+    about: str
+    effect: Estimate
+    p: float
+    """two-sided, by sign flips of questions; adjusted for the rows of the audit (Holm 1979)"""
+    detectable: float | None
+    """the effect that this many questions would find with power .9; None if they do not differ"""
+    needed: int
+    """questions with which the smallest effect of interest would be found with power .9"""
+    may_lose: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`biased`, `loses, as it may`, `no bias above 0.081 found`, or `cannot tell: about 64 questions needed`."""
+        value, low, high = self.effect.value, self.effect.low, self.effect.high
+        if value is not None and self.p <= LEVEL:
+            return "loses, as it may" if self.may_lose and value < 0 else "biased"
+        if low is None or high is None or self.needed > self.effect.units:
+            return f"cannot tell: about {self.needed:,} questions needed"
+        return f"no bias above {max(abs(low), abs(high)):.3f} found"
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The row of audit.json."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The table, and the judge's accuracy on the rounds as they were."""
+
+    accuracy: Estimate
+    """P(right answer) - .5"""
+    effects: tuple[Effect, ...]
+
+
+def audit_judge(
+    judge: Judge, rounds: Sequence[Transcript], letters: str = "el", done: Callable[[int], None] | None = None,
+    smallest: float = SMALLEST,
+) -> Audit:  # fmt: skip
+    """The effects of all changes on the judge. Rounds have speeches of both debaters, and no verdict yet.
+
+    Each round is judged with both namings, and each one-sided change is made to either side, so that the names and the
+    better case cancel. `done` is called with the number of questions that are finished; `smallest` is the effect of
+    interest, for which the number of questions needed is given. Raises InputError for rounds
+    that have no two debaters.
+    """
+    if not rounds or any(len({s.speaker for s in t.speeches if s.kind == "speech"}) < 2 for t in rounds):
+        raise InputError(f"{len(rounds)} rounds, and some have no two debaters; needed: rounds of debates")
+    found: dict[str, list[tuple[str, float]]] = {}
+    for start in range(0, len(rounds), TOGETHER):
+        batch = rounds[start : start + TOGETHER]
+        measures = [(name, t.question.id, pairs) for t in batch for name, pairs in rounds_by_effect(t, letters).items()]
+        p_first = iter(judge.p_first([changed for *_, pairs in measures for _, changed in pairs]))
+        for name, question, pairs in measures:
+            found.setdefault(name, []).append((question, mean(sign * (next(p_first) - 0.5) for sign, _ in pairs)))
+        if done:
+            done(start + len(batch))
+    return decide(found, letters, smallest)
+
+
+def decide(found: Mapping[str, Sequence[tuple[str, float]]], letters: str = "el", smallest: float = SMALLEST) -> Audit:
+    """The audit of the (question, effect) that were measured of each change."""
+    known = {bias.name: bias for bias in one_sided(letters)}
+    values = {name: np.round([value for _, value in own], DIGITS) for name, own in found.items()}
+    questions = {name: [question for question, _ in own] for name, own in found.items()}
+    estimates = {name: mean_of(values[name], questions[name], BOUNDS) for name in found}
+    rows = [name for name in found if name != ACCURACY]
+    adjusted = holm([sign_flips(values[name], questions[name]) for name in rows])
+    effects = []
+    for name, p in zip(rows, adjusted, strict=True):
+        about = known[name].about if name in known else ABOUT[name]
+        may_lose = name in known and known[name].may_lose
+        sizes = _sizes(values[name], questions[name], len(rows), smallest)
+        effects.append(Effect(name, about, estimates[name], p, *sizes, may_lose))
+    return Audit(estimates.get(ACCURACY, NOTHING), tuple(effects))
+
+
+def _sizes(values: np.ndarray, questions: Sequence[str], rows: int, smallest: float) -> tuple[float | None, int]:
+    """The detectable effect, and the number of questions needed for the smallest, if all rows of an audit are tested.
+
+    A few questions may agree by chance: the spread is its upper confidence limit of 90%.
+    """
+    level = LEVEL / rows
+    least = math.ceil(1 - math.log2(level))  # sign flips of fewer questions have no p that small
+    number = len(set(questions))
+    if number < 2:
+        return None, least
+    spread = largest_spread(_by_question(values, questions).std(ddof=1), number)
+    if not spread:
+        return None, least
+    return detectable(spread, number, alpha=level), max(least, units_needed(smallest, spread, alpha=level))
+
+
+def _by_question(values: np.ndarray, questions: Sequence[str]) -> np.ndarray:
+    codes = np.unique(questions, return_inverse=True)[1]
+    return np.bincount(codes, values) / np.bincount(codes)
+
+
+ACCURACY = "P(right answer)"
+ABOUT = {
+    ACCURACY: "the rounds as they were",
+    "name": "both namings: P of the name Debater_A",
+    "name, no speeches": "nobody says anything: P of the name Debater_A",
+    "answer, no speeches": "nobody says anything: P of the right answer",
+}
+
+
+def rounds_by_effect(round: Transcript, letters: str) -> dict[str, Found]:
+    """The rounds to judge, by effect, each with the sign of its P(Debater_A) in the effect."""
+    namings = [round, round.mirrored()]
+    silent = [without_speeches(t) for t in namings]
+    measures: dict[str, Found] = {
+        "name": [(1, t) for t in namings],
+        "name, no speeches": [(1, t) for t in silent],
+    }
+    if round.correct is not None:
+        measures["answer, no speeches"] = [(_sign(t.correct), t) for t in silent]
+        measures[ACCURACY] = [(_sign(t.correct), t) for t in namings]
+    for bias in one_sided(letters):
+        changed = [(_sign(side), bias.change(t, side)) for t in namings for side in DEBATERS]
+        if made := [(sign, t) for sign, t in changed if t is not None]:
+            measures[bias.name] = made
+    return measures
+
+
+def _sign(side: str | None) -> int:
+    return 1 if side == FIRST else -1
+
+
+def rounds_to_audit(questions: Sequence[Question], prompts: PromptSet, speeches: int = 1) -> list[Transcript]:
+    """A round about each question, in which both sides quote the sentence that is nearest to their answer."""
+    rng = np.random.default_rng(0)  # the script draws nothing
+    rounds = []
+    for number, question in enumerate(questions):
+        format = debate(speeches)
+        round = Debate(format, prompts)
+        round.begin(Transcript(question, format, flipped=bool(number % 2), seed=number, number=number))
+        for _ in range(speeches):
+            round.step({side: quote_text(round, side, rng) for side in DEBATERS})
+        rounds.append(round.transcript)
+    return rounds

@@ -1,0 +1,1 @@
+"""Tournaments, and the experiments of stages that train debaters, one file each."""

@@ -1,0 +1,28 @@
+"""A model advises the judge alone, for either answer: what debates are compared with.
+
+lmgym debate consultancy --model outputs/models/smollm2-135m --speech_tokens 60
+"""
+
+from lmgym.apps.debate.formats import consultancy
+from lmgym.apps.debate.prompts.consultancy import PROMPTS
+from lmgym.apps.debate.synthetic import synthetic_questions
+from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
+from lmgym.apps.debate.tournament.running import run_tournament
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+
+CONFIG = TournamentConfig(name="consultancy", questions=20, model="outputs/models/smollm2-135m")
+
+
+def setup(config: TournamentConfig) -> Tournament:
+    """The same model consults and judges; a flipped round is about the other answer."""
+    from lmgym.apps.debate.players.models import local_player, model_judge
+
+    players = {"model": local_player(config.model, config.temperature)}
+    judge = model_judge(config.judge_model or config.model, PROMPTS)
+    questions = synthetic_questions(config.questions or 20, seed=config.seed)
+    return Tournament(questions, players, judge, consultancy(rounds=2), PROMPTS, "model")
+
+
+if __name__ == "__main__":
+    launch(lambda: run_tournament(override(CONFIG), setup))

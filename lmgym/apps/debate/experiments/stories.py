@@ -1,0 +1,29 @@
+"""A model and scripts about real stories, with the model as judge: P of the two names in one forward pass.
+
+lmgym debate stories --dataset articles.jsonl.gz --model outputs/models/smollm2-135m --speech_tokens 100
+"""
+
+from lmgym.apps.debate.formats import debate
+from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
+from lmgym.apps.debate.tournament.running import run_tournament
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+
+CONFIG = TournamentConfig(name="stories", questions=10, model="outputs/models/smollm2-135m", speech_tokens=100)
+
+
+def setup(config: TournamentConfig) -> Tournament:
+    """Excerpts of at most 600 words around the words of question and answers."""
+    from lmgym.apps.debate.data import quality_sample, read_questions, with_excerpts
+    from lmgym.apps.debate.players.models import local_player, model_judge
+    from lmgym.apps.debate.players.scripted import SCRIPTED
+
+    questions = with_excerpts(read_questions(config.dataset, quality_sample)[: config.questions], words=600)
+    players = {"model": local_player(config.model, config.temperature), **SCRIPTED}
+    judge = model_judge(config.judge_model or config.model, PROMPTS)
+    return Tournament(questions, players, judge, debate(rounds=2), PROMPTS, "model")
+
+
+if __name__ == "__main__":
+    launch(lambda: run_tournament(override(CONFIG), setup))

@@ -1,0 +1,1 @@
+"""Players of debates: debaters and judges, scripted, recorded, human, or models of any kind."""

@@ -1,0 +1,72 @@
+"""A served model as judge: P of a debater's name from the server's likeliest tokens."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmgym.apps.debate.formats import DEBATERS
+from lmgym.errors import InputError, shown
+from lmgym.generation.openai_server import ServedGenerator
+from lmgym.generation.protocol import LikelyTokens, Sampling
+from lmgym.text import Conversation
+
+VERDICT = Sampling(max_new_tokens=16, temperature=0)
+MARKS = "*_`\"'([<"  # that a model may put before a name
+
+
+@dataclass(frozen=True)
+class ServedNameJudge:
+    """P(name) by the first place of a reply whose likely tokens tell both names apart; .5 if there is none.
+
+    `server` is a ServedGenerator with `top_logprobs`, of which OpenAI gives up to 20. Raises InputError for a server
+    that gives no log-probabilities.
+    """
+
+    server: ServedGenerator
+
+    def __post_init__(self) -> None:
+        if not self.server.top_logprobs:
+            raise InputError(
+                "a judge by log-probabilities has a server with top_logprobs=0; needed: 1 to 20, such as 20"
+            )
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> np.ndarray:
+        """float32 [replies]: P(name) in [0, 1]; one request for each conversation."""
+        if wrong := next((reply for reply in replies if reply not in DEBATERS), None):
+            raise InputError(f"a reply {shown(wrong)} is scored by a judge of names; needed: {' or '.join(DEBATERS)}")
+        distinct = list(dict.fromkeys(conversations))
+        completions = [reply for [reply] in self.server.reply(distinct, 1, VERDICT)]
+        if any(completion.text and not completion.likely for completion in completions):
+            raise InputError(
+                f"{self.server.base_url} gives no log-probabilities, which the verdict needs; needed: a server that "
+                "supports logprobs and top_logprobs, or a judge that writes its verdict (GeneratorPlayer)"
+            )
+        p_first = {c: p_first_of(completion.likely) for c, completion in zip(distinct, completions, strict=True)}
+        return np.array(
+            [p_first[c] if r == DEBATERS[0] else 1 - p_first[c] for c, r in zip(conversations, replies, strict=True)],
+            dtype=np.float32,
+        )
+
+
+def p_first_of(likely: Sequence[LikelyTokens]) -> float:
+    """P(Debater_A) against P(Debater_B) at the first token that begins one name and not the other; .5 without one."""
+    said = ""
+    for place in likely:
+        sums = [0.0, 0.0]
+        for token, logprob in place.logprobs.items():
+            fits = [_fits(said + token, name) for name in DEBATERS]
+            if fits[0] != fits[1]:
+                sums[fits[1]] += math.exp(logprob)
+        if sum(sums):
+            return sums[0] / sum(sums)
+        said += place.token
+    return 0.5
+
+
+def _fits(text: str, name: str) -> bool:
+    """True if the last word of a text is a beginning of the name, or begins with it."""
+    words = text.split()
+    word = words[-1].lstrip(MARKS) if words and not text[-1].isspace() else ""
+    return bool(word) and (name.startswith(word) or word.startswith(name))

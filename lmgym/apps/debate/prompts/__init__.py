@@ -1,0 +1,1 @@
+"""Prompt sets for debaters and judges, as Python files that map tags to wordings."""

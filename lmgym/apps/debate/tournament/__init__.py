@@ -1,0 +1,1 @@
+"""Tournaments: schedules, rounds in batches, their files, and figures."""

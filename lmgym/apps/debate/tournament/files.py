@@ -1,0 +1,101 @@
+"""The files of a tournament: transcripts that grow by batches, of one process or of several shards.
+
+A batch is written as a whole and synced; a line that a kill has cut is removed, and its round is played again. So no
+round is lost, and none is there twice.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.masking import mask_keys
+from lmgym.runs.files import read_json, write_json
+
+TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
+
+
+def shard_folder(folder: Path, shard: int, shards: int) -> Path:
+    """The folder that a shard writes to: the whole one if there is one shard."""
+    return folder if shards == 1 else folder / f"shard-{shard + 1}-of-{shards}"
+
+
+def append(path: Path, transcripts: Sequence[Transcript]) -> None:
+    """Adds transcripts to a file, and syncs it."""
+    lines = "".join(json.dumps(to_row(t), ensure_ascii=False) + "\n" for t in transcripts)
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(mask_keys(lines))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_played(path: Path) -> list[Transcript]:
+    """The transcripts of a file, without a line at its end that is not complete, which is cut off."""
+    if not path.is_file():
+        return []
+    content = path.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content):
+        with path.open("r+b") as file:
+            file.truncate(len(complete))
+            os.fsync(file.fileno())
+    return read_lines(complete.decode(errors="replace").split("\n")[:-1], shown_path(path))
+
+
+def read_transcripts(path: str | Path) -> list[Transcript]:
+    """The transcripts of a file, or of a tournament's folder with all of its shards, by number; nothing is changed.
+
+    Raises InputError for a file that does not exist or is none, for other schemas, and for a round that is there twice.
+    """
+    files = _files(Path(path))
+    if not files:
+        raise InputError(
+            f"{shown_path(path)} has no transcripts; needed: a {TRANSCRIPTS}, or the folder of a tournament"
+        )
+    transcripts: list[Transcript] = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: {TRANSCRIPTS} of a tournament"
+            ) from error
+        transcripts += read_lines(text.split("\n")[:-1], shown_path(file))
+    numbers = [transcript.number for transcript in transcripts]
+    if len(set(numbers)) < len(numbers):
+        twice = next(number for number in numbers if numbers.count(number) > 1)
+        raise InputError(
+            f"{shown_path(path)} has round {shown(twice)} twice; needed: the files of one tournament, each once"
+        )
+    return sorted(transcripts, key=lambda transcript: transcript.number)
+
+
+def has_transcripts(folder: Path) -> bool:
+    """True for the folder of a tournament that has played a round, in any of its shards."""
+    return folder.is_dir() and bool(_files(folder))
+
+
+def _files(given: Path) -> list[Path]:
+    files = [given] if given.is_file() else [given / TRANSCRIPTS, *sorted(given.glob(f"shard-*/{TRANSCRIPTS}"))]
+    return [file for file in files if file.is_file()]
+
+
+def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Records what the rounds depend on. Raises InputError if the folder has rounds of other settings."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        write_json(path, settings)
+        return
+    try:
+        before = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{shown_path(path)} is not JSON: {error}; name another --output") from error
+    changed = [key for key in settings if before.get(key) != settings[key]] if isinstance(before, dict) else ["all"]
+    if changed:
+        raise InputError(
+            f"{shown_path(folder)} has rounds with other settings: {', '.join(changed)} changed; needed: the same "
+            "settings, to go on with it, or another --output"
+        )

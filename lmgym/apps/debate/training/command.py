@@ -1,0 +1,58 @@
+"""`lmgym debate data`: rows to train debaters on, out of transcripts."""
+
+from pathlib import Path
+
+import click
+
+from lmgym.runs.launch import launch
+
+
+@click.command()
+@click.argument("folder")
+@click.option(
+    "--kind",
+    type=click.Choice(["sft", "preferences"]),
+    required=True,
+    help="sft: what debaters read and said; preferences: what best-of-n debaters said, and did not say",
+)
+@click.option("--output", required=True, help="file for the rows: .jsonl")
+@click.option(
+    "--speakers",
+    type=click.Choice(["all", "right", "won"]),
+    default="all",
+    show_default=True,
+    help="sft: of all debaters, of those with the right answer, or of winners",
+)
+@click.option(
+    "--preference",
+    type=click.Choice(["log_prob", "prob", "logit", "sigmoid", "binary"]),
+    default="log_prob",
+    show_default=True,
+    help="preferences: how P(win) of both becomes a preference",
+)
+@click.option("--prompts", help="Python file with PROMPTS  [default: our set for the format]")
+def data(folder: str, kind: str, output: str, speakers: str, preference: str, prompts: str | None) -> None:
+    """Write rows for training out of FOLDER, of a tournament, or a file or folder of debates in NYU's shapes."""
+    launch(lambda: _write(folder, kind, Path(output), speakers, preference, prompts))
+
+
+def _write(folder: str, kind: str, output: Path, speakers, preference, prompts: str | None) -> None:
+    from lmgym.apps.debate.training.preferences import PREFERENCES
+    from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, read_rounds, sft_rows
+    from lmgym.console import say
+    from lmgym.errors import InputError, shown_path
+    from lmgym.runs.files import write_lines
+
+    wordings = read_prompt_file(prompts) if prompts else None
+    rounds = read_rounds(folder)
+    rows = list(
+        sft_rows(rounds, wordings, speakers)
+        if kind == "sft"
+        else preference_rows(rounds, PREFERENCES[preference], wordings)
+    )
+    if not rows:
+        why = "speeches by such debaters" if kind == "sft" else "samples with several scores: play with a BestOfNPlayer"
+        raise InputError(f"the {len(rounds)} rounds of {shown_path(folder)} have no row; needed: {why}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(output, rows)
+    say(f"{len(rows):,} rows of {len(rounds):,} rounds: {shown_path(output)}")

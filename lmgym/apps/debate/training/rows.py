@@ -1,0 +1,153 @@
+"""Rows out of transcripts: what a debater read and said, for SFT, and what it might have said, as pairs.
+
+Design decisions:
+- A row is one speech behind what its speaker read then. Several speeches in one row would each stand behind the message
+  for a speech of the past.
+- What is learned is what was said literally: a quote that was found invalid is in its ordinary tags.
+"""
+
+import runpy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from lmgym.apps.debate.formats import DEBATERS, Format
+from lmgym.apps.debate.nyu import read_nyu
+from lmgym.apps.debate.prompts import consultancy, debate, open_debate
+from lmgym.apps.debate.prompts.wordings import Prompts, PromptSet, read_prompts
+from lmgym.apps.debate.rendering import conversation_for, needed_tags
+from lmgym.apps.debate.tournament.files import read_transcripts
+from lmgym.apps.debate.training.preferences import Preference
+from lmgym.apps.debate.transcript import Speech, Transcript
+from lmgym.data.json_rows import parse_json
+from lmgym.data.rejections import RowError
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.text import Conversation, messages
+
+Speakers = Literal["all", "right", "won"]
+OF_DEBATERS = frozenset(("speech", "scratchpad"))
+Row = dict[str, Any]
+
+
+def sft_rows(
+    transcripts: Iterable[Transcript], prompts: PromptSet | None = None, speakers: Speakers = "all"
+) -> Iterator[Row]:
+    """`prompt` (messages) and `completion` of each speech and note of debaters.
+
+    Of all debaters, of those with the right answer, or of those that won. `prompts`: None is our set for the format.
+    """
+    wordings = _Wordings(prompts)
+    for transcript in transcripts:
+        kept = _kept(transcript, speakers)
+        for speech in transcript.speeches:
+            if speech.kind in OF_DEBATERS and speech.speaker in kept and (said := literal(speech)):
+                read = conversation_for(wordings.of(transcript.format), transcript, speech.speaker, speech.slot)
+                yield {"prompt": messages(read), "completion": said}
+
+
+def preference_rows(
+    transcripts: Iterable[Transcript], preference: Preference, prompts: PromptSet | None = None
+) -> Iterator[Row]:
+    """`prompt`, `chosen`, `rejected` and `preference` for each sample that a best-of-n debater did not say."""
+    wordings = _Wordings(prompts)
+    for transcript in transcripts:
+        for speech in transcript.speeches:
+            if speech.candidates:
+                read = conversation_for(wordings.of(transcript.format), transcript, speech.speaker, speech.slot)
+                samples = [(str(one["text"]), float(one["score"])) for one in speech.candidates]
+                yield from pairs(read, samples, preference)
+
+
+def pairs(read: Conversation, samples: Sequence[tuple[str, float]], preference: Preference) -> Iterator[Row]:
+    """The best of the samples, (text, P(win)), against each that is worse and says something else."""
+    best, score = max(samples, key=lambda sample: sample[1])
+    for text, lower in samples:
+        if lower < score and text.strip() != best.strip():
+            yield {
+                "prompt": messages(read), "chosen": best.strip(), "rejected": text.strip(),
+                "preference": preference(score, lower),
+            }  # fmt: skip
+
+
+def literal(speech: Speech) -> str:
+    """The text that was said, with invalid quotes as quotes."""
+    return (speech.raw or speech.text).replace("invalid_quote>", "quote>").strip()
+
+
+def read_rounds(path: str | Path) -> list[Transcript]:
+    """The transcripts of a tournament, or of a file or folder in NYU's shapes (.json, .jsonl), human debates too.
+
+    Raises InputError, with file and line, for other shapes.
+    """
+    given = Path(path)
+    files = sorted(given.glob("*.json")) if given.is_dir() else [given]
+    nyu = given.is_dir() and files and not any(given.rglob("transcripts.jsonl"))
+    if not nyu and (given.is_dir() or not given.is_file() or _is_ours(given)):
+        return read_transcripts(path)
+    return [transcript for file in files for transcript in _read_nyu(file)]
+
+
+def read_prompt_file(path: str) -> PromptSet:
+    """`PROMPTS` of a Python file. Raises InputError without it."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {shown_path(path)}; needed: a Python file with PROMPTS")
+    found = runpy.run_path(path).get("PROMPTS")
+    if not isinstance(found, Mapping):
+        raise InputError(f"{shown_path(path)} has no PROMPTS; needed: a dict of tags to wordings")
+    return found
+
+
+class _Wordings:
+    """The checked set for each format."""
+
+    def __init__(self, prompts: PromptSet | None) -> None:
+        self.prompts = prompts
+        self.known: dict[Format, Prompts] = {}
+
+    def of(self, format: Format) -> Prompts:
+        if format not in self.known:
+            chosen = self.prompts if self.prompts is not None else _own_set(format)
+            self.known[format] = read_prompts(chosen, needed_tags(format))
+        return self.known[format]
+
+
+def _own_set(format: Format) -> PromptSet:
+    if "position" in format.kinds:
+        return open_debate.PROMPTS
+    return consultancy.PROMPTS if format.isolated or len(format.debaters) == 1 else debate.PROMPTS
+
+
+def _kept(transcript: Transcript, speakers: Speakers) -> tuple[str | None, ...]:
+    if speakers == "all":
+        return DEBATERS
+    if speakers == "right":
+        return (transcript.correct,)
+    return (transcript.verdict.winner if transcript.verdict else None,)
+
+
+def _is_ours(file: Path) -> bool:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        return '"schema"' in lines.readline()
+
+
+def _read_nyu(file: Path) -> Iterator[Transcript]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: JSON or JSONL of debates"
+        ) from error
+    whole = [(1, text)] if file.suffix == ".json" else list(enumerate(text.split("\n"), 1))
+    for number, line in whole:
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            for one in row if isinstance(row, list) else [row]:
+                if not isinstance(one, dict):
+                    raise InputError(f"found {shown(one)}; needed: an object")
+                yield read_nyu(one)
+        except (RowError, LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            known = isinstance(error, RowError | InputError)
+            found = getattr(error, "found", error) if known else one_line(f"{type(error).__name__}: {error}")
+            raise InputError(f"{shown_path(file)}, line {number}: {found}; needed: a debate in NYU's shape") from error

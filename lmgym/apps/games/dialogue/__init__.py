@@ -1,0 +1,1 @@
+"""Dialogue games of our own, with clembench's records and scores, and rows to learn from."""

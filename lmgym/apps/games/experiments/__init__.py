@@ -1,0 +1,1 @@
+"""PPO on games, one file each."""

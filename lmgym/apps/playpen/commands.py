@@ -1,0 +1,138 @@
+"""The command lines `playpen`, `clem` and `lmgym playpen`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER
+from lmgym.runs.launch import launch
+from lmgym.runs.usage import OneLineErrors
+
+MODES = click.argument("mode", type=click.Choice(["games", "models", "backends"]), default="games")
+VERBOSE = click.option("-v", "--verbose", is_flag=True, help="whole specs")
+SELECTOR = click.option("-s", "--selector", default="all", show_default=True,
+                        help="a name, or a part of a spec: \"{'players':2}\"")  # fmt: skip
+GAMES = click.option("--games", metavar="PATH",
+                     help="a checkout of clembench, or a registry's file  [default: game_registry.json]")  # fmt: skip
+TEMPERATURE = click.option("-T", "--temperature", type=click.FloatRange(0, MOST_TEMPERATURE), default=0.0,
+                           show_default=True, help="of sampling; 0 is greedy")  # fmt: skip
+MAX_TOKENS = click.option("-L", "--max_tokens", type=click.IntRange(1, MOST_TOGETHER), default=300,
+                          show_default=True, help="tokens of a reply")  # fmt: skip
+SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="of the episodes")
+AT_ONCE = click.option("--at_once", type=click.IntRange(1, 4096), default=64, show_default=True,
+                       help="episodes that are played together")  # fmt: skip
+
+
+@click.group(cls=OneLineErrors, file_command="run")
+def playpen() -> None:
+    """Train models by dialogue games, and evaluate them. `playpen FILE.py ...` is `playpen run FILE.py ...`."""
+
+
+@click.group(cls=OneLineErrors)
+def clem() -> None:
+    """Play clembench's games, and our own, and score them."""
+
+
+def _list(mode: str, verbose: bool, selector: str, games: str | None) -> None:
+    from lmgym.apps.playpen.listing import list_backends, list_games, list_models
+    from lmgym.apps.playpen.registries.games import load_games
+    from lmgym.apps.playpen.registries.models import load_models
+
+    kinds: dict[str, Callable[[], None]] = {
+        "games": lambda: list_games(load_games(games), selector, verbose),
+        "models": lambda: list_models(load_models(), selector, verbose),
+        "backends": lambda: list_backends(selector, verbose),
+    }
+    launch(kinds[mode])
+
+
+for _group in (playpen, clem):
+
+    @_group.command("list")
+    @MODES
+    @VERBOSE
+    @SELECTOR
+    @GAMES
+    def list_entries(mode: str, verbose: bool, selector: str, games: str | None) -> None:
+        """List games, models or backends."""
+        _list(mode, verbose, selector, games)
+
+
+@playpen.command("run")
+@click.argument("file")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS]...")
+@click.option("-l", "--learner", required=True, metavar="MODEL", help="the model that learns: see playpen list models")
+@click.option("-t", "--teacher", metavar="MODEL", help="its partner in games of two players")
+@TEMPERATURE
+@MAX_TOKENS
+@GAMES
+@click.option("-g", "--game", multiple=True, metavar="GAME", help="only this game; several times for several")
+def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
+    """Run the trainer that FILE defines: a subclass of BasePlayPen (lmgym.apps.playpen.trainers.base).
+
+    FLAGS, after --, are the trainer's own.
+    """
+    from lmgym.apps.playpen.running import run_file
+
+    launch(lambda: run_file(file, flags=flags, **settings))
+
+
+@playpen.command("eval")
+@click.argument("model")
+@click.option("--suite", type=click.Choice(["clem", "static", "all"]), default="all", show_default=True)
+@click.option("-g", "--game", multiple=True, metavar="GAME",
+              help="only this game, several times for several; with -r its results are replaced")  # fmt: skip
+@click.option("-r", "--results_dir", metavar="DIR", help="folder of the results  [default: playpen-eval/TIMESTAMP]")
+@click.option("--skip_gameplay", is_flag=True, help="score the episodes of -r, and play none")
+@click.option("--static", metavar="ROWS", help="questions of the static suite: a file, or a data set of the hub")
+@TEMPERATURE
+@MAX_TOKENS
+@GAMES
+@SEED
+@AT_ONCE
+def evaluate_model(model: str, **settings: Any) -> None:
+    """Evaluate MODEL on the suites: clemscore, statscore, and a table of each game."""
+    from lmgym.apps.playpen.running import run_eval
+
+    launch(lambda: run_eval(model, **settings))
+
+
+@playpen.command("setup")
+@click.option("--folder", metavar="DIR", help="of the environment  [default: outputs/clemcore]")
+@click.option("--clemcore", "version", default="2.5.2", show_default=True, help="version")
+@click.option("--check", "check_only", is_flag=True, help="only say what it needs, and whether that is there")
+def set_up_clembench(folder: str | None, version: str, check_only: bool) -> None:
+    """Make the environment in which games of clembench run."""
+    from lmgym.apps.playpen.clembench.installation import set_up
+
+    launch(lambda: set_up(folder, version, check_only))
+
+
+@clem.command("run")
+@click.argument("more", nargs=-1, metavar="[MODEL]...")
+@click.option("-g", "--game", required=True, help="a name, \"all\", or a part of a spec: \"{'benchmark':['2.0']}\"")
+@click.option("-m", "--models", required=True, multiple=True, metavar="MODEL",
+              help="one for all players, or one for each")  # fmt: skip
+@click.option("-r", "--results_dir", metavar="DIR", default="results", show_default=True)
+@click.option("-e", "--experiment_name", help="only this experiment")
+@click.option("-t", "--temperature", type=click.FloatRange(0, MOST_TEMPERATURE), default=0.0, show_default=True)
+@click.option("-l", "--max_tokens", type=click.IntRange(1, MOST_TOGETHER), default=300, show_default=True)
+@GAMES
+@SEED
+@AT_ONCE
+def run_games(models: tuple[str, ...], more: tuple[str, ...], **settings: Any) -> None:
+    """Play games, and score them. Several models: -m FIRST SECOND."""
+    from lmgym.apps.playpen.running import run_clem
+
+    launch(lambda: run_clem(models=(*models, *more), **settings))
+
+
+def playpen_main() -> None:
+    """The console script `playpen`."""
+    playpen(prog_name="playpen")
+
+
+def clem_main() -> None:
+    """The console script `clem`."""
+    clem(prog_name="clem")

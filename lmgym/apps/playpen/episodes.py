@@ -1,0 +1,86 @@
+"""The results of players on disk: clembench's records of each episode, below a folder of the players.
+
+    RESULTS/PAIR/player_models.json
+    RESULTS/PAIR/GAME/NUMBER_EXPERIMENT/..., as lmgym/apps/games/dialogue/records.py writes it
+
+PAIR is llama3-8b-t0.0, or NAME-tT--NAME-tT for two players.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmgym.apps.games.dialogue import records
+from lmgym.apps.games.dialogue.records import FAILURE, INSTANCE, SCORES
+from lmgym.apps.playpen.players import Player
+from lmgym.errors import InputError, shown, shown_path
+from lmgym.runs.files import read_json, write_json
+
+PLAYERS = "player_models.json"
+LONGEST_NAME = 200
+"""characters of a game's"""
+
+
+def pair_name(players: Sequence[Player]) -> str:
+    """The name of the players' folder, as clemcore has it."""
+    name = "--".join(player.descriptor for player in players)
+    if len(players) <= 2:
+        return name
+    return f"group-{len(players)}p-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def write_players(folder: Path, players: Sequence[Player]) -> None:
+    """Writes player_models.json, without keys."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAYERS, _models(players))
+
+
+def write_experiment(folder: Path, game: str, experiment: Mapping[str, Any], players: Sequence[Player]) -> None:
+    """Writes experiment.json: the parameters that an experiment's instances share, and the players."""
+    names = {"game_name": game, "experiment_name": experiment["name"], "player_models": _models(players)}
+    records.write_experiment(folder, {**experiment, **names})
+
+
+def _models(players: Sequence[Player]) -> dict[str, Any]:
+    """The players' entries by their places, without secrets."""
+    return {str(i): player.spec.public for i, player in enumerate(players)}
+
+
+def read_failures(folder: Path) -> Iterator[str]:
+    """The reasons of the episodes below a folder that failed."""
+    for path in sorted(folder.rglob(FAILURE)):
+        try:
+            yield str(read_json(path)["failure"])
+        except (OSError, ValueError, KeyError, TypeError):
+            yield f"{FAILURE} cannot be read"
+
+
+def clear_game(results: Path, pair: str, game: str, kept: Collection[str] = ()) -> None:
+    """Removes one game's episodes of these players, but those in the folders `kept`, before they are played anew.
+
+    Raises InputError if the folder holds other players' results alone: they are another model's; and for a game whose
+    name, of a file that anybody may have written, would lead to another folder.
+    """
+    if game in ("", ".", "..") or not game.isprintable() or len(game) > LONGEST_NAME or {*"/\\"} & {*game}:
+        raise InputError(f"a game or task is called {shown(game)}; needed: a name for a folder, without slashes")
+    folders = list(results.iterdir()) if results.is_dir() else []
+    pairs = [folder.name for folder in folders if (folder / PLAYERS).is_file()]
+    if pairs and pair not in pairs:
+        raise InputError(
+            f"{shown_path(results)} holds the results of {', '.join(sorted(pairs)[:3])}, and not of {pair}; needed: "
+            "the folder of this model and temperature, or a new one (-r)"
+        )
+    for folder in (results / pair / game).glob("*/episode_*"):
+        if f"{folder.parent.name}/{folder.name}" not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_played(folder: Path, instance: Mapping[str, Any]) -> bool:
+    """True if an episode of this instance is there with its scores."""
+    try:
+        return (folder / SCORES).is_file() and read_json(folder / INSTANCE) == json.loads(json.dumps(instance))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""Registries of Playpen's commands: models, games and API keys by name."""

@@ -1,0 +1,120 @@
+"""The registry of models: model_registry.json of the current folder before the packaged entries.
+
+A selector is a name or a part of a spec. It is unified with the first entry that it does not contradict, so that its
+extra keys are added to the entry's.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmgym.apps.playpen.registries import packaged
+from lmgym.apps.playpen.registries.keys import find_key_file, read_keys
+from lmgym.apps.playpen.registries.specs import (
+    SOURCE_FIELD,
+    Spec,
+    one_of,
+    read_entries,
+    read_selector,
+    refuse_misspelt,
+    unify,
+)
+from lmgym.errors import InputError, one_line, shown, shown_path
+
+REGISTRY = "model_registry.json"
+PROGRAMMED = "_player_programmed"
+MOCKS = ("mock", "programmatic")
+BACKENDS = {
+    "huggingface_local": "a folder or hub id of a causal model, in this process",
+    "openai": "OpenAI's HTTP interface at api.openai.com",
+    "openai_compatible": "the same interface at any address: vLLM, llama.cpp, Ollama",
+    "generic_openai_compatible": "openai_compatible, by the name that clemcore has for it",
+    "anthropic": "Anthropic's Messages interface",
+    PROGRAMMED: "replies by each game's own script: mock",
+}
+"""what each backend is, by its name in a registry"""
+CONFIG_KEYS = frozenset({
+    "peft_model", "load_in_8bit", "load_in_4bit", "premade_chat_template", "custom_chat_template", "eos_to_cull",
+    "requires_api_key", "multimodality", "trust_remote_code", "base_url",
+})  # fmt: skip
+KEYS = frozenset({
+    "model_name", "backend", "model_id", "huggingface_id", "release_date", "open_weight", "parameters", "languages",
+    "context_size", "license", "model_config", SOURCE_FIELD,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelRegistry:
+    """The entries, custom ones first."""
+
+    specs: Sequence[Spec]
+
+    def select(self, selector: str | dict[str, Any]) -> Spec:
+        """The entry that has the fields of a name or a part of a spec, else the one that they unify with.
+
+        Raises InputError for none, for several in the same file, and for an unknown backend.
+        """
+        fields = read_selector(selector, "model_name") if isinstance(selector, str) else selector
+        if fields.get("model_name") in MOCKS:
+            return Spec({"backend": PROGRAMMED, **fields})
+        unified = [(unify(fields, spec.fields), spec.source) for spec in self.specs]
+        matches = [Spec(found, source) for found, source in unified if found is not None]
+        # entries that have all of the selector's fields come before those to which it would add some
+        having = [spec for spec in self.specs if unify(fields, spec.fields) == dict(spec.fields)]
+        matches = having or matches
+        names = [*dict.fromkeys(spec.name for spec in self.specs), MOCKS[0]]
+        given = str(fields.get("model_name", selector))
+        if not matches and {"model_name", "backend"} <= fields.keys():
+            matches = [Spec(fields, "the command line")]
+        spec = one_of(matches, "model", given, names)
+        check_backend(spec)
+        return spec
+
+
+def load_models(folder: Path | None = None) -> ModelRegistry:
+    """The registry of a folder, by default the current one. Raises InputError for a faulty file, with the line."""
+    with suppress(InputError):  # to mask its keys in what is printed; a faulty file is refused where a key is needed
+        read_keys(find_key_file())
+    path = (folder or Path.cwd()) / REGISTRY
+    custom = _read_models(path) if path.exists() else []
+    return ModelRegistry([*custom, *(Spec(fields) for fields in packaged.MODELS)])
+
+
+def refuse_unnamed_code(spec: Spec, selector: str) -> None:
+    """Raises InputError for an entry that runs code which comes with its model, unless the selector asks for it too."""
+    asked = read_selector(selector, "model_name").get("model_config")
+    config = spec.get("model_config")
+    if not isinstance(config, dict) or not config.get("trust_remote_code"):
+        return
+    if not isinstance(asked, dict) or not asked.get("trust_remote_code"):
+        wanted = f"{{'model_name':'{one_line(spec.name, 40)}','model_config':{{'trust_remote_code':true}}}}"
+        raise InputError(
+            f"{one_line(spec.name, 40)} of {shown_path(spec.source)} has trust_remote_code, which runs code that comes "
+            f'with the model; needed, to run it: "{wanted}" as the model'
+        )
+
+
+def check_backend(spec: Spec) -> None:
+    """Raises InputError for a spec whose backend does not exist."""
+    if spec.get("backend") not in BACKENDS:
+        raise InputError(
+            f"model {shown(spec.name)} of {shown_path(spec.source)} has the backend {shown(spec.get('backend'))}; "
+            f"needed: one of {', '.join(BACKENDS)}"
+        )
+
+
+def _read_models(path: Path) -> list[Spec]:
+    entries, text = read_entries(path)
+    for number, entry in enumerate(entries, 1):
+        refuse_misspelt(path, text, entry, KEYS)
+        config = entry.get("model_config", {})
+        if not isinstance(config, dict):
+            raise InputError(
+                f"{shown_path(path)}: model_config of entry {number} is {shown(config)}; needed: an object"
+            )
+        refuse_misspelt(path, text, config, CONFIG_KEYS)
+        if missing := [name for name in ("model_name", "backend") if not isinstance(entry.get(name), str)]:
+            raise InputError(f"{shown_path(path)}: entry {number} has no {missing[0]}; needed: model_name and backend")
+    return [Spec({k: v for k, v in entry.items() if k != SOURCE_FIELD}, str(path)) for entry in entries]

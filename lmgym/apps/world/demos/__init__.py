@@ -1,0 +1,1 @@
+"""The demos: steps that resume, tables of results, and the demo on a real model."""

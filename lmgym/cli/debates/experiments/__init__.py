@@ -1,1 +1,0 @@
-"""Tournaments of debate, one file each."""

@@ -1,4 +1,0 @@
-"""Playpen's commands: `playpen`, `clem` and `lmgym playpen`.
-
-May import everything in lmgym but no stage.
-"""

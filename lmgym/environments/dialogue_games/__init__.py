@@ -1,4 +1,0 @@
-"""Dialogue games of our own, with clembench's records and scores, and rows to learn from.
-
-May import the environments and what is below them.
-"""

@@ -1,0 +1,149 @@
+"""Experiments by name or path, and the launcher that runs one: python, torchrun or deepspeed."""
+
+import ast
+import difflib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from lmgym.config import Range
+from lmgym.console import say
+from lmgym.errors import InputError, shown, shown_path
+from lmgym.runs.launch import STAGES
+
+APPS = Path(__file__).parents[1] / "apps"
+MOST_PROCESSES = 1024
+HELP = {"-h", "--help"}
+
+
+def experiments(stage: str) -> dict[str, Path]:
+    """The files of a stage's experiments, by name: its own, and those of apps, which build its config."""
+    spec = find_spec(STAGES[stage])
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    own = [path for folder in folders for path in Path(folder, "experiments").glob("*.py") if path.stem != "__init__"]
+    return {path.stem: path for path in sorted([*own, *files_importing(STAGES[stage])], key=lambda path: path.stem)}
+
+
+def files_importing(package: str) -> list[Path]:
+    """The files `experiments/NAME.py` of apps that import from a package when they are imported."""
+    line = re.compile(rf"^from {re.escape(package)}\.", re.MULTILINE)
+    return [path for path in sorted(APPS.rglob("experiments/*.py")) if line.search(path.read_text(encoding="utf-8"))]
+
+
+def summary(path: Path) -> str:
+    """The first line of a file's docstring; the file is not imported."""
+    lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
+    return lines[0] if lines else ""
+
+
+def list_experiments(formatter: click.HelpFormatter) -> None:
+    """Adds the names of all experiments to a help text."""
+    with formatter.section("Experiments (`lmgym train STAGE` describes them)"):
+        formatter.write_dl([(stage, ", ".join(experiments(stage))) for stage in STAGES])
+
+
+def describe_experiments(formatter: click.HelpFormatter, stage: str) -> None:
+    """Adds the experiments of a stage, with their summaries, to a help text."""
+    with formatter.section("Experiments"):
+        formatter.write_dl([(name, summary(path)) for name, path in experiments(stage).items()])
+
+
+def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
+    """The file of an experiment, by its name in one of the stages or by its path. Raises InputError without one."""
+    if name.startswith("-"):
+        raise InputError(f"found {shown(name)} in place of the experiment; needed: its name or path first, then flags")
+    known = {key: path for stage in stages for key, path in experiments(stage).items()}
+    if name in known:
+        return known[name]
+    available = f"available: {', '.join(known)}, or a path/to/file.py"
+    if name.endswith(".py") or "/" in name:
+        path = Path(os.path.expanduser(name))
+        if not os.path.isfile(path):
+            raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
+        return path
+    if other := next((stage for stage in STAGES if name in experiments(stage)), None):
+        raise InputError(f"{name} is an experiment of another stage; needed: lmgym train {other} {name}")
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
+    suggestion = f"did you mean {near[0]}? " if near else ""
+    raise InputError(f"there is no experiment {shown(name)}; {suggestion}{available}")
+
+
+def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:
+    """Prints the command that runs an experiment, and becomes that command: signals and exit code are its own.
+
+    `num_gpus` processes are started; None: one per visible GPU, or one on a CPU. Raises InputError for more than there
+    are GPUs, if there are any, and for a DeepSpeed config that no run can use.
+    """
+    if HELP & set(flags):
+        command = [sys.executable, str(file), *flags]
+    else:
+        refuse_wrong_deepspeed(flags)
+        command = launch_command(file, flags, count_processes(num_gpus))
+        say(f"$ {shlex.join(command)}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+def count_processes(num_gpus: int | None) -> int:
+    """The number of processes to start. Raises InputError for one that this machine does not have."""
+    if num_gpus is not None:
+        Range(1, MOST_PROCESSES).check("num_gpus", num_gpus)
+    import torch
+
+    found = torch.cuda.device_count()
+    if found and num_gpus is not None and num_gpus > found:
+        raise InputError(f"--num_gpus {num_gpus}, and {found} GPU(s) are visible; needed: at most {found}")
+    return num_gpus or found or 1
+
+
+def refuse_wrong_deepspeed(flags: Sequence[str]) -> None:
+    """Raises InputError for a config after --deepspeed that does not exist or that no run can use.
+
+    The experiment checks it too, but only after the launcher has started, which takes ten seconds or more.
+    """
+    config = ""
+    for flag, following in pairwise([*flags, ""]):
+        name, equals, value = flag.partition("=")
+        if name == "--deepspeed":
+            config = value if equals else following
+    if (
+        config and config != "None" and not config.startswith("-")
+    ):  # flags without a value are the experiment's to refuse
+        from lmgym.distributed.deepspeed_config import parse_config
+
+        parse_config(config)
+
+
+def launch_command(file: Path, flags: Sequence[str], processes: int) -> list[str]:
+    """deepspeed for flags with --deepspeed, torchrun for other runs of several processes, else python.
+
+    Launchers run as modules of this Python: scripts on PATH may belong to another one.
+    """
+    script = [str(file), *flags]
+    if any(flag.partition("=")[0] == "--deepspeed" for flag in flags):
+        from lmgym.distributed.ranks import free_port  # of its own: two runs may share a machine
+
+        module = "deepspeed.launcher.runner"
+        settings = [*_devices(processes), "--master_port", str(free_port()), "--log_level", "error"]
+    elif processes > 1:
+        module, settings = "torch.distributed.run", ["--standalone", "--nproc_per_node", str(processes)]
+    else:
+        return [sys.executable, *script]
+    return [sys.executable, "-m", module, *settings, *script]
+
+
+def _devices(processes: int) -> list[str]:
+    """deepspeed's flags for so many processes; with --num_gpus it would ignore CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",")[:processes]
+    if len(visible) == processes and all(map(str.isdigit, visible)):
+        return ["--include", f"localhost:{','.join(visible)}"]
+    return ["--num_gpus", str(processes)]

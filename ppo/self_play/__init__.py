@@ -1,1 +1,0 @@
-"""Games of two players: task setups of self-play, and the pool of frozen opponents."""

@@ -1,0 +1,219 @@
+"""Debaters: scripts, recordings, people, generators, and the best of n in every turn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lmgym.apps.debate.debate import Debate
+from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND, Format, debate
+from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
+from lmgym.apps.debate.players.human import HumanPlayer
+from lmgym.apps.debate.players.judges import LetterJudge
+from lmgym.apps.debate.players.models import local_player
+from lmgym.apps.debate.players.protocol import Call, GeneratorPlayer, Player, Spoken
+from lmgym.apps.debate.players.recorded import RecordedPlayer
+from lmgym.apps.debate.players.scripted import (
+    ScriptedPlayer,
+    invent_quote,
+    quote_text,
+    repeat_last,
+    say_letters,
+    say_position,
+)
+from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
+
+TASK = {
+    "question": "Where is the cat?",
+    "options": ["on the mat", "in the hat"],
+    "correct": 0,
+    "text": "It was late. All day the cat sat on the mat. The hat was empty.",
+    "flipped": False,
+}
+
+
+def begin(format: Format = debate(1), **task) -> Debate:  # noqa: B008
+    round = Debate(format, PROMPTS)
+    round.reset(TASK | task, 0)
+    return round
+
+
+def call(round: Debate, agent: str, seed: int = 0, opponent: Player | None = None) -> Call:
+    return Call(round, agent, round.observations()[agent].prompt, seed, opponent)
+
+
+@dataclass
+class Listed:
+    """Says the given speeches in turn, and records what it was asked."""
+
+    speeches: list[str]
+    asked: list[tuple[list[Call], int]] = field(default_factory=list)
+
+    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
+        self.asked.append((list(calls), n))
+        return [[Spoken(self.speeches[(i + j) % len(self.speeches)]) for j in range(n)] for i in range(len(calls))]
+
+
+def said(script, round: Debate, agent: str = FIRST, seed: int = 0) -> str:
+    [[spoken]] = ScriptedPlayer(script).speak([call(round, agent, seed)])
+    return spoken.text
+
+
+def test_scripts_say_what_they_are_called() -> None:
+    round = begin()
+    assert said(say_position, round) == "My answer is right: on the mat"
+    assert said(quote_text, round) == "The answer is on the mat. <quote>All day the cat sat on the mat</quote>"
+    assert said(quote_text, round, SECOND).endswith("<quote>The hat was empty.</quote>")
+    checked = round.rules.check(said(quote_text, round), TASK["text"])
+    assert [quote.status for quote in checked.quotes] == ["exact"]
+    invented = round.rules.check(said(invent_quote, round), TASK["text"])
+    assert [quote.status for quote in invented.quotes] == ["invalid"]
+    assert said(say_letters, round, seed=1) == said(say_letters, round, seed=1)
+    assert said(say_letters, round, seed=1) != said(say_letters, round, seed=2)
+    assert said(quote_text, begin(text="")) == "My answer is right: on the mat"
+
+
+def test_a_repeating_debater_repeats_what_it_heard_last() -> None:
+    round = begin(debate(2))
+    assert said(repeat_last, round) == "My answer is right: on the mat"
+    round.step({FIRST: "first", SECOND: "second"})
+    assert said(repeat_last, round) == "second"
+    assert said(repeat_last, round, SECOND) == "first"
+
+
+def test_a_generator_replies_within_the_slots_limit_with_the_calls_seeds() -> None:
+    seen = []
+
+    @dataclass
+    class Recording:
+        def reply(self, conversations, n, sampling, progress=None):
+            seen.append((len(conversations), n, sampling.max_new_tokens, sampling.seed))
+            return ScriptedGenerator(lambda c, rng: c.turns[-1].text[-9:]).reply(conversations, n, sampling)
+
+    player = GeneratorPlayer(Recording(), Sampling(temperature=0.5))
+    long, short = begin(), begin(debate(1).with_tokens(speech=7))
+    spoken = player.speak([call(long, FIRST, 5), call(short, FIRST, 6), call(long, SECOND, 7)], 2)
+    assert seen == [(1, 2, 7, (6,)), (2, 2, 300, (5, 7))]
+    assert [[s.text for s in own] for own in spoken] == [["the text."] * 2] * 3
+
+
+def test_a_conversation_that_is_too_long_for_a_model_is_refused_or_cut(small_models) -> None:
+    round = begin(debate(1).with_tokens(speech=8), text="the cat " * 600)
+    player = local_player(str(small_models["llama"]), temperature=1.0)
+    assert len(player.speak([call(round, FIRST)])) == 1
+    refusing = replace(player, on_long="refuse")
+    with pytest.raises(InputError, match="longer than the model's context less 8 tokens"):
+        refusing.speak([call(round, FIRST)])
+
+
+def played(first: str, second: str, **fields):
+    round = begin()
+    round.step({FIRST: first, SECOND: second})
+    round.step({JUDGE: "Debater_A"})
+    return replace(round.transcript, **fields)
+
+
+def test_a_recording_says_what_that_side_said_about_the_question() -> None:
+    player = RecordedPlayer([played("a", "<quote>b")])
+    round = begin()
+    [[first], [second]] = player.speak([call(round, FIRST), call(round, SECOND)])
+    assert (first.text, second.text) == ("a", "<quote>b")
+    with pytest.raises(InputError, match=r"has 0 recorded speech.* for 'in the hat' in question 'Where is the cat"):
+        player.speak([call(begin(flipped=True), FIRST)])
+    longer = begin(debate(2))
+    longer.step({FIRST: "a", SECOND: "b"})
+    with pytest.raises(InputError, match=r"has 1 recorded .* number 2 is asked for"):
+        player.speak([call(longer, FIRST)])
+
+
+def test_recordings_of_one_question_are_told_apart_by_number() -> None:
+    player = RecordedPlayer([played("a", "b", number=4), played("c", "d", number=9)], by_number=True)
+    round = begin()
+    round.begin(replace(round.transcript, number=9))
+    [[spoken]] = player.speak([call(round, FIRST)])
+    assert spoken.text == "c"
+
+
+def test_a_person_reads_the_conversation_and_writes_lines(capsys) -> None:
+    lines = iter(["", "one", "two", "", "three"])
+    [[spoken]] = HumanPlayer(lambda: next(lines)).speak([call(begin(), FIRST)])
+    assert spoken.text == "one\ntwo"
+    shown = capsys.readouterr().out
+    assert "Where is the cat?" in shown
+    assert "at most 300 words" in shown
+    with pytest.raises(InputError, match="no best-of-n"):
+        HumanPlayer().speak([call(begin(), FIRST)], 2)
+
+    def ends() -> str:
+        raise EOFError
+
+    with pytest.raises(InputError, match="the input ended before Debater_A had spoken"):
+        HumanPlayer(ends).speak([call(begin(), FIRST)])
+
+
+def test_the_best_of_n_is_chosen_against_the_opponents_own_samples() -> None:
+    """Shares of "l" against "l" and "lll": of "l" 1/2 and 1/4, of "ll" 2/3 and 2/5, of "" 0 and 0."""
+    opponent, own = Listed(["l", "lll"]), Listed(["l", "ll", "x"])
+    for reduce, score in (("mean", (2 / 3 + 2 / 5) / 2), ("min", 2 / 5)):
+        player = BestOfNPlayer(own, LetterJudge("l"), n=3, opponent_n=2, reduce=reduce)
+        [[spoken]] = player.speak([call(begin(), FIRST, opponent=opponent)])
+        assert spoken.text == "ll"
+        assert [c["text"] for c in spoken.candidates] == ["l", "ll", "x"]
+        assert spoken.candidates[1]["score"] == pytest.approx(score)
+        assert spoken.candidates[2]["score"] == 0
+        assert spoken.opponent_samples == ("l", "lll")
+    [asked, n] = opponent.asked[0]
+    assert (n, [c.agent for c in asked]) == (2, [SECOND])
+    # the opponent reads what it would read: not the speech that is being chosen
+    assert asked[0].conversation == begin().observations()[SECOND].prompt
+
+
+def test_the_second_side_maximises_its_own_probability_in_every_round() -> None:
+    round = begin(debate(2))
+    round.step({FIRST: "llll", SECOND: "x"})
+    player = BestOfNPlayer(Listed(["l", "lll"]), LetterJudge("l"), n=2, opponent_n=0)
+    [[spoken]] = player.speak([call(round, SECOND)])
+    assert spoken.text == "lll"
+    assert [c["score"] for c in spoken.candidates] == pytest.approx([1 / 5, 3 / 7])
+
+
+def test_an_opponent_who_speaks_next_replies_to_each_sample() -> None:
+    class Doubling:
+        """Says "l" twice as often as the last speech that it heard."""
+
+        def speak(self, calls, n=1):
+            return [[Spoken("l" * 2 * c.round.transcript.speeches[-1].text.count("l"))] * n for c in calls]
+
+    player = BestOfNPlayer(Listed(["l", "lll"]), LetterJudge("l"), n=2, opponent_n=1)
+    [[spoken]] = player.speak([call(begin(debate(1, simultaneous=False)), FIRST, opponent=Doubling())])
+    assert [c["score"] for c in spoken.candidates] == pytest.approx([1 / 3, 1 / 3])
+    assert set(spoken.opponent_samples) == {"ll", "llllll"}
+
+
+def test_the_opponent_of_a_best_of_n_debater_is_sampled_from_its_model() -> None:
+    base = Listed(["l"])
+    opponent = BestOfNPlayer(base, LetterJudge("l"), n=5)
+    BestOfNPlayer(Listed(["x"]), LetterJudge("l"), n=1).speak([call(begin(), FIRST, opponent=opponent)])
+    assert [n for _, n in base.asked] == [1]
+
+
+def test_recorded_samples_are_chosen_anew_by_another_judge() -> None:
+    round = begin()
+    chooser = BestOfNPlayer(Listed(["ll", "xxx"]), LetterJudge("l"), n=2, opponent_n=0)
+    [[spoken]] = chooser.speak([call(round, FIRST)])
+    assert spoken.text == "ll"
+    recorded = played("ll", "b")
+    speeches = (replace(recorded.speeches[0], candidates=spoken.candidates), *recorded.speeches[1:])
+    recordings = RecordedPlayer([replace(recorded, speeches=speeches)])
+    [[anew]] = BestOfNPlayer(recordings, LetterJudge("x"), n=2, opponent_n=0).speak([call(begin(), FIRST)])
+    assert anew.text == "xxx"
+    with pytest.raises(InputError, match=r"3 samples of a recorded speech .* it has 2"):
+        BestOfNPlayer(recordings, LetterJudge("x"), n=3, opponent_n=0).speak([call(begin(), FIRST)])
+
+
+@pytest.mark.parametrize("settings", [{"n": 0}, {"n": 2000}, {"opponent_n": -1}])
+def test_numbers_of_samples_out_of_range_are_refused(settings: dict) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(settings))}="):
+        BestOfNPlayer(Listed(["x"]), LetterJudge(), **settings)

@@ -1,0 +1,230 @@
+"""Tournaments: batches, kills, shards, and judging anew; the files are the same however rounds were played."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from lmgym.apps.debate.formats import FIRST, JUDGE, debate, interactive_debate, judge_alone
+from lmgym.apps.debate.players.judges import LetterJudge, RandomJudge
+from lmgym.apps.debate.players.protocol import Call, Spoken
+from lmgym.apps.debate.players.scripted import SCRIPTED, ScriptedPlayer, say_letters, say_position
+from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.apps.debate.synthetic import synthetic_questions
+from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
+from lmgym.apps.debate.tournament.files import read_transcripts
+from lmgym.apps.debate.tournament.playing import judge_anew, play_rounds
+from lmgym.apps.debate.tournament.running import refuse_old_flags, run_tournament, write_results
+from lmgym.apps.debate.tournament.schedule import make_schedule
+from lmgym.apps.debate.transcript import Verdict
+from lmgym.errors import InputError
+
+CONFIG = TournamentConfig("test", batch=4)
+
+
+def setup(config: TournamentConfig) -> Tournament:
+    players = {name: SCRIPTED[name] for name in ("quotes", "letters", "repeats")}
+    return Tournament(synthetic_questions(3, facts=4), players, LetterJudge("e"), debate(2), PROMPTS)
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    run_tournament(replace(CONFIG, output=str(tmp_path / "whole")), setup)
+    return tmp_path / "whole"
+
+
+def test_every_round_is_played_once_with_p_after_each_slot(whole: Path) -> None:
+    rows = lines(whole)
+    assert [row["number"] for row in rows] == list(range(18))
+    row = rows[0]
+    assert row["players"] == {"Debater_A": "quotes", "Debater_B": "letters", "Judge": "judge"}
+    first = [speech["p_first"] for speech in row["speeches"] if speech["kind"] == "speech"]
+    assert first[0] == first[1]  # one number for a slot
+    assert first[3] == pytest.approx(row["verdict"]["p_first"])
+    results = json.loads((whole / "results.json").read_text())
+    assert (results["rounds"], results["questions"]) == (18, 3)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 100])
+def test_batches_change_nothing(whole: Path, tmp_path: Path, batch: int) -> None:
+    other = tmp_path / "other"
+    run_tournament(replace(CONFIG, output=str(other), batch=batch), setup)
+    assert lines(other) == lines(whole)
+    assert (other / "results.json").read_text() == (whole / "results.json").read_text()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, -30])
+def test_a_killed_run_goes_on_without_a_lost_or_doubled_round(whole: Path, tmp_path: Path, cut: int) -> None:
+    killed = tmp_path / "killed"
+    run_tournament(replace(CONFIG, output=str(killed), rounds=10), setup)
+    file = killed / "transcripts.jsonl"
+    content = file.read_bytes()
+    kept = content.split(b"\n")
+    # whole lines, and the beginning of another one, as a kill in the middle of a batch leaves them
+    file.write_bytes(b"\n".join(kept[:6]) + b"\n" + kept[6][:cut] if cut >= 0 else content[:cut])
+    run_tournament(replace(CONFIG, output=str(killed)), setup)
+    assert sorted(lines(killed), key=lambda row: row["number"]) == lines(whole)
+    assert (killed / "results.json").read_text() == (whole / "results.json").read_text()
+
+
+def test_shards_are_parts_of_the_whole_in_one_folder(whole: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    for shard in ("2/3", "1/3", "3/3"):
+        run_tournament(replace(CONFIG, output=str(parts), shard=shard), setup)
+    assert read_transcripts(parts) == read_transcripts(whole)
+    assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
+    run_tournament(replace(CONFIG, output=str(parts), shard="1/3"), setup)  # again: nothing is left to play
+    assert len(read_transcripts(parts)) == 18
+    run_tournament(replace(CONFIG, output=str(tmp_path / "x"), rounds=3), setup)
+    (parts / "transcripts.jsonl").write_text((tmp_path / "x/transcripts.jsonl").read_text())
+    with pytest.raises(InputError, match="has round 0 twice"):
+        read_transcripts(parts)
+
+
+def test_rounds_of_other_settings_are_not_mixed(whole: Path) -> None:
+    with pytest.raises(InputError, match="has rounds with other settings: seed changed; needed"):
+        run_tournament(replace(CONFIG, output=str(whole), seed=1), setup)
+
+    def other(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), questions=synthetic_questions(4, facts=4))
+
+    with pytest.raises(InputError, match="questions changed"):
+        run_tournament(replace(CONFIG, output=str(whole)), other)
+    (whole / "tournament.json").write_text("{")
+    with pytest.raises(InputError, match="is not JSON"):
+        run_tournament(replace(CONFIG, output=str(whole)), setup)
+
+
+def test_a_prompt_that_is_missing_is_reported_before_the_first_speech(tmp_path: Path) -> None:
+    def lacking(config: TournamentConfig) -> Tournament:
+        prompts = {tag: text for tag, text in PROMPTS.items() if tag != "speech"}
+        return replace(setup(config), prompts=prompts)
+
+    with pytest.raises(InputError, match="no wording for speech "):
+        run_tournament(replace(CONFIG, output=str(tmp_path / "none")), lacking)
+    assert not (tmp_path / "none").exists()
+
+
+def test_rounds_are_judged_anew_by_another_judge(whole: Path, tmp_path: Path) -> None:
+    def random(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), judge=RandomJudge(5), judge_name="random")
+
+    anew = tmp_path / "anew"
+    run_tournament(replace(CONFIG, output=str(anew), transcripts=str(whole), p_after_speeches=False), random)
+    before, after = read_transcripts(whole), read_transcripts(anew)
+    assert [t.players[JUDGE] for t in after] == ["random"] * 18
+    assert [t.verdict.p_first for t in after] == pytest.approx(RandomJudge(5).p_first([t.up_to(2) for t in before]))
+    spoken = [[(s.speaker, s.text) for s in t.speeches if s.kind == "speech"] for t in before]
+    assert [[(s.speaker, s.text) for s in t.speeches if s.kind == "speech"] for t in after] == spoken
+    with pytest.raises(InputError, match="has no transcripts"):
+        run_tournament(replace(CONFIG, output=str(anew), transcripts=str(tmp_path / "absent")), random)
+
+
+@dataclass
+class Writes:
+    """A judge that writes, and records what it was asked."""
+
+    text: str
+    kinds: list[str] = field(default_factory=list)
+
+    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
+        self.kinds += [call.kind for call in calls]
+        return [[Spoken(self.text)] * n for _ in calls]
+
+
+def test_a_judge_that_writes_judges_anew_with_notes_of_its_own() -> None:
+    format = interactive_debate(2).with_reasoning()
+    tournament = Tournament(
+        synthetic_questions(1), {"a": SCRIPTED["quotes"]}, Writes("Debater_A | 60%"), format, PROMPTS
+    )
+    scheduled = make_schedule(CONFIG, ["a"], 1, format)
+    rounds = play_rounds(tournament, scheduled)
+    assert [s.kind for s in rounds[0].speeches if s.speaker == JUDGE] == ["question", "reasoning", "verdict"]
+    other = Writes("Debater_B | 90%")
+    [anew, _] = judge_anew(replace(tournament, judge=other), rounds)
+    assert other.kinds == ["reasoning"] * 2 + ["verdict"] * 2
+    assert anew.verdict == Verdict(pytest.approx(0.1), "Debater_B | 90%")
+    assert [s.text for s in anew.speeches if s.kind == "question"] == ["Debater_A | 60%"]
+    [by_letter, _] = judge_anew(replace(tournament, judge=LetterJudge("e")), rounds)
+    assert [s.kind for s in by_letter.speeches if s.speaker == JUDGE] == ["question", "verdict"]
+
+
+def test_what_a_player_is_asked_over_all_pairs_is_one_request_a_slot() -> None:
+    @dataclass
+    class Counting:
+        player: ScriptedPlayer
+        requests: list[int] = field(default_factory=list)
+
+        def speak(self, calls, n=1):
+            self.requests.append(len(calls))
+            return self.player.speak(calls, n)
+
+    first, second = Counting(ScriptedPlayer(say_letters)), Counting(ScriptedPlayer(say_position))
+    tournament = Tournament(
+        synthetic_questions(3), {"a": first, "b": second, "c": SCRIPTED["repeats"]}, LetterJudge(), debate(2), PROMPTS
+    )
+    play_rounds(tournament, make_schedule(CONFIG, ["a", "b", "c"], 3, tournament.format))
+    # of 18 rounds, 12 have the player, in two slots
+    assert first.requests == second.requests == [12, 12]
+
+
+def test_a_judge_alone_needs_no_players() -> None:
+    tournament = Tournament(synthetic_questions(2), {}, Writes("Debater_A"), judge_alone(), PROMPTS)
+    [first, *_] = play_rounds(tournament, make_schedule(CONFIG, [], 2, judge_alone()))
+    assert first.verdict.winner == FIRST
+
+
+def test_parts_of_a_tournament_are_checked() -> None:
+    questions = synthetic_questions(1)
+    with pytest.raises(InputError, match="without questions"):
+        Tournament([], {}, LetterJudge(), judge_alone(), PROMPTS)
+    with pytest.raises(InputError, match="two questions have the id"):
+        Tournament(questions * 2, {}, LetterJudge(), judge_alone(), PROMPTS)
+    with pytest.raises(InputError, match="a player is called 'a:b'"):
+        Tournament(questions, {"a:b": SCRIPTED["quotes"]}, LetterJudge(), debate(1), PROMPTS)
+    with pytest.raises(InputError, match="no players for a debate"):
+        Tournament(questions, {}, LetterJudge(), debate(1), PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_iters", "50"], "--num_iters is a flag of run_debate; needed: --rounds N"),
+        (["x", "--configuration=Local"], "--configuration is a flag of run_debate; needed: the experiment's name"),
+        (["--suppress-graphs"], "--suppress_graphs is a flag"),
+    ],
+)
+def test_flags_of_run_debate_are_explained(flags: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        refuse_old_flags(flags)
+    refuse_old_flags(["scripted", "--rounds", "5", "--num"])
+
+
+def test_figures_and_report_follow_from_the_transcripts_alone(whole: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / "whole"
+    copy.mkdir(parents=True)
+    (copy / "transcripts.jsonl").write_bytes((whole / "transcripts.jsonl").read_bytes() + b'{"schema": "cut by a k')
+    write_results(copy)
+    for name in ("results.json", "report.html"):
+        assert (copy / name).read_text() == (whole / name).read_text(), name
+
+
+def test_the_judge_is_not_asked_again_after_the_last_speeches() -> None:
+    asked: list[int] = []
+
+    class CountingJudge:
+        def p_first(self, transcripts):
+            asked.append(len(transcripts))
+            return LetterJudge("e").p_first(transcripts)
+
+    tournament = replace(setup(CONFIG), judge=CountingJudge())
+    rounds = play_rounds(tournament, make_schedule(CONFIG, list(tournament.players), 3, tournament.format)[:4])
+    assert asked == [4, 4]  # verdicts, and after the first of two slots
+    for transcript in rounds:
+        assert transcript.speeches[-2].p_first == transcript.verdict.p_first

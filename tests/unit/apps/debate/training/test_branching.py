@@ -1,0 +1,88 @@
+"""Trees of rounds: their leaves, and means of P(win) by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from lmgym.apps.debate.debate import Debate
+from lmgym.apps.debate.formats import FIRST, SECOND, Format, debate
+from lmgym.apps.debate.players.judges import LetterJudge
+from lmgym.apps.debate.players.protocol import Call, Spoken
+from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.apps.debate.training.branching import branch_rows, grow
+from lmgym.apps.debate.training.preferences import PREFERENCES
+from lmgym.errors import InputError
+
+TASK = {"question": "Where?", "options": ["here", "there"], "correct": 0, "text": "It is here.", "flipped": False}
+
+
+@dataclass
+class Counting:
+    """Sample j of a speech has j + 1 letters l; Debater_B's are twice as many."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
+        self.asked.append(len(calls) * n)
+        return [[Spoken("l" * ((1 + j) * (1 + (c.agent == SECOND)))) for j in range(n)] for c in calls]
+
+
+def tree(format: Format, branching, player: Counting, number: int = 1, seed: int = 0):
+    rounds = [Debate(format, PROMPTS, verdict="scorer") for _ in range(number)]
+    for round in rounds:
+        round.reset(TASK, 0)
+    return grow(rounds, {FIRST: player, SECOND: player}, LetterJudge("l"), branching, seed=seed)
+
+
+def test_a_full_tree_of_two_rounds_has_16_leaves_and_means_over_descendants() -> None:
+    player = Counting()
+    branches, leaves = tree(debate(2), "full", player)
+    assert len(leaves) == 16
+    assert len({tuple(s.text for s in leaf.speeches) for leaf in leaves}) == 16
+    assert player.asked == [4, 16]  # one request a round: 2 speeches and 8, of 2 samples each
+    # A has said a1 + a2 letters and B twice b1 + b2, each 1 or 2: P(A) = (a1 + a2) / (a1 + a2 + 2 (b1 + b2))
+    first = next(b for b in branches if b.agent == FIRST and b.slot == 0)
+    of_one = [(1 + a) / (1 + a + 2 * (x + y)) for a in (1, 2) for x in (1, 2) for y in (1, 2)]
+    of_two = [(2 + a) / (2 + a + 2 * (x + y)) for a in (1, 2) for x in (1, 2) for y in (1, 2)]
+    assert first.samples == [("l", pytest.approx(sum(of_one) / 8)), ("ll", pytest.approx(sum(of_two) / 8))]
+    # the last speech of B after a1 = 1 and b1 = 2 letters: A adds 1 or 2, and B 2 or 4
+    last = [b for b in branches if b.agent == SECOND and b.slot == 1]
+    assert len(last) == 4
+    assert last[0].samples[1] == ("llll", pytest.approx((6 / (6 + 2) + 6 / (6 + 3)) / 2))
+
+
+@pytest.mark.parametrize(("branching", "leaves", "branches"), [("full", 16, 10), ("half", 4, 3), ("one", 2, None)])
+def test_half_a_tree_branches_for_one_debater_and_one_speech_gives_two_leaves(branching, leaves, branches) -> None:
+    for seed in range(4):
+        made, ends = tree(debate(2), branching, Counting(), seed=seed)
+        assert len(ends) == leaves
+        assert len({b.agent for b in made}) == (2 if branching == "full" else 1)
+        assert len(made) == (branches or 1)
+
+
+def test_the_one_speech_and_the_half_are_drawn_anew_for_each_round() -> None:
+    made, _ = tree(debate(2), "one", Counting(), number=40)
+    assert {(b.agent, b.slot) for b in made} == {(FIRST, 0), (SECOND, 0), (FIRST, 1), (SECOND, 1)}
+
+
+def test_in_turn_the_second_speaker_answers_each_sample_of_the_first() -> None:
+    branches, leaves = tree(debate(1, simultaneous=False), "full", Counting())
+    assert len(leaves) == 4
+    answers = [b for b in branches if b.agent == SECOND]
+    assert ["ll" in b.conversation.turns[-1].text.split("\n") for b in answers] == [False, True]
+
+
+def test_branches_become_rows_with_preferences() -> None:
+    branches, _ = tree(debate(1), "half", Counting())
+    [row] = branch_rows(branches, PREFERENCES["prob"])
+    assert len(row["chosen"]) == 2 * len(row["rejected"])
+    assert row["preference"] > 0.5
+
+
+def test_trees_need_probabilities_and_two_samples() -> None:
+    round = Debate(debate(1), PROMPTS)
+    with pytest.raises(InputError, match="verdict='scorer'"):
+        grow([round], {}, LetterJudge())
+    with pytest.raises(InputError, match="width=1"):
+        grow([], {}, LetterJudge(), width=1)

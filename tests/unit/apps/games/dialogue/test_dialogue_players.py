@@ -1,0 +1,118 @@
+"""Scripted players, replays and forks of all games."""
+
+import pytest
+from acting import TOKENIZER, Scripted
+
+from lmgym.apps.games.dialogue.games import GAMES, PLAYERS, DialogueGame, find_dialogue_game, play_scripted
+from lmgym.environments.protocol import StepResult
+from lmgym.environments.rollout_engine import run_episodes
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Sampling, ScriptedGenerator
+
+OUTCOMES = {"winner": "Success", "loser": "Lose", "rule_breaker": "Aborted"}
+Trace = list[StepResult]
+
+
+@pytest.mark.parametrize("player", PLAYERS)
+@pytest.mark.parametrize("name", GAMES)
+def test_winners_win_losers_lose_and_rule_breakers_abort(name: str, player: str) -> None:
+    game = GAMES[name]
+    for task in [*game.tasks(8), *game.tasks(8, split="validation")]:
+        scores = play_scripted(game, task, dict.fromkeys(game.roles, player)).outcome
+        assert [key for key in OUTCOMES.values() if scores[key]] == [OUTCOMES[player]]
+        assert scores["Main Score"] > 0 or player != "winner"
+
+
+@pytest.mark.parametrize("name", [name for name, game in GAMES.items() if len(game.roles) == 2])
+def test_a_second_player_who_breaks_the_rules_aborts_a_winners_game(name: str) -> None:
+    game = GAMES[name]
+    first, second = game.roles
+    scores = play_scripted(game, game.tasks(1)[0], {first: "winner", second: "rule_breaker"}).outcome
+    assert scores["Aborted"] == 1
+    assert scores["Request Count"] == 2
+
+
+class Playing:
+    """An episode whose players are drawn anew for each turn, by the seed."""
+
+    def __init__(self, game: DialogueGame, seed: int) -> None:
+        self.game, self.environment, self.seed = game, game.environment(), seed
+        self.results: Trace = [StepResult(self.environment.reset({}, seed))]
+
+    def step(self) -> None:
+        player = "loser" if (self.seed + len(self.results)) % 3 else "winner"
+        actions = {
+            role: self.game.script(role, player)(observation.prompt, None)
+            for role, observation in self.results[-1].observations.items()
+        }
+        self.results.append(self.environment.step(actions))
+
+    @property
+    def ended(self) -> bool:
+        return self.results[-1].terminated
+
+
+def alone(game: DialogueGame) -> list[Trace]:
+    traces = []
+    for seed in range(6):
+        episode = Playing(game, seed)
+        while not episode.ended:
+            episode.step()
+        traces.append(episode.results)
+    return traces
+
+
+def interleaved(game: DialogueGame) -> list[Trace]:
+    episodes = [Playing(game, seed) for seed in reversed(range(6))][::-1]
+    while waiting := [episode for episode in episodes if not episode.ended]:
+        for episode in waiting:
+            episode.step()
+    return [episode.results for episode in episodes]
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_an_episode_alone_and_interleaved_with_others_gives_the_same_result(name: str) -> None:
+    assert alone(GAMES[name]) == interleaved(GAMES[name])
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_an_environment_begins_anew_at_each_reset(name: str) -> None:
+    game = GAMES[name]
+    used = Playing(game, 1)
+    while not used.ended:
+        used.step()
+    assert used.environment.reset({}, 2) == game.environment().reset({}, 2)
+    role = game.roles[0]
+    reply = {role: game.script(role)(game.environment().reset({}, 2)[role].prompt, None)}
+    fresh = game.environment()
+    fresh.reset({}, 2)
+    assert used.environment.step(reply) == fresh.step(reply)
+
+
+def test_a_fork_replays_the_first_replies_and_goes_on() -> None:
+    game = GAMES["taboo"]
+    others = {"describer": ScriptedGenerator(game.script("describer"))}
+
+    def play(reply: str, beginnings=None):
+        policy = Scripted(lambda text, seed: reply, max_length=4096)
+        return run_episodes(
+            [game.environment()], [{}], [5], policy, TOKENIZER, Sampling(max_new_tokens=16), None, others,
+            beginnings=beginnings,
+        )  # fmt: skip
+
+    [whole] = play("GUESS: nothing")
+    assert [len(actions) for actions in whole.actions] == 6 * [1]
+    assert whole.total_reward == 0
+    [fork] = play("GUESS:", [whole.actions[:3]])  # a clue, a wrong guess, and another clue
+    assert list(fork.actions[:3]) == list(whole.actions[:3])
+    assert len(fork.steps) == 1
+    assert "GUESS: nothing" in fork.steps[0].prompt_text
+    assert fork.total_reward == -1
+    assert fork.info["aborted_by_guesser"] == 1
+
+
+def test_unknown_games_and_players_are_refused() -> None:
+    with pytest.raises(InputError, match="there is no dialogue game 'tabu'; needed: taboo, word_guess"):
+        find_dialogue_game("tabu")
+    with pytest.raises(InputError, match="player='hero'; needed: winner, loser, rule_breaker"):
+        GAMES["taboo"].script("guesser", "hero")

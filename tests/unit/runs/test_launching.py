@@ -1,0 +1,227 @@
+"""`lmgym train` and `lmgym launch`: experiments by name or path, and the launcher; `lmgym --help`; completion."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+from patience import PATIENCE
+
+from lmgym import __version__
+from lmgym.cli.main import SECTIONS, main, train
+from lmgym.errors import InputError
+from lmgym.runs import launching
+from lmgym.runs.launching import STAGES, count_processes, experiments, find_experiment, launch_command, summary
+
+ROOT = Path(__file__).parents[3]
+
+
+def shown(*words: str) -> str:
+    """The output of a command that succeeds."""
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+# --- finding an experiment
+
+
+def test_every_experiment_of_a_stage_is_found_by_its_name() -> None:
+    for stage, package in STAGES.items():
+        files = {path for path in (ROOT / package / "experiments").glob("*.py") if path.stem != "__init__"}
+        assert set(experiments(stage).values()) == files
+        for path in files:
+            assert find_experiment(path.stem, [stage]) == find_experiment(path.stem) == path
+
+
+def test_no_two_experiments_have_one_name() -> None:
+    assert Counter(name for stage in STAGES for name in experiments(stage)).most_common(1)[0][1] == 1
+
+
+def test_a_file_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_experiment("mine.py") == Path("mine.py")
+    assert find_experiment("~/mine.py", ["ppo"]) == tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hh_pairwse", "there is no experiment 'hh_pairwse'; did you mean hh_pairwise? available: convo_joint, hh_"),
+        ("qqqq", "there is no experiment 'qqqq'; available: convo_joint, hh_pairwise, "),
+        ("x\x1b[31m\n", "there is no experiment 'x\\x1b[31m\\n'; "),
+        ("none/such.py", "there is no experiment file none/such.py; available: convo_joint, "),
+        ("hh_chosen", "hh_chosen is an experiment of another stage; needed: lmgym train sft hh_chosen"),
+        ("--learning_rate", "found '--learning_rate' in place of the experiment; needed: its name or path first"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_in_one_line(name: str, message: str) -> None:
+    done = CliRunner().invoke(main, ["train", "reward", name])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_summary_is_the_docstrings_first_line_and_the_file_is_not_imported(tmp_path: Path) -> None:
+    path = tmp_path / "breaks.py"
+    path.write_text('"""Breaks at import.\n\nMore.\n"""\n\nraise RuntimeError\n')
+    assert summary(path) == "Breaks at import."
+    path.write_text("raise RuntimeError\n")
+    assert summary(path) == ""
+
+
+# --- choosing the launcher
+
+
+@pytest.mark.parametrize("flag", [["--deepspeed", "zero2"], ["--deepspeed=zero2"]])
+def test_deepspeed_is_chosen_by_its_flag_also_for_one_process(flag: list[str], monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    command = launch_command(Path("a.py"), ["--seed", "1", *flag], 1)
+    assert command[:5] == [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "1"]
+    assert command[-(3 + len(flag)) :] == ["a.py", "--seed", "1", *flag]
+
+
+def test_torchrun_is_chosen_for_several_processes_and_python_for_one() -> None:
+    command = launch_command(Path("a.py"), ["--seed", "1"], 2)
+    assert command == [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "a.py", "--seed", "1",
+    ]  # fmt: skip
+    assert launch_command(Path("a.py"), ["--seed", "1"], 1) == [sys.executable, "a.py", "--seed", "1"]
+
+
+def test_deepspeed_keeps_to_the_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5")
+    assert launch_command(Path("a.py"), ["--deepspeed", "x"], 2)[3:5] == ["--include", "localhost:2,3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7f,GPU-8a")  # deepspeed reads numbers only
+    assert launch_command(Path("a.py"), ["--deepspeed", "x"], 2)[3:5] == ["--num_gpus", "2"]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--deepspeed", "zero4"), ("--deepspeed=zero4",), ("--deepspeed", "zero2", "--deepspeed", "zero4")]
+)
+def test_a_wrong_deepspeed_config_is_refused_before_anything_starts(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching.os, "execv", lambda *words: pytest.fail("launched"))
+    done = CliRunner().invoke(main, ["train", "reward", "hh_pairwise", *flags, "--seed", "1"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: DeepSpeed config zero4 does not exist; did you mean zero3? needed: zero1, ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_starts_with_a_config_without_one_and_with_its_flag_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(launching.os, "execv", lambda path, command: ran.append(command))
+    for flags in (["--deepspeed", "zero2"], [], ["--deepspeed", "None"], ["--deepspeed", "zero4", "--deepspeed=zero3"]):
+        shown("train", "reward", "hh_pairwise", *flags)
+        assert ran.pop()[-len(flags) :] == flags if flags else ran.pop()
+
+
+def test_a_process_per_visible_gpu_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert count_processes(None) == 4
+    assert count_processes(3) == 3
+    with pytest.raises(InputError, match=r"^--num_gpus 5, and 4 GPU\(s\) are visible; needed: at most 4$"):
+        count_processes(5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert count_processes(None) == 1
+    assert count_processes(2) == 2  # on a CPU
+
+
+def test_flags_reach_the_experiment_in_order_and_num_gpus_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple] = []
+    monkeypatch.setattr("lmgym.cli.main.launch_experiment", lambda *words: ran.append(words))
+    flags = ("--learning_rate", "-1", "--dry_run", "-h2", "--scorers=a=b", "--init_kl_coef=-.5")
+    for words in (("train", "reward", "hh_pairwise"), ("launch", "hh_pairwise")):
+        shown(*words, *flags[:2], "--num-gpus", "3", *flags[2:])
+    assert ran == [(ROOT / "reward_models/experiments/hh_pairwise.py", flags, 3)] * 2
+
+
+def test_help_after_an_experiment_is_asked_of_the_experiment_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(launching.os, "execv", lambda path, command: ran.append(command))
+    assert shown("train", "sft", "chat", "--deepspeed", "zero2", "--help") == ""
+    path = str(ROOT / "sft/experiments/chat.py")
+    assert ran == [[sys.executable, path, "--deepspeed", "zero2", "--help"]]
+
+
+# --- help
+
+
+def test_help_groups_every_command_and_lists_every_experiment() -> None:
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(main.commands)
+    assert set(train.commands) == set(STAGES)
+    text = shown("--help")
+    for title, names in SECTIONS.items():
+        section = text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in section.splitlines() if line[2] != " "] == list(names)
+    listed = text.partition("\nExperiments ")[2].replace(",", " ").split()
+    assert [name for stage in STAGES for name in experiments(stage) if name not in listed] == []
+
+
+def test_a_stage_alone_describes_its_experiments_and_so_does_its_help() -> None:
+    text = shown("train", "reward")
+    assert text == shown("train", "reward", "--help")
+    assert "  hh_pairwise          Bradley-Terry on people's choices" in text
+    assert [name for name in experiments("reward") if f"\n  {name} " not in text] == []
+    assert "hh_chosen" not in text
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "train reward", "train --help", "completion bash"])
+def test_nothing_heavy_is_imported_for_an_answer_about_the_command_itself(words: str) -> None:
+    heavy = ("torch", "transformers", "deepspeed", "datasets", "numpy", "wandb", "tyro", "IPython")
+    code = (
+        "import sys\nfrom lmgym.cli.main import main\n"
+        f"main({words.split()}, standalone_mode=False)\nprint([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_has_one_source() -> None:
+    assert shown("--version") == f"lmgym {__version__}\n"
+    assert 'attr = "lmgym.__version__"' in (ROOT / "pyproject.toml").read_text()
+
+
+# --- completion
+
+
+def completed(*words: str) -> list[str]:
+    """Completions of the last word in bash."""
+    environment = {
+        **os.environ, "_LMGYM_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
+    }  # fmt: skip
+    code = "from lmgym.cli.main import main; main(prog_name='lmgym')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_tab_completes_commands_stages_and_experiments() -> None:
+    assert completed("lmgym", "do") == ["doctor"]
+    assert completed("lmgym", "train", "s") == ["sft"]
+    assert completed("lmgym", "train", "reward", "hh") == ["hh_pairwise"]
+
+
+def test_the_script_for_bash_registers_the_completion() -> None:
+    script = f'eval "$({sys.executable} -m lmgym.cli.main completion bash)"; complete -p lmgym'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.endswith(" lmgym\n")
+    for shell in ("zsh", "fish"):
+        assert "_LMGYM_COMPLETE" in shown("completion", shell)
+
+
+def test_the_commands_of_a_group_without_sections_are_listed_too() -> None:
+    from lmgym.runs.usage import OneLineErrors
+
+    group = OneLineErrors(commands={"b": click.Command("b", short_help="Does b."), "a": click.Command("a")})
+    assert "Commands:\n  a\n  b  Does b.\n" in CliRunner().invoke(group, ["--help"]).output
