@@ -17,7 +17,7 @@ import numpy as np
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.environments.one_side import OPPONENT
-from lmgym.environments.rollout_engine import Actor
+from lmgym.environments.players import Actor
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.generation.actions import ActionPolicy, policy_over
 from lmgym.generation.local_generation import LocalGenerator, load_causal

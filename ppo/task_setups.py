@@ -10,9 +10,9 @@ from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
+from lmgym.environments.players import Actor
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
-from lmgym.environments.rollout_engine import Actor
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError

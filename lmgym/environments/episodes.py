@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lmgym.environments.bounds import read_result, read_reward
-from lmgym.environments.protocol import Environment, Observation, ScoreRequest, StepResult
+from lmgym.environments.protocol import Action, Environment, Observation, ScoreRequest, StepResult
 from lmgym.errors import one_line, shown
 from lmgym.generation.prompt_fitting import Said
 from lmgym.generation.protocol import Completion
@@ -75,9 +75,9 @@ class Episode:
         return float(sum(sum(r) if isinstance(r, tuple) else r for r in rewards if r is not None))
 
 
-@dataclass
+@dataclass(eq=False)
 class RunningEpisode:
-    """An episode while it is played."""
+    """An episode while it is played, and after."""
 
     index: int
     seed: int
@@ -87,8 +87,8 @@ class RunningEpisode:
     result: StepResult = field(default_factory=StepResult)
     steps: dict[str, list[Step]] = field(default_factory=dict)
     """by trained agent"""
-    actions: list[Mapping[str, str]] = field(default_factory=list)
-    """of all agents, by step"""
+    said: list[Mapping[str, Action]] = field(default_factory=list)
+    """by all agents, by step"""
     unclaimed: dict[str, float] = field(default_factory=dict)
     """rewards of agents that had not acted, in all"""
     error: str = ""
@@ -100,11 +100,16 @@ class RunningEpisode:
     @property
     def step_number(self) -> int:
         """Number of steps that the environment has taken."""
-        return len(self.actions)
+        return len(self.said)
+
+    @property
+    def actions(self) -> list[dict[str, str]]:
+        """The texts of all agents' actions, by step: the first k of them begin a fork at step k."""
+        return [{agent: action.text for agent, action in said.items()} for said in self.said]
 
     def acted_only_in_beginning(self, agent: str) -> bool:
         """True of an agent that only replayed actions, so that there is no step to reward."""
-        return agent not in self.steps and any(agent in actions for actions in self.actions)
+        return agent not in self.steps and any(agent in said for said in self.said)
 
     @property
     def observations(self) -> Mapping[str, Observation]:
@@ -116,6 +121,10 @@ class RunningEpisode:
         """True if terminated or truncated."""
         return self.result.terminated or self.result.truncated
 
+    def begin(self, observations: Mapping[str, Observation]) -> None:
+        """Take what the environment's `reset` gave; without any observation the episode has ended."""
+        self.receive(StepResult(observations, terminated=not observations))
+
     def receive(self, result: StepResult) -> None:
         """Take the environment's result; one that is out of bounds (bounds.py) ends the episode as failed."""
         try:
@@ -125,6 +134,19 @@ class RunningEpisode:
             return
         if result.restarted:
             self.steps.clear()
+
+    def take(self, said: Mapping[str, Action]) -> None:
+        """Keep what all agents say; actions of a policy in training are steps, without a reward so far."""
+        for agent, action in said.items():
+            if action.prompt is not None:
+                assert action.completion is not None
+                prompt, observed = action.prompt, self.observations[agent].prompt
+                step = Step(
+                    prompt.ids, prompt.text, action.completion, dropped_turns=prompt.dropped_turns,
+                    shortened=prompt.shortened, observed=observed, appended=prompt.appended,
+                )  # fmt: skip
+                self.steps.setdefault(agent, []).append(step)
+        self.said.append(said)
 
     def fail(self, error: Exception) -> None:
         """End the episode after an exception of its environment: its agents' rewards are None, to be masked."""

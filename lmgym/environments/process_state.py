@@ -11,27 +11,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-import torch
-
 STREAMS = {"stdout": 1, "stderr": 2}
 
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
     """Restores the working folder, torch's default dtype, device and gradient mode, stdout and stderr after a call."""
-    folder, dtype, gradients = _folder(), torch.get_default_dtype(), torch.is_grad_enabled()
-    device = torch.get_default_device()
+    folder = _folder()
     streams = {name: getattr(sys, name) for name in STREAMS}
     copies = {name: _copy(number) for name, number in STREAMS.items()}
+    torch = sys.modules.get("torch")  # games between scripts are played without it
+    if torch is not None:
+        dtype, gradients, device = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
     try:
         yield
     finally:
         if folder and _folder() != folder:
             os.chdir(folder)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(gradients)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
+        if torch is not None:
+            torch.set_default_dtype(dtype)
+            torch.set_grad_enabled(gradients)
+            if torch.get_default_device() != device:
+                torch.set_default_device(device)
         for name, stream in streams.items():
             _restore(name, stream, copies[name])
 

@@ -2,19 +2,21 @@
 
 Design decisions:
 - An environment is plain synchronous Python, one episode an instance, text in and text out. It samples nothing and
-  scores nothing: it requests scores (`ScoreRequest`), and the rollout engine
-  (lmgym/environments/rollout_engine.py) computes all scores of a step in one call.
-- Agents with a pending observation act next: one, or several at once. An agent that is not trained has a generator.
+  scores nothing: it requests scores (`ScoreRequest`), and the engine (lmgym/environments/engine.py) computes all
+  scores of a step in one call.
+- Agents with a pending observation act next: one, or several at once. Each has a player
+  (lmgym/environments/players.py).
 - The value after a terminated episode is 0; a truncated one was stopped early, so its last observation is valued.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from lmgym.data.prompts import Task
+from lmgym.generation.prompt_fitting import FittedPrompt
 from lmgym.generation.protocol import Completion
-from lmgym.text import Conversation
+from lmgym.text import Conversation, Turn
 
 POLICY = "policy"  # the agent of environments with a single one
 
@@ -26,6 +28,26 @@ class Observation:
     prompt: Conversation | str
     actions: Sequence[str] = ()
     """the replies that the game allows; empty: any text. A policy over text may still say something else"""
+
+    @property
+    def conversation(self) -> Conversation:
+        """The prompt for players that read only conversations: a text is one turn of the user."""
+        return Conversation((Turn("user", self.prompt),)) if isinstance(self.prompt, str) else self.prompt
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an agent says, and what it came from."""
+
+    text: str
+    completion: Completion | None = None
+    """of a generator"""
+    prompt: FittedPrompt | None = None
+    """as a policy in training read it: the action is then a step of the agent's episode"""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """for the record, such as the samples that a best-of-n player did not choose"""
+    error: str = ""
+    """why there is none, as of a server that does not answer: the episode ends as failed"""
 
 
 @dataclass(frozen=True)

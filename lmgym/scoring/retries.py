@@ -21,8 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import torch
-
 from lmgym.errors import MOST_SCORE, MOST_SECONDS, InputError, RunStopped, shown
 
 WHOLE_STALLS, LONE_STALLS = 2, 2
@@ -150,6 +148,8 @@ def _as_list(answer: Any, count: int) -> list[Any]:
 
 def _call_within(seconds: float | None, call: Callable[[], list[Any]]) -> list[Any]:
     """The call's result. Raises what the call raises, and Stalled if it takes longer than `seconds`."""
+    import torch  # here: games between scripts, which have no such rewards, start without it
+
     if seconds is None:
         with torch.no_grad():
             return call()

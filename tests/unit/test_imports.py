@@ -162,6 +162,14 @@ def test_a_run_of_a_stage_loads_no_app(small_models, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_games_between_scripts_start_without_torch() -> None:
+    code = (
+        "import sys, lmgym.environments.engine; print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_reader_of_imports_sees_upward_imports_and_cycles() -> None:
     text = "def f():\n    from lmgym.cli import main\nfrom lmgym.text import Turn\nimport ppo.train, os\n"
     assert imports_of(text) == {"lmgym.cli.main", "lmgym.text", "ppo.train"}

@@ -1,4 +1,4 @@
-"""Episodes, one at a time, by the rollout engine's own agents, and an update of ppo on a batch of them."""
+"""Episodes, one at a time, by the rollout engine's own player, and an update of ppo on a batch of them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -9,11 +9,14 @@ import torch
 from lmgym.apps.agents.dialogue import takes_system
 from lmgym.apps.agents.value_head import AutoModelForCausalLMWithValueHead
 from lmgym.environments.bounds import read_reward
+from lmgym.environments.engine import hashed_seeds
 from lmgym.environments.episodes import Episode, RunningEpisode
+from lmgym.environments.players import ActionRequest
 from lmgym.environments.protocol import POLICY, Observation, StepResult
-from lmgym.environments.rollout_engine import ActingAgents
+from lmgym.environments.rollout_engine import PolicyPlayer
 from lmgym.errors import NON_FINITE, InputError, RunStopped, listed
 from lmgym.generation.prompt_fitting import room_for_prompts
+from lmgym.generation.protocol import seeds_of
 from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, ensure_template
 from lmgym.training.reporting import show_notes
@@ -48,7 +51,9 @@ class EpisodeLearner:
         self.components.sampler.sync(self.components.engine.version)
         generator, sampling = self.components.sampler.generator, config.sampling
         room = room_for_prompts(generator.max_length, sampling)
-        self.players = ActingAgents(generator, tokenizer, sampling, {}, room, "cut")
+        self.policy = PolicyPlayer(generator, tokenizer, sampling, room, "cut")
+        [base] = seeds_of(sampling, 1)
+        self.seed_of = hashed_seeds(base)
         self.waiting: list[Episode] = []
         self.episode = RunningEpisode(0, 0, None)  # type: ignore[arg-type]  # `begin` follows
         self._seeds, self._asides = self._seeds_of_iteration(), np.random.default_rng([config.optimizer.seed, 1, 1])
@@ -83,7 +88,7 @@ class EpisodeLearner:
         """End the episode, with `final` as one that was cut short before this prompt; one without turns is dropped."""
         shown = {POLICY: Observation(final)} if final is not None else {}
         self._receive(self.episode, StepResult(shown, terminated=final is None, truncated=final is not None))
-        self.waiting += self.players.finish([self.episode])
+        self.waiting += self.policy.finish([self.episode])
 
     def update(self) -> dict[str, float]:
         """Steps 3 to 6 of ppo/train.py on the waiting episodes, with the same functions; the iteration's metrics."""
@@ -115,9 +120,11 @@ class EpisodeLearner:
 
     def _reply(self, episode: RunningEpisode, conversation: Conversation) -> str:
         self._receive(episode, StepResult({POLICY: Observation(conversation)}))
-        [actions] = self.players.act([episode])
-        episode.actions.append(actions)
-        return actions[POLICY]
+        seed = self.seed_of(episode, POLICY)
+        request = ActionRequest(episode.environment, POLICY, episode.observations[POLICY], seed, episode=episode)
+        [[action]] = self.policy.act([request])
+        episode.take({POLICY: action})
+        return action.text
 
     def _receive(self, episode: RunningEpisode, result: StepResult) -> None:
         """The program's own observation: what is out of bounds is its mistake."""

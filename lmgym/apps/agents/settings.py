@@ -3,13 +3,12 @@
 Names and defaults are those of LlamaGym and of TRL 0.11's PPOConfig; any flag of `lmgym train ppo` is a name too.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lmgym.errors import InputError, listed, shown
+from lmgym.errors import InputError, listed, nearest, shown
 
 if TYPE_CHECKING:
     from ppo.config import PPOConfig
@@ -152,8 +151,8 @@ def _notes(where: str, given: Mapping[str, Any], known: Iterable[str], unused: I
     if idle:
         notes.append(f"{where}: {listed(idle)} {'has' if len(idle) == 1 else 'have'} no meaning here")
     for key in sorted(given.keys() - known - unused):
-        near = difflib.get_close_matches(key[:80], sorted(known), n=1, cutoff=0.5)
-        notes.append(f"{where}: {shown(key)} is unknown and not used{f'; did you mean {near[0]}?' if near else ''}")
+        near = nearest(key, known)
+        notes.append(f"{where}: {shown(key)} is unknown and not used{f'; did you mean {near}?' if near else ''}")
     return notes
 
 

@@ -7,7 +7,7 @@ from lmgym.apps.games.self_play.matches import round_robin
 from lmgym.apps.games.self_play.two_players import TwoPlayerGame, find_two_player_game
 from lmgym.config import SEED, Range
 from lmgym.console import CONSOLE, say
-from lmgym.environments.rollout_engine import Actor
+from lmgym.environments.players import Actor
 from lmgym.errors import MOST_STEPS, InputError, shown, shown_path
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.runs.files import write_json

@@ -1,6 +1,5 @@
 """What games share: reading a move from a reply, the words of a missing extra, and a random state kept apart."""
 
-import difflib
 import importlib
 import random
 import re
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lmgym.config import Range
-from lmgym.errors import MOST_STEPS, InputError, shown
+from lmgym.errors import MOST_STEPS, InputError, did_you_mean, shown
 
 MAX_STEPS = Range(1, MOST_STEPS)
 
@@ -27,11 +26,11 @@ def import_extra(module: str, extra: str) -> ModuleType:
 
 
 def unknown_id(name: str, known: Iterable[str], library: str) -> InputError:
-    """The error for an id that a library does not have, with the nearest ones."""
-    lower = {one.lower(): one for one in known}
-    near = [lower[one] for one in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
-    needed = f"one of {', '.join(near)}" if near else f"one of its {len(lower)} ids"
-    return InputError(f"{library} has no {shown(name)}; needed: {needed}")
+    """The error for an id that a library does not have, with the nearest one."""
+    known = list(known)
+    return InputError(
+        f"{library} has no {shown(name)}; {did_you_mean(name, known)}needed: one of its {len(known):,} ids"
+    )
 
 
 def choice_of(moves: Mapping[str, Any]) -> Callable[[str], Any]:

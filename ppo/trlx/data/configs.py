@@ -5,13 +5,12 @@ not have. What each field becomes here is in ppo/trlx/settings.py.
 """
 
 import copy
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, nearest, one_line, shown, shown_path
 from ppo.trlx.data.method_configs import MethodConfig, find_method
 
 Settings = dict[str, Any]
@@ -178,8 +177,8 @@ def _check(given: Any, name: str, known: list[str]) -> None:
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """The nearest known name in words; of dotted ones the last parts are compared."""
     by_last = {one.rpartition(".")[2]: one for one in known}
-    nearest = max(by_last, key=lambda one: difflib.SequenceMatcher(None, name[:80], one).ratio(), default="")
-    return f"did you mean {by_last[nearest]}?" if nearest else ""
+    near = nearest(name, by_last, 0)
+    return f"did you mean {by_last[near]}?" if near else ""
 
 
 def _dotted(config: Mapping[str, Any]) -> list[str]:

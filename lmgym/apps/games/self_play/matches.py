@@ -1,14 +1,15 @@
 """Matches between players of a game: every pair, either side, the same seeds; and the ratings that follow."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from hashlib import blake2b
 from itertools import combinations
 
 from lmgym.apps.games.self_play.two_players import TwoPlayerGame
+from lmgym.environments.engine import hashed_seeds, play
+from lmgym.environments.episodes import RunningEpisode
+from lmgym.environments.players import Actor, GeneratorPlayer
 from lmgym.environments.protocol import Environment
-from lmgym.environments.rollout_engine import Actor, replies_of
-from lmgym.generation.protocol import Sampling
+from lmgym.errors import InputError
+from lmgym.generation.protocol import Sampling, seeds_of
 from lmgym.scoring.ratings import Game
 
 TOGETHER = 256
@@ -45,28 +46,19 @@ def _score(first_return: float) -> float:
 def play_games(
     environments: Sequence[Environment], seeds: Sequence[int], players: Mapping[str, Actor], sampling: Sampling
 ) -> list[dict[str, float]]:
-    """Play each environment to its end, all agents by their players: the return of each agent, by game."""
+    """Play each environment to its end, all agents by their players: the return of each agent, by game.
+
+    Raises InputError if a game fails.
+    """
     returns: list[dict[str, float]] = [dict.fromkeys(players, 0.0) for _ in environments]
-    shown = {i: env.reset({}, seed) for i, (env, seed) in enumerate(zip(environments, seeds, strict=True))}
-    turn = 0
-    while shown:
-        said: dict[int, dict[str, str]] = {i: {} for i in shown}
-        for agent, player in players.items():
-            acting = [i for i in shown if agent in shown[i]]
-            if acting:
-                seeded = replace(sampling, seed=tuple(_seed(sampling, seeds[i], turn, agent) for i in acting))
-                replies = replies_of(player, [shown[i][agent] for i in acting], seeded)
-                for i, reply in zip(acting, replies, strict=True):
-                    said[i][agent] = reply
-        results = {i: environments[i].step(actions) for i, actions in said.items()}
-        for i, result in results.items():
-            for agent, reward in result.rewards.items():
-                returns[i][agent] += reward
-        shown = {i: r.observations for i, r in results.items() if not (r.terminated or r.truncated)}
-        turn += 1
+
+    def add(episode: RunningEpisode) -> None:
+        if episode.error:
+            raise InputError(f"{episode.error}; needed: a game that every player can finish")
+        for agent, reward in episode.result.rewards.items():
+            returns[episode.index][agent] += reward
+
+    seated = {agent: GeneratorPlayer(player, sampling) for agent, player in players.items()}
+    [base] = seeds_of(sampling, 1)
+    play(environments, [{}] * len(environments), seeds, seated, seed_of=hashed_seeds(base), watch=add)
     return returns
-
-
-def _seed(sampling: Sampling, game: int, turn: int, agent: str) -> int:
-    words = f"{sampling.seed} {game} {turn} {agent}"
-    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") >> 1

@@ -107,7 +107,7 @@ def test_wrong_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             ("shop", "nobody", 1, 0, 1.0, None),
             "--agent 'nobody' is no folder; needed: human, random, heuristic, optimal",
         ),
-        (("shops", "random", 1, 0, 1.0, None), "has no 'shops'; needed: one of shop"),
+        (("shops", "random", 1, 0, 1.0, None), "has no 'shops'; did you mean shop?"),
         (("shop", "random", 0, 0, 1.0, None), "episodes=0; needed: 1 to 100,000"),
         (("shop", "random", 1, -1, 1.0, None), "seed=-1; needed: 0 to"),
         (("shop", "random", 1, 0, -1.0, None), "temperature=-1"),

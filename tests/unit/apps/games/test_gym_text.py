@@ -132,7 +132,7 @@ def test_a_reader_that_raises_or_gives_another_action_is_a_failure_of_the_episod
 
 def test_what_cannot_work_is_refused_with_what_is_needed() -> None:
     cases = (
-        (lambda: GymText("Taxi-v3", str, int), r"gymnasium .* has no 'Taxi-v3'; needed: one of Taxi-v4"),
+        (lambda: GymText("Taxi-v3", str, int), r"gymnasium .* has no 'Taxi-v3'; did you mean Taxi-v4\? needed: one of its \d+ ids"),
         (lambda: GymText("xyz", str, int), r"has no 'xyz'; needed: one of its \d+ ids"),
         (
             lambda: coin(settings={"sabb": 1}),
@@ -141,7 +141,7 @@ def test_what_cannot_work_is_refused_with_what_is_needed() -> None:
         (lambda: coin(max_steps=0), "max_steps=0; needed: 1 to"),
         (lambda: coin(show=lambda hand: hand).reset({}, 0), "`show` of Blackjack-v1 gave a tuple; needed: .* as text"),
         (lambda: frozen_lake(size=5), "size=5; needed: one of 4, 8"),
-        (lambda: find_game("blackjak"), "lmgym games list has no 'blackjak'; needed: one of blackjack"),
+        (lambda: find_game("blackjak"), r"lmgym games list has no 'blackjak'; did you mean blackjack\?"),
     )
     for make, message in cases:
         with pytest.raises(InputError, match=message):

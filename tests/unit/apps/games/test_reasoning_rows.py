@@ -40,7 +40,7 @@ def test_without_a_row_the_seed_chooses_it() -> None:
 
 def test_unknown_names_and_settings_are_refused() -> None:
     pytest.importorskip("reasoning_gym")
-    with pytest.raises(InputError, match=r"reasoning-gym has no 'countdwn'; needed: one of .*countdown"):
+    with pytest.raises(InputError, match=r"reasoning-gym has no 'countdwn'; did you mean countdown\?"):
         ReasoningRow("countdwn")
     with pytest.raises(InputError, match=r"countdown cannot be made with {'size_': 1}: .*; needed: its own settings"):
         ReasoningRow("countdown", settings={"size_": 1})

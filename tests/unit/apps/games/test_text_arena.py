@@ -125,7 +125,7 @@ def test_the_number_of_players_is_the_games_own() -> None:
     pytest.importorskip("textarena")
     assert [TextArena(name).players for name in ("Mastermind-v0", "Nim-v0", "LiarsDice-v0")] == [1, 2, 2]
     assert TextArena("LiarsDice-v0", players=4).agents == ["player_0", "player_1", "player_2", "player_3"]
-    with pytest.raises(InputError, match=r"textarena has no 'Masterminds-v0'; needed: one of Mastermind-v0"):
+    with pytest.raises(InputError, match=r"textarena has no 'Masterminds-v0'; did you mean Mastermind-v0\?"):
         TextArena("Masterminds-v0")
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from lmgym.apps.games.self_play.matches import play_games, round_robin
 from lmgym.apps.games.self_play.two_players import find_two_player_game, make_start
+from lmgym.environments.players import ActionRequest, GeneratorPlayer
 from lmgym.environments.protocol import Observation
-from lmgym.environments.rollout_engine import replies_of
 from lmgym.errors import InputError
 from lmgym.generation.actions import ActionPolicy
 from lmgym.generation.local_generation import LocalGenerator, load_causal
@@ -72,7 +72,12 @@ def test_an_untrained_policy_over_the_listed_moves_plays_as_the_random_player(tm
 def test_a_policy_over_moves_refuses_what_it_cannot_choose_from(tmp_path: Path) -> None:
     policy = load_causal(str(make_start("tic_tac_toe", tmp_path / "start")))
     assert isinstance(policy, LocalGenerator)
+    player = GeneratorPlayer(ActionPolicy(policy), Sampling(2))
+
+    def ask(text: str, actions: tuple[str, ...] = ()) -> None:
+        player.act([ActionRequest(GAME.make(), "first", Observation(text, actions), 0)])
+
     with pytest.raises(InputError, match="an observation lists no actions; needed"):
-        replies_of(ActionPolicy(policy), [Observation("free cells")], Sampling(2))
+        ask("free cells")
     with pytest.raises(InputError, match="max_new_tokens is 2; the model reads 1024"):
-        replies_of(ActionPolicy(policy), [Observation("free " * 2000, ("1", "2"))], Sampling(2))
+        ask("free " * 2000, ("1", "2"))
