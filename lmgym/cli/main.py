@@ -1,15 +1,14 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
-import sys
-
 import click
 
 from lmgym import __version__
+from lmgym.apps.chat.commands import chat
 from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
 from lmgym.apps.migration.from_trl import from_trl
 from lmgym.apps.playpen.commands import playpen
-from lmgym.apps.world.commands import ab, baselines, deploy, world, world_model, world_policy
+from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
 from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.runs import runs
@@ -86,7 +85,7 @@ for _stage, _purpose in PURPOSES.items():
 
 
 for _command in (
-    runs, compare, watch, report, from_trl, games, replay, dialogue, playpen,
+    runs, compare, watch, report, demo, chat, from_trl, games, replay, dialogue, playpen,
     world, world_model, world_policy, baselines, ab, deploy,
 ):  # fmt: skip
     main.add_command(_command)
@@ -99,38 +98,6 @@ for _command in (
 def launch_file(experiment: str, flags: tuple[str, ...], num_gpus: int | None) -> None:
     """Run an experiment under deepspeed (if FLAGS have --deepspeed), torchrun (several processes) or python."""
     launch(lambda: launch_experiment(find_experiment(experiment), flags, num_gpus))
-
-
-@main.command(context_settings=OTHER_FLAGS)
-@click.argument("policy")
-@click.option("--scorers", required=True, metavar="NAME=PATH,...",
-              help="reward models: folders or hub ids")  # fmt: skip
-@click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
-@FLAGS
-def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> None:
-    """Talk to a policy: the best of N replies, with the opinion of every scorer.
-
-    POLICY is a model's folder or hub id.
-
-    \b
-    FLAGS:
-      --select_model NAME   scorer that selects the reply  [default: the first]
-      --ranked              show ranks instead of scores
-      --prompt TEXT         persona of the bot; a terminal asks for it
-      --first_message TEXT  first message of the bot; a terminal asks for it
-      --sessions FOLDER     folder for the session's file
-      --json                print a JSON object per turn; read messages from stdin
-    """
-    from eval_rewards_api import talk_to_models
-    from lmgym.scoring.named_scorers import read_names
-
-    words = ["--experiment_name", "hh", "--model", policy, "--scorers", scorers, "--best_of", str(best_of), *flags]
-
-    def run() -> None:
-        first = next(iter(read_names(scorers)))
-        talk_to_models.main(["--select_model", first, *words], standalone_mode=False)
-
-    launch(run)
 
 
 @main.command(context_settings=OTHER_FLAGS)
@@ -199,19 +166,6 @@ def completion(shell: str) -> None:
     assert script is not None, "click has these three"
     for line in script(main, {}, "lmgym", "_LMGYM_COMPLETE").source().splitlines():
         say(line)
-
-
-@main.command()
-@click.option("--output", help="folder for the results  [default: outputs/demo, or outputs/demo_real]")
-@click.option("--seed", default=0, show_default=True, help="seed of the world, the models, the training and the users")
-@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
-def demo(output: str | None, seed: int, real: bool) -> None:
-    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
-    from lmgym.apps.world.demos.real import run_real_demo
-    from lmgym.apps.world.demos.toy import run_demo
-
-    begin, folder = (run_real_demo, "outputs/demo_real") if real else (run_demo, "outputs/demo")
-    launch(lambda: sys.exit(begin(output or folder, seed)))
 
 
 @main.command()

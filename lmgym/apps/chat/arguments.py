@@ -1,13 +1,11 @@
 """Arguments of the % commands: numbers, paths, names and settings. A mistake raises InputError with an example."""
 
-import difflib
 import shlex
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import MOST_SCORE, InputError, one_line, shown
+from lmgym.errors import MOST_SCORE, InputError, nearest, one_line, shown
 from lmgym.generation.protocol import Sampling
 from lmgym.runs.flags import TRUTH
 
@@ -55,7 +53,7 @@ def parse_sampling(text: str, current: Sampling) -> Sampling:
     changed = {}
     for name, word in parse_assignments(text, "%set temperature=0.9 top_p=.7"):
         if name not in known:
-            raise InputError(f"unknown setting {one_line(name)}; did you mean {closest(name, known)}?")
+            raise InputError(f"unknown setting {one_line(name)}; did you mean {nearest(name, known, 0)}?")
         changed[name] = _parse_setting(name, word, getattr(current, name))
     return replace(current, **changed)
 
@@ -77,8 +75,3 @@ def _unescape(text: str, setting: str) -> str:
         return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError:
         raise InputError(f"{one_line(setting)}: needed escapes such as \\n, or \\\\ for a backslash") from None
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most similar, to suggest for a misspelt one."""
-    return max(sorted(known), key=lambda other: difflib.SequenceMatcher(None, name[:80], other).ratio())

@@ -15,8 +15,8 @@ from IPython.terminal.prompts import Prompts
 from pygments.token import Token
 
 from lmgym.apps.chat.actions import ChatView
-from lmgym.apps.chat.commands import COMMANDS, LEAVE, ChatCommand, complete, split_command
 from lmgym.apps.chat.screen import make_console
+from lmgym.apps.chat.session_commands import COMMANDS, LEAVE, ChatCommand, complete, split_command
 from lmgym.apps.chat.terminal_frontend import PROMPT, answer, greet
 from lmgym.console import say
 from lmgym.errors import InputError

@@ -9,23 +9,19 @@ functions then receive.
 import ast
 import hashlib
 import importlib
-import importlib.util
 import inspect
-import os
 import re
-import sys
 import textwrap
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lmgym.apps.chat.arguments import closest
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, nearest, one_line, shown
 from lmgym.generation.protocol import Sampling, sampling_from_config
+from lmgym.runs.user_code import call_user_code, import_file
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import flat_template_note
 
@@ -73,7 +69,7 @@ class Experiment:
         return self._call("get_conversations") if hasattr(self.module, "get_conversations") else None
 
     def _call(self, name: str) -> Any:
-        return _guarded(f"{name} of {self.name}", lambda: getattr(self.module, name)(*self.arguments))
+        return call_user_code(f"{name} of {self.name}", lambda: getattr(self.module, name)(*self.arguments))
 
 
 def experiment_modules() -> dict[str, str]:
@@ -124,30 +120,15 @@ def load_experiment(name: str | None, flags: Sequence[str] = (), known: Sequence
     if not name:
         raise InputError(f"--experiment_name is missing; {available}")
     if name.endswith(".py") or "/" in name:
-        path = Path(os.path.expanduser(name))
-        if not os.path.isfile(path):
-            raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
-        module = _guarded(str(path), lambda: _import_file(path))
+        module = import_file(name, available)
     elif name in names:
-        module = _guarded(name, lambda: importlib.import_module(names[name]))
+        module = call_user_code(name, lambda: importlib.import_module(names[name]))
     else:
         raise InputError(f"there is no experiment {shown(name)}; {available}")
     for function in ("get_base_model", "get_reward_models"):
         if not callable(getattr(module, function, None)):
             raise InputError(f"{module.__file__} defines no {function}(); an experiment needs it")
     return Experiment(Path(name).stem, module, _config(module, flags, known))
-
-
-def _import_file(path: Path) -> ModuleType:
-    # under a unique name, so that no file can shadow a module
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(f"lmgym_experiment_{digest}", path.resolve())
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file; needed: file.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> tuple[Any, ...]:
@@ -157,7 +138,7 @@ def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> t
     for flag in flags:
         name = flag[2:].partition("=")[0].replace("-", "_")
         if flag.startswith("--") and name not in own:
-            suggestion = closest(name, [*known, *own])
+            suggestion = nearest(name, [*known, *own], 0)
             also = f"; {Path(str(module.__file__)).stem} also has --{', --'.join(own)}" if own else ""
             raise InputError(f"unknown flag --{one_line(name, 80)}; did you mean --{suggestion}? (see --help{also})")
     if config is None:
@@ -167,19 +148,6 @@ def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> t
     from lmgym.runs.flags import override
 
     return (override(config, list(flags)),)
-
-
-def _guarded(what: str, call: Callable[[], Any]) -> Any:
-    """The result of `call`. An exception of the experiment's code becomes an InputError with its file and line."""
-    try:
-        return call()
-    except InputError:
-        raise
-    except Exception as error:
-        frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        message = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {message}{place}") from error
 
 
 def check_scorer(select: str | None, judges: dict[str, Scorer], experiment: str) -> str:

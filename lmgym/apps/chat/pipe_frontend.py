@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import IO, Any
 
 from lmgym.apps.chat.actions import ChatView
-from lmgym.apps.chat.commands import LEAVE, respond
 from lmgym.apps.chat.exchanges import Exchange
 from lmgym.apps.chat.screen import make_console, progress_on, show
+from lmgym.apps.chat.session_commands import LEAVE, respond
 from lmgym.console import say
 from lmgym.scoring.ranking import ranks
 

@@ -6,8 +6,8 @@ import sys
 from rich.text import Text
 
 from lmgym.apps.chat.actions import ChatView, shown_file
-from lmgym.apps.chat.commands import LEAVE, complete, respond
 from lmgym.apps.chat.screen import make_console, progress_on, show
+from lmgym.apps.chat.session_commands import LEAVE, complete, respond
 from lmgym.console import CleanConsole, clean, printed_line, say
 
 PROMPT = "you> "

@@ -1,4 +1,6 @@
-"""The commands of simulated users: `lmgym world`, `world-model`, `world-policy`, `baselines`, `ab` and `deploy`."""
+"""The commands of simulated users: `lmgym world`, world-model, world-policy, baselines, ab, deploy and demo."""
+
+import sys
 
 import click
 
@@ -118,3 +120,16 @@ def deploy(
 
     design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens, retention)
     launch(lambda: run_deploy(policy, design, output, processes))
+
+
+@click.command()
+@click.option("--output", help="folder for the results  [default: outputs/demo, or outputs/demo_real]")
+@click.option("--seed", default=0, show_default=True, help="seed of the world, the models, the training and the users")
+@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
+def demo(output: str | None, seed: int, real: bool) -> None:
+    """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
+    from lmgym.apps.world.demos.real import run_real_demo
+    from lmgym.apps.world.demos.toy import run_demo
+
+    begin, folder = (run_real_demo, "outputs/demo_real") if real else (run_demo, "outputs/demo")
+    launch(lambda: sys.exit(begin(output or folder, seed)))

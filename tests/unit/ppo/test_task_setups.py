@@ -7,18 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from acting import TOKENIZER, FakeReward, Scripted
 from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
-from lmgym.apps.world.app import deploy
-from lmgym.apps.world.ppo_setup import FIRST_USER, USERS, app_conversations
-from lmgym.apps.world.scorer import read_world
-from lmgym.apps.world.streams import draw_population
-from lmgym.apps.world.world import World
 from lmgym.data.prompts import read_prompts
 from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.groups import tasks_of_iteration
@@ -26,15 +20,15 @@ from lmgym.environments.protocol import SampleReward
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.scoring.named_scorers import load_scorer, read_weights
+from lmgym.generation.protocol import Completion, Sampling
+from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from ppo import task_setups
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
 from ppo.monitoring.metrics import rollout_sums
-from ppo.rollouts import gather, play
+from ppo.rollouts import gather
 from ppo.task_setups import (
     TaskSetup,
     chat_with_scorers,
@@ -256,18 +250,15 @@ def test_several_functions_are_weighted_by_the_setting(tmp_path: Path) -> None:
         (text_with_function(rewarded), {"scorers": "a=X"}, "--scorers a=X would not be used: a Python function"),
         (text_with_function(rewarded), {"weights": "a=1"}, "--weights a=1 would not be used"),
         (
-            app_conversations,
+            random_walks,
             {"scorers": "a=X", "eval_scorer": "Y"},
             "--scorers a=X --eval_scorer Y would not .*; leave them out",
         ),
-        (app_conversations, {"monitor_scorers": "a=X"}, "the app's users reward by going on"),
         (random_walks, {"eval_scorer": "X"}, "walks are rewarded for being short"),
     ],
 )
 def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
-    if prepare is app_conversations:
-        rollout = RolloutConfig(prompts="world:0", eval_size=4)
     with pytest.raises(InputError, match=message):
         prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(**reward)), TOKENIZER)
 
@@ -315,16 +306,6 @@ def test_a_custom_task_setup_without_scorers_refuses_scorer_settings(reward, set
         check_unused_settings(RewardConfig(**reward), made)
 
 
-def test_a_world_is_a_scorer_by_its_seed() -> None:
-    replies = ["kittens are great.", "who cares."]
-    expected = World(3).utility([HELLO] * 2, replies)
-    np.testing.assert_allclose(load_scorer("world:3").score([HELLO] * 2, replies), expected, rtol=1e-6)
-    assert read_world("world:12") == 12
-    for words in ("world", "world:", "world:-1", "outputs/world"):
-        with pytest.raises(InputError, match="names no world"):
-            read_world(words)
-
-
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abca"])
     setup = chat_with_scorers(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=world:0")), TOKENIZER)
@@ -341,32 +322,6 @@ def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path
         TOKENIZER,
     )
     assert setup.fingerprint != other.fingerprint
-
-
-def test_the_apps_users_to_train_with_are_no_ab_tests_and_no_evaluations() -> None:
-    config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=10))
-    setup = app_conversations(config, TOKENIZER)
-    trained, held_out = ({task["user"] for task in tasks} for tasks in (setup.tasks, setup.eval_tasks))
-    assert (len(trained), len(held_out), trained & held_out) == (USERS - 10, 10, set())
-    assert min(trained | held_out) == FIRST_USER
-    # and they are other people, not only other numbers: tastes are drawn by the block of a thousand
-    tastes = draw_population(World(0), FIRST_USER + np.arange(5), 0).users.tastes
-    assert not np.allclose(tastes, draw_population(World(0), np.arange(5), 0).users.tastes)
-    for rollout in (RolloutConfig(prompts="a.jsonl", eval_size=10), RolloutConfig(prompts="world:0", eval_size=0.1)):
-        with pytest.raises(InputError, match=r"names no world|needed: 1 to 4095 users"):
-            app_conversations(PPOConfig("x", rollout=rollout), TOKENIZER)
-
-
-def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
-    config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=4, max_new_tokens=8))
-    setup = app_conversations(config, TOKENIZER)
-    said = "i am glad."
-    episodes = play(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
-    users = np.array([task["user"] for task in setup.eval_tasks])
-    behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
-    lengths = behaviour.activity.messages[:, 0]
-    assert [sum(step.reward for step in e.steps) for e in episodes] == [n - 1 for n in lengths.tolist()]
-    assert len(set(lengths.tolist())) > 1
 
 
 def test_long_prompts_are_cut_and_counted_or_refused() -> None:

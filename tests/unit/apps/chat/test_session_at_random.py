@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmgym.apps.chat.actions import ChatView, Response
-from lmgym.apps.chat.commands import respond
+from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.exchanges import Exchange
 from lmgym.apps.chat.pipe_frontend import as_object, json_line
 from lmgym.apps.chat.records import load

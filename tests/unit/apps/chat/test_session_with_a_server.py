@@ -12,12 +12,12 @@ import pytest
 from servers import Server
 
 from lmgym.apps.chat.actions import ChatView
-from lmgym.apps.chat.commands import respond
+from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.loading import model_revisions
 from lmgym.apps.chat.records import load
 from lmgym.apps.chat.session import ChatSession
 from lmgym.errors import TooLong
-from lmgym.generation import openai_server as served_generation
+from lmgym.generation import model_server
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.scoring.random_scorer import RandomScorer
 
@@ -27,7 +27,7 @@ Serve = Callable[[str], Server]
 @pytest.fixture
 def chat(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatView:
     """A chat with a server that answers."""
-    monkeypatch.setattr(served_generation, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(model_server, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     generator = ServedGenerator(serve("good").url, "tiny")
     return ChatView(
@@ -110,9 +110,9 @@ def test_if_a_server_refuses_the_length_the_oldest_turns_are_left_out_with_a_not
 ])  # fmt: skip
 def test_servers_messages_about_a_conversation_that_is_too_long_are_recognised(message: str) -> None:
     generator = ServedGenerator("http://localhost/v1", "tiny", key_variable="")
-    assert isinstance(generator._refusal(400, message, set()), TooLong)
-    assert not isinstance(generator._refusal(404, message, set()), TooLong)
-    assert not isinstance(generator._refusal(400, "unknown argument: n", set()), TooLong)
+    assert isinstance(generator._server.refusal(400, message, ""), TooLong)
+    assert not isinstance(generator._server.refusal(404, message, ""), TooLong)
+    assert not isinstance(generator._server.refusal(400, "unknown argument: n", ""), TooLong)
 
 
 def test_the_record_names_the_server(chat: ChatView) -> None:
