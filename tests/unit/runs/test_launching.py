@@ -34,7 +34,9 @@ def shown(*words: str) -> str:
 def test_every_experiment_of_a_stage_is_found_by_its_name() -> None:
     for stage, package in STAGES.items():
         files = {path for path in (ROOT / package / "experiments").glob("*.py") if path.stem != "__init__"}
-        assert set(experiments(stage).values()) == files
+        of_apps = {path for path in experiments(stage).values() if path.is_relative_to(ROOT / "lmgym/apps")}
+        assert set(experiments(stage).values()) == files | of_apps
+        assert all(f"from {package}." in path.read_text(encoding="utf-8") for path in of_apps)
         for path in files:
             assert find_experiment(path.stem, [stage]) == find_experiment(path.stem) == path
 
@@ -225,3 +227,16 @@ def test_the_commands_of_a_group_without_sections_are_listed_too() -> None:
 
     group = OneLineErrors(commands={"b": click.Command("b", short_help="Does b."), "a": click.Command("a")})
     assert "Commands:\n  a\n  b  Does b.\n" in CliRunner().invoke(group, ["--help"]).output
+
+
+def test_experiments_of_apps_are_found_under_the_stage_that_they_configure() -> None:
+    found = {stage: {p.stem for p in experiments(stage).values() if "apps" in p.parts} for stage in STAGES}
+    assert found == {
+        "reward": set(),
+        "sft": set(),
+        "preference": {"debate_dpo"},
+        "ppo": {
+            "blackjack", "debate_letters", "dialogue_games", "frozen_lake", "gym_blackjack", "self_play", "taboo",
+            "world_conversation", "world_engagement",
+        },
+    }  # fmt: skip

@@ -82,4 +82,4 @@ def test_only_the_app_puts_replies_on_one_line() -> None:
     users = {
         path.name for path in files if re.search(r"world\.app import one_line|def one_line\(reply", path.read_text())
     }
-    assert users == {"app.py", "app_conversation.py", "named_scorers.py"}
+    assert users == {"app.py", "app_conversation.py", "scorer.py"}

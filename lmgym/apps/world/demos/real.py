@@ -69,7 +69,7 @@ def _steps(folder: Path, seed: int, updates: int) -> list[DemoStep]:
         sample("before", MODEL),
         step(
             "training", training / "model/config.json",
-            *deepspeed("ppo", "friendly_answers"), "--model", MODEL, "--prompts", folder / "prompts.jsonl",
+            *deepspeed("friendly_answers"), "--model", MODEL, "--prompts", folder / "prompts.jsonl",
             *("--eval_prompts", held_out, "--eval_updates", updates, "--save_updates", -1, "--seed", seed),
             *("--output", training, "--max_updates", updates, "--tracking", "none"),
         ),

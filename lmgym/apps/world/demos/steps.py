@@ -7,12 +7,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
 from lmgym.report.status_line import StepTimes, clock
+from lmgym.runs.launching import find_experiment
 
 SHOWN_SECONDS = 0.5  # between two times on the terminal
 LAST_LINES = 20  # of a failed step's log
@@ -55,13 +55,12 @@ class CompletedSteps:
         self.path.write_text(json.dumps({"steps": self.now, "results": results}, indent=1) + "\n")
 
 
-def deepspeed(stage: str, experiment: str) -> list[object]:
-    """The command that launches an experiment of a stage with ZeRO 2, on two ranks, or one if there is just one GPU."""
+def deepspeed(experiment: str) -> list[object]:
+    """The command that launches an experiment with ZeRO 2, on two ranks, or on one if there is just one GPU."""
     import torch
 
-    package = Path(find_spec(stage).submodule_search_locations[0])  # type: ignore[union-attr,index]
     launcher = Path(sys.executable).parent / "deepspeed"
-    file = package / f"experiments/{experiment}.py"
+    file = find_experiment(experiment)
     ranks = min(2, torch.cuda.device_count() or 2)
     return [launcher, "--num_gpus", ranks, "--log_level", "error", file, "--deepspeed", "zero2"]
 

@@ -84,7 +84,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "policy", policy / "model/config.json",
-            *deepspeed("sft", "chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
+            *deepspeed("chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
             *("--eval_size", 200, "--global_batch", 16, "--micro_batch", 8, "--learning_rate", "3e-3"),
             *("--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4, "--output", policy),
         ),
@@ -94,14 +94,14 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
         ),
         step(
             "scorer", scorer / "model/config.json",
-            *deepspeed("reward_models", "convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
+            *deepspeed("convo_joint"), "--model", model, "--dataset", world / "logs.parquet", *common,
             *("--probe_data", world, "--eval_size", min(HELD_OUT, rows // 5), "--global_batch", 64),
             *("--micro_batch", 32, "--learning_rate", "3e-3", "--weight_decay", 0.3, "--freeze_embeddings"),
             *("--epochs", 2, "--name", "demo", "--output", scorer),
         ),
         step(
             "ppo", ppo / "model/config.json",
-            *deepspeed("ppo", "world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
+            *deepspeed("world_engagement"), "--model", policy / "model", "--prompts", world / "logs.parquet",
             *("--scorers", f"joint={scorer / 'model'}", "--eval_scorer", f"world:{seed}", "--seed", seed),
             *("--output", ppo, "--max_updates", updates, "--init_kl_coef", KL, "--tracking", "none"),
         ),

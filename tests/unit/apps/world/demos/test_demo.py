@@ -25,6 +25,8 @@ from lmgym.report.status_line import clock
 from lmgym.runs.flags import override
 from lmgym.runs.launching import find_experiment
 
+ROOT = Path(__file__).parents[5]
+
 
 def steps(folder: Path) -> dict[str, DemoStep]:
     return {step.name: step for step in demo._steps(folder, seed=3, rows=900, steps=7, updates=11, users=13)}
@@ -33,7 +35,7 @@ def steps(folder: Path) -> dict[str, DemoStep]:
 def config_of(step: DemoStep):
     """The experiment's config with the flags of the command; exits with 2 for an unknown flag."""
     [file] = [word for word in step.words if word.endswith(".py")]
-    name = ".".join(Path(file).with_suffix("").parts[-3:])
+    name = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts)
     return override(importlib.import_module(name).CONFIG, step.words[step.words.index(file) + 1 :])
 
 
