@@ -3,6 +3,7 @@
 Every number is finite and has an upper limit, where values stop making sense; the few that may be inf say so in words.
 """
 
+import difflib
 import re
 from collections.abc import Iterable
 
@@ -90,6 +91,19 @@ def listed(names: Iterable[str], most: int = 12) -> str:
         kept.pop()
     rest = f" and {len(found) - len(kept):,} more" if len(found) > len(kept) else ""
     return ", ".join(kept) + rest
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known name that is spelt most like `name`, in either case; None if their similarity is below `cutoff`."""
+    by_lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name[:80].lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The part of a message that suggests the nearest known name, with a space behind it; empty without one."""
+    near = nearest(name, known)
+    return f"did you mean {near}? " if near else ""
 
 
 def shown_path(path: object) -> str:
