@@ -1,0 +1,44 @@
+"""Users' Python files: imported by path, and their exceptions as one line that names the place."""
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from lmgym.errors import InputError, RunStopped, one_line, shown_path
+
+T = TypeVar("T")
+
+
+def import_file(name: str | Path, needed: str) -> ModuleType:
+    """The module of a Python file. Raises InputError, which ends in `needed`, for an absent file; and if it fails."""
+    path = Path(os.path.expanduser(name))
+    if not path.is_file():
+        raise InputError(f"there is no file {shown_path(name)}; {needed}")
+    # a name of its own, so that no file can shadow a module
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    spec = spec_from_file_location(f"lmgym_file_{digest}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise InputError(f"{shown_path(name)} is not a Python file; needed: one that ends in .py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module
+    call_user_code(shown_path(name), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    return module
+
+
+def call_user_code(what: str, call: Callable[[], T]) -> T:
+    """The result of `call`. An exception of the user's code becomes an InputError with its file and line."""
+    try:
+        return call()
+    except (InputError, RunStopped):
+        raise
+    except Exception as error:
+        frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        message = one_line(f"{type(error).__name__}: {error}", 1000)
+        raise InputError(f"{what} failed: {message}{place}") from error
