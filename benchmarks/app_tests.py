@@ -15,11 +15,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from gaussian_replies import GaussianReplies
 from machine import describe_machine
 
 from lmgym.apps.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
 from lmgym.apps.world.app import deploy
-from lmgym.apps.world.days import GaussianReplies, simulate_users
+from lmgym.apps.world.days import simulate_users
 from lmgym.apps.world.embedded_world import bot_reply
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import VERSION, World

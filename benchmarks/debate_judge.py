@@ -22,7 +22,7 @@ from lmgym.apps.debate.debate import Debate  # noqa: E402
 from lmgym.apps.debate.formats import Format, consultancy, debate  # noqa: E402
 from lmgym.apps.debate.players.judges import RandomJudge, ScorerJudge  # noqa: E402
 from lmgym.apps.debate.players.name_judge import NameJudge  # noqa: E402
-from lmgym.apps.debate.players.protocol import Judge, Player  # noqa: E402
+from lmgym.apps.debate.players.protocol import Judge  # noqa: E402
 from lmgym.apps.debate.players.scripted import ScriptedPlayer, invent_quote  # noqa: E402
 from lmgym.apps.debate.prompts import short  # noqa: E402
 from lmgym.apps.debate.prompts.wordings import read_prompts  # noqa: E402
@@ -36,6 +36,7 @@ from lmgym.apps.debate.tournament.running import run_tournament  # noqa: E402
 from lmgym.apps.debate.tournament.schedule import make_schedule  # noqa: E402
 from lmgym.apps.debate.transcript import Transcript  # noqa: E402
 from lmgym.apps.games.small_policy import imitate  # noqa: E402
+from lmgym.environments.players import Player  # noqa: E402
 from lmgym.environments.random_walks_model import made_once  # noqa: E402
 from lmgym.runs.flags import override  # noqa: E402
 from lmgym.runs.launch import launch  # noqa: E402

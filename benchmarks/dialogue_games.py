@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
 from lmgym.apps.games.dialogue.syllables import SMALL_GAMES, make_start
 from lmgym.apps.playpen.clembench.clembench_game import ClembenchGame, open_game
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import Game, play, tasks_of
 from lmgym.apps.playpen.registries.games import load_games
 from lmgym.apps.playpen.registries.specs import Spec
@@ -109,7 +109,7 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
 
 def speed(game: Game, at_once: int) -> dict[str, object]:
     """Episodes a CPU second of this process and the game's own, which has loaded the game before."""
-    players = [Player(Spec({"model_name": "scripted", "backend": "huggingface_local"})) for _ in game.seats]
+    players = [Model(Spec({"model_name": "scripted", "backend": "huggingface_local"})) for _ in game.seats]
     for player, saying in zip(players, SAYINGS[game.spec.name], strict=True):
         vars(player)["generator"] = ScriptedGenerator((saying,))
     tasks = (tasks_of(game) * AT_ONCE[at_once])[: AT_ONCE[at_once]]

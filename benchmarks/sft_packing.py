@@ -28,7 +28,7 @@ from lmgym.data.records import read_records
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from sft.conversations import validate_chats
-from sft.losses import next_token_loss, next_token_loss_at
+from sft.losses import next_token_loss
 from sft.tokenization import Example, tokenize_chats
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +46,14 @@ def padded_loss(model, rows: list[Example], pad_id: int) -> torch.Tensor:
         ids[i, : len(row.ids)] = torch.tensor(row.ids)
         mask[i, : len(row.ids)] = 1
         targets[i, torch.tensor(row.places) + 1] = torch.tensor(row.targets)
-    return next_token_loss(model(input_ids=ids, attention_mask=mask).logits, targets)[0]
+    logits, counts = model(input_ids=ids, attention_mask=mask).logits, targets[:, 1:] != -100
+    return next_token_loss(logits[:, :-1][counts], targets[:, 1:][counts])[0]
 
 
 def packed_loss(policy: PolicyModel, rows: list[Example]) -> torch.Tensor:
     """Ours."""
     logits = policy(**policy.collate([row.ids for row in rows], [row.places for row in rows]))
-    return next_token_loss_at(logits, torch.tensor([target for row in rows for target in row.targets]))[0]
+    return next_token_loss(logits, torch.tensor([target for row in rows for target in row.targets]))[0]
 
 
 def cut(rows: list[Example], by_length: bool) -> list[list[Example]]:

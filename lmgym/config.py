@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Literal, Protocol, get_type_hints
 
 from lmgym.errors import (
+    FEWEST_TOKENS,
     MOST_GB,
     MOST_SECONDS,
     MOST_SEED,
     MOST_STEPS,
     MOST_TEMPERATURE,
     MOST_TOGETHER,
+    MOST_TOKENS,
     NAME,
     InputError,
     shown,
@@ -246,6 +248,33 @@ class ColumnConfig:
 
 
 @dataclass(frozen=True)
+class RowsConfig:
+    """Source, limits, split and truncation of the rows."""
+
+    dataset: str = "Anthropic/hh-rlhf"
+    """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
+    dataset_weights: str | None = None
+    """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
+    for its weight is used whole, of the others a random part (split_seed); None: all rows"""
+    dataset_split: str = "train"
+    """split of a hub id, or the start of the file names in a folder"""
+    eval_dataset: str | None = None
+    """rows to evaluate on; None: a part of the dataset (split_by)"""
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
+    """without eval_dataset: a share below 1, or a number of rows"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value.
+    Logs are split by user"""
+    train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
+    """train on at most this many rows; None: all"""
+    max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
+    """use only the first rows of each data set"""
+    max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
+    """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole (SFT: longer
+    conversations become several rows)"""
+
+
+@dataclass(frozen=True)
 class SamplesConfig:
     """Fixed prompts that are answered during training."""
 
@@ -279,31 +308,10 @@ class StageConfig(Protocol):
 
 
 class LengthSettings(Protocol):
-    """The truncation of rows; documented in each stage's config."""
+    """The truncation of rows or prompts; documented in each stage's config."""
 
     @property
     def max_length(self) -> int: ...
-
-
-class RowSettings(LengthSettings, Protocol):
-    """Settings of the rows, their split and their truncation; documented in each stage's config."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def dataset_weights(self) -> str | None: ...
-    @property
-    def dataset_split(self) -> str: ...
-    @property
-    def eval_dataset(self) -> str | None: ...
-    @property
-    def eval_size(self) -> float: ...
-    @property
-    def split_by(self) -> str: ...
-    @property
-    def train_size(self) -> int | None: ...
-    @property
-    def max_rows(self) -> int | None: ...
 
 
 def check_shared_settings(config: StageConfig, model: ModelConfig) -> None:

@@ -28,7 +28,7 @@ from lmgym.text import Conversation, reply_text, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
 from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
-from ppo.rollouts import play
+from ppo.rollouts import play_tasks
 from ppo.task_setups import EVAL_SCORER, TaskSetup
 
 EVALUATION_SEED = 7_654_321
@@ -58,7 +58,7 @@ def evaluate(
     """Metrics on all evaluation tasks, which ranks share. Collective."""
     numbers = range(rank(), len(setup.eval_tasks), world_size())
     tasks = [setup.eval_tasks[i] for i in numbers]
-    episodes = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
+    episodes = play_tasks(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
     retries, acted = _retries(config), [episode for episode in episodes if episode.steps]
     answers, scores = raise_on_all_ranks(
         lambda: (_call_metric(setup, acted, tasks, tokenizer, retries), monitor(setup, acted, tasks, retries))
@@ -121,7 +121,7 @@ def replies_to_show(
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
     tasks = [setup.eval_tasks[i] for i in numbers]
-    played = play(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    played = play_tasks(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
     episodes = [episode for episode in played if episode.steps]
     scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, _retries(config)))
     return table_rows(episodes, scores), f"{own} ({source})"

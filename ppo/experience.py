@@ -14,7 +14,7 @@ from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
-from ppo.algorithms.sampler_correction import sampler_weights
+from ppo.algorithms.losses import sampler_weights
 from ppo.config import PPOConfig
 from ppo.rollouts import Rollouts, RowBatch, similar_batches
 

@@ -164,7 +164,7 @@ class RowBatch:
         return RowBatch(indices, packed.to(device), targets, rollouts.token_indices(indices))
 
 
-def play(
+def play_tasks(
     setup: TaskSetup, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer,
     sampling: Sampling, config: PPOConfig, reward_function: RewardFunction | None = None,
     members: Sequence[int] | None = None,
@@ -202,7 +202,7 @@ def roll_out(
 
     def play_all(chosen: Share) -> list[Episode]:
         given = generator, tokenizer, sampling, config, reward_function, chosen.members
-        return play(setup, chosen.tasks, chosen.seeds, *given)
+        return play_tasks(setup, chosen.tasks, chosen.seeds, *given)
 
     members = config.algorithm.num_generations
     given = setup.tasks, config.rollout.num_rollouts, members, iteration, config.optimizer.seed

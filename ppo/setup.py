@@ -67,21 +67,41 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         supervisor.heartbeat(f"update {update + 1}")
         status.update(update)
 
-    given = plan.tokenizer, plan.setup, device, rate, supervisor.stop_non_finite, begin, status
-    return connect(config, deepspeed, actor, reference, *given)
+    updates_of_run = Updates(rate, supervisor.stop_non_finite, begin, status)
+    return connect(config, deepspeed, actor, reference, plan.tokenizer, plan.setup, device, updates_of_run)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """A run's optimizer updates: their learning rates, and whoever is told of them."""
+
+    rate: Callable[[int], float]
+    non_finite: NonFinite
+    begin: Callable[[int], None]
+    """called before each"""
+    status: StatusLine
 
 
 def connect(
-    config: PPOConfig, deepspeed: dict | None, actor: ActorCritic, reference: Reference | None, tokenizer: Any,
-    setup: TaskSetup, device: torch.device, rate: Callable[[int], float], non_finite: NonFinite,
-    begin: Callable[[int], None], status: StatusLine,
-) -> TrainingComponents:  # fmt: skip
+    config: PPOConfig,
+    deepspeed: dict | None,
+    actor: ActorCritic,
+    reference: Reference | None,
+    tokenizer: Any,
+    setup: TaskSetup,
+    device: torch.device,
+    updates: Updates,
+) -> TrainingComponents:
     """The components of a run around loaded models, which move to the device."""
     actor.to(device)
     sampler = SamplingPolicy(
-        actor, tokenizer, config.policy.precision, zero_stage(deepspeed) == 3, deepspeed is not None,
+        actor,
+        tokenizer,
+        config.policy.precision,
+        zero_stage(deepspeed) == 3,
+        deepspeed is not None,
         config.rollout.generation_batch_size,
-    )  # fmt: skip
+    )
     if reference is not None:
         if config.policy.precision == "bf16":
             reference.round(everything=deepspeed is not None)
@@ -94,9 +114,9 @@ def connect(
         sampler,
         Experience(config, engine, reference, device),
         advantage_estimator(config),
-        Learner(config, engine, loss_function(config), rate, device, non_finite, begin),
+        Learner(config, engine, loss_function(config), updates.rate, device, updates.non_finite, updates.begin),
         config.sampling,
-        status,
+        updates.status,
     )
 
 
@@ -114,9 +134,13 @@ def make_engine(
         show_notes([UNUSED.format(" and ".join(own))] if rank() == 0 else [])
     resolved = resolve_config(
         {key: section for key, section in deepspeed.items() if key not in OWN_SECTIONS},
-        o.micro_batch, config.accumulation_steps(world_size()), world_size(),
-        config.policy.precision, o.max_grad_norm, width(actor.config),
-    )  # fmt: skip
+        o.micro_batch,
+        config.accumulation_steps(world_size()),
+        world_size(),
+        config.policy.precision,
+        o.max_grad_norm,
+        width(actor.config),
+    )
     resolved["zero_force_ds_cpu_optimizer"] = False  # ours is AdamW of torch, also where its state is offloaded
     return Engine.prepare(actor, optimizer, resolved)
 

@@ -52,7 +52,7 @@ from ppo.monitoring.safeguards import (
     stop_if_too_many_failed,
 )
 from ppo.opponents import claim_pool, set_opponent
-from ppo.rollouts import Played, Rollouts, complete, gather, play, roll_out
+from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, roll_out
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
@@ -224,7 +224,7 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, super
         given = config.rollout.num_rollouts, config.algorithm.num_generations, 0, config.optimizer.seed
         own, recorder = share_of_rank(c.setup.tasks, *given), RecordingScorer()
         using = c.sampler.generator, c.tokenizer, c.sampling, config, recorder, own.members
-        play(c.setup, own.tasks, [seed ^ 1 for seed in own.seeds], *using)
+        play_tasks(c.setup, own.tasks, [seed ^ 1 for seed in own.seeds], *using)
         sums = reference_moments(reward, recorder.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))

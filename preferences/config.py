@@ -3,35 +3,18 @@
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, SamplesConfig, TrainerConfig
-from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS
+from lmgym.config import (
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Range,
+    RowsConfig,
+    RunConfig,
+    SamplesConfig,
+    TrainerConfig,
+)
 
 LossName = Literal["dpo", "ipo", "kto", "simpo", "orpo", "bon"]
-
-
-@dataclass(frozen=True)
-class PreferenceDataConfig:
-    """Source, limits, split and truncation of the rows."""
-
-    dataset: str = "Anthropic/hh-rlhf"
-    """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
-    dataset_weights: str | None = None
-    """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
-    for its weight is used whole, of the others a random part (split_seed); None: all rows"""
-    dataset_split: str = "train"
-    """split of a hub id, or the start of the file names in a folder"""
-    eval_dataset: str | None = None
-    """rows to evaluate on; None: a part of the dataset, split by prompt"""
-    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
-    """without eval_dataset: a share below 1, or a number of rows"""
-    split_by: str = "prompt"
-    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
-    train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """train on at most this many rows; None: all"""
-    max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
-    """use only the first rows of each data set"""
-    max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
-    """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +93,7 @@ class PreferenceConfig:
     name: str
     """name of the experiment and of its output folder"""
     policy: ModelConfig = field(default_factory=ModelConfig)
-    data: PreferenceDataConfig = field(default_factory=PreferenceDataConfig)
+    data: RowsConfig = field(default_factory=RowsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

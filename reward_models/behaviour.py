@@ -88,14 +88,14 @@ class BehaviourTask:
                     f"found {both} users on both sides, in {sides}; needed: none, or the evaluation measures what was "
                     "learned of these users; drop --eval_dataset to split by user"
                 )
-            kept = limit_users(log, settings, seed)
+            kept = limit_users(log, config)
             train_rows = kept[sample_rows(len(kept), settings.train_size, seed)]
             eval_rows = np.arange(len(held_out.usable))
             unused = len(log.usable) - len(train_rows)
             notes: list[str] = []
         else:
             held_out, read = log, log.read
-            train_rows, eval_rows, unused, notes = limit_and_split(log, settings, seed)
+            train_rows, eval_rows, unused, notes = limit_and_split(log, config)
         refuse_one_class(log.labels[log.usable[train_rows]], self.label.names)
         digest = hashlib.sha256()
         train, too_long = tokenize_log(log, train_rows, tokenizer, settings.max_length, digest)
@@ -134,7 +134,7 @@ class BehaviourTask:
 
 def _with_utility(rows: LogRows, config: RewardModelConfig) -> LogRows:
     """Held-out rows with their hidden utility, if the probes' folder has it by row_id only."""
-    folder = config.data.probe_data
+    folder = config.probe_data
     if (
         folder is None
         or rows.row_ids is None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from lmgym.config import TextForm
+from lmgym.config import RowsConfig, TextForm
 from lmgym.data.column_kinds import ID, TEXT
 from lmgym.data.columns import Columns, read_columns, require_columns
 from lmgym.data.mixing import Part, mix, read_weights, set_names
@@ -25,7 +25,7 @@ from lmgym.data.text_forms import WORDS, Form, FormCounts, read_as
 from lmgym.data.truncation import rejection_of, tokenize_replies
 from lmgym.errors import InputError, listed, one_line
 from lmgym.text import Conversation, Replies, reply_text
-from reward_models.config import RewardDataConfig
+from reward_models.config import RewardModelConfig
 from reward_models.metrics.labels import MISSING, Label
 from reward_models.objectives import LabelledExample
 
@@ -176,7 +176,7 @@ def _form_of(columns: Columns, usable: np.ndarray, given: TextForm) -> Form:
     return counts.decide(one_line(Path(columns.files[0]).name), "input_text", "prompt_format")
 
 
-def mix_log(log: Log, settings: RewardDataConfig, seed: int) -> Log:
+def mix_log(log: Log, settings: RowsConfig, seed: int) -> Log:
     """The log with the rows that are drawn of each data set. Raises InputError for a set without a usable row."""
     names = set_names(settings.dataset)
     weights = read_weights(settings.dataset_weights, names, "dataset_weights")
@@ -224,12 +224,13 @@ def id_array(column: Any) -> np.ndarray:
     return column.fill_null("").to_numpy()
 
 
-def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np.ndarray, np.ndarray, int, list[str]]:
+def limit_and_split(log: Log, config: RewardModelConfig) -> tuple[np.ndarray, np.ndarray, int, list[str]]:
     """(training rows, held-out rows, usable rows on neither side, notes): indices into the log's usable rows.
 
     Sides share no user; `eval_size` is met to within a user's rows, `train_size` is a sample of the other users' rows.
     """
-    kept = limit_users(log, settings, seed)
+    settings, seed = config.data, config.optimizer.split_seed
+    kept = limit_users(log, config)
     size, notes = fitting_eval_size(settings.eval_size, len(kept), "rows")
     wanted = round(size * len(kept)) if size < 1 else int(size)
     if wanted < 1 or wanted >= len(kept):
@@ -245,18 +246,18 @@ def limit_and_split(log: Log, settings: RewardDataConfig, seed: int) -> tuple[np
     return kept[train], kept[evaluation], len(log.usable) - len(train) - len(evaluation), notes
 
 
-def limit_users(log: Log, settings: RewardDataConfig, seed: int) -> np.ndarray:
+def limit_users(log: Log, config: RewardModelConfig) -> np.ndarray:
     """Indices into the usable rows, at most `rows_per_user` a user. Raises InputError where nothing is kept."""
-    if settings.rows_per_user is None:
+    most = config.rows_per_user
+    if most is None:
         return np.arange(len(log.usable))
     try:
-        kept = limit_per_group(log.users, settings.rows_per_user, settings.rows_per_user_mode, seed)
+        kept = limit_per_group(log.users, most, config.rows_per_user_mode, config.optimizer.split_seed)
     except ValueError as error:
-        raise InputError(f"--rows_per_user {settings.rows_per_user}: {error}") from error
+        raise InputError(f"--rows_per_user {most}: {error}") from error
     if not len(kept):
         raise InputError(
-            f"--rows_per_user {settings.rows_per_user} keeps none of the {len(log.usable)} rows; needed: 1 or more, "
-            "or None for all"
+            f"--rows_per_user {most} keeps none of the {len(log.usable)} rows; needed: 1 or more, or None for all"
         )
     return kept
 

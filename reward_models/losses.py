@@ -34,23 +34,6 @@ def bradley_terry(
     return losses.sum(), torch.full((), chosen.numel(), device=chosen.device)
 
 
-def soft_pairwise(
-    chosen: torch.Tensor, rejected: torch.Tensor, probability: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """-p log sigma(d) - (1 - p) log sigma(-d) of d = chosen - rejected, summed over pairs: Bradley-Terry when unsure.
-
-    chosen, rejected, probability: [pairs]; p in [0, 1] is that of chosen being the better one, so the loss is least at
-    sigma(d) = p. Raises ValueError where the shapes differ and for p outside [0, 1].
-    """
-    tensors = [chosen, rejected, probability]
-    _check_shapes(_one_shape(tensors), "soft_pairwise takes tensors of one shape", tensors)
-    in_range = (probability >= 0) & (probability <= 1)
-    _check_values("probability", probability, in_range, "0 to 1, that chosen is the better reply")
-    difference = chosen.float() - rejected.float()
-    total = F.binary_cross_entropy_with_logits(difference, probability.float(), reduction="sum")
-    return total, torch.full((), chosen.numel(), device=chosen.device)
-
-
 def plackett_luce(
     scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,23 +101,6 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     labels = _checked_labels(labels, logits.shape[1])
     total = F.cross_entropy(logits.float(), labels, ignore_index=MISSING, reduction="sum")
     return total, (labels != MISSING).sum()
-
-
-def ordinal(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Binary cross-entropies of "is the label above j", summed over j and rows; the count is of rows.
-
-    logits: [batch, levels - 1], logit j of P(label > j), the cumulative logits of McCullagh (1980), each trained as a
-    classifier of its own (Cao et al. 2020); labels: [batch], integers below levels, -100 where missing. Raises
-    ValueError for shapes that do not fit and labels out of range.
-    """
-    fits = logits.ndim == 2 and labels.shape == logits.shape[:1]
-    _check_shapes(fits, "ordinal takes logits [batch, levels - 1] and labels [batch]", [logits, labels])
-    thresholds = logits.shape[1]
-    labels = _checked_labels(labels, thresholds + 1)
-    above = labels[:, None] > torch.arange(thresholds, device=labels.device)
-    losses = F.binary_cross_entropy_with_logits(logits.float(), above.float(), reduction="none")
-    missing = labels == MISSING
-    return losses.masked_fill(missing[:, None], 0.0).sum(), (~missing).sum()
 
 
 def multi_label_bce(

@@ -1,12 +1,12 @@
 """Output of a reward model's run: rows as the model sees them, the table of figures, the model's folder."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.text import Text
+import numpy as np
+from transformers import TrainerCallback
 
-from lmgym.console import CONSOLE, say
+from lmgym.console import CONSOLE
 from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
 from lmgym.models.classifiers import DecoderClassifier
@@ -15,11 +15,12 @@ from lmgym.models.saving import save_classifier, unwrap_adapters
 from lmgym.runs.run import Run
 from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, model_card
-from lmgym.training.reporting import show_notes, show_table
+from lmgym.training.reporting import show_text
 from reward_models.config import RewardModelConfig
 from reward_models.probes import HeldOut
-from reward_models.tasks import Task, TaskData
+from reward_models.tasks import Task
 
+SAMPLES = 12  # held-out examples that are written with their scores at each evaluation
 MEANINGS = {
     "logit": "the head's one output",
     "softmax[1]": "the probability of class 1, `softmax(logits)[:, 1]`",
@@ -32,7 +33,7 @@ READINGS = {
 }
 
 
-def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
+def show_rows(task: Task, tokenizer, examples: Sequence[Any]) -> None:
     """Prints examples as the model will see them, with their token counts."""
     for example in examples:
         prefix, suffixes = example.replies.prefix, example.replies.suffixes
@@ -41,25 +42,13 @@ def show_rows(examples: Sequence[Any], task: Task, tokenizer) -> None:
         cut = f", {lost}" if lost else ""
         if len(suffixes) == 1:  # nothing is shared
             title = f"{task.suffixes(example)[0]}, {len(prefix) + len(suffixes[0])} tokens{cut}"
-            _show_text(title, tokenizer.decode(prefix + suffixes[0]))
+            show_text(title, tokenizer.decode(prefix + suffixes[0]))
             continue
         title = f"shared, {len(prefix)} tokens{cut}"
-        _show_text(title, tokenizer.decode(prefix))
+        show_text(title, tokenizer.decode(prefix))
         for name, suffix in zip(task.suffixes(example), suffixes, strict=True):
             title = f"{name}, {len(suffix)} more = {len(prefix) + len(suffix)} tokens"
-            _show_text(title, tokenizer.decode(suffix))
-
-
-def _show_text(title: str, text: str) -> None:
-    CONSOLE.print(Text.assemble((f"{title}: ", "bold"), repr(text)))
-
-
-def show_results(config: RewardModelConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
-    """Prints the table of figures at a run's end."""
-    title = f"{config.name}, after update {trainer.best.update:,}: {len(data.evaluation):,} held-out {data.noun}"
-    show_table(title, trainer.probes, trainer.best.report, trainer.before)
-    show_notes(trainer.best.notes(trainer), trainer.run)
-    say(f"{seconds:.0f} s of training and evaluation; the scorer: {folder / 'model'}, {trainer.best.closing(trainer)}")
+            show_text(title, tokenizer.decode(suffix))
 
 
 def save_results(
@@ -116,3 +105,31 @@ def _class(config: RewardModelConfig, known: bool) -> str:
         f"transformers has no class for classifiers of `{family}`; `lmgym.models.loading.load_classifier` loads this\n"
         "folder: a trunk (`AutoModel`) and a linear `score` on its last token,"
     )
+
+
+class KeepSamples(TrainerCallback):
+    """Writes the first held-out examples and their scores to samples/UPDATE.jsonl, as the model sees their text."""
+
+    def __init__(self, examples: Sequence[Any], task: Task, probe: HeldOut, tokenizer, run: Run) -> None:
+        self.probe, self.run, self.examples = probe, run, examples[:SAMPLES]
+        self.texts: list[dict[str, Any]] = []
+        """prompt, and name and text of each reply, without their scores"""
+        for example in self.examples if run.is_main else []:
+            read = [tokenizer.decode(ids, skip_special_tokens=True) for ids in example.replies.suffixes]
+            named = zip(task.suffixes(example), read, strict=True)
+            self.texts.append(
+                {
+                    "row": example.origin,
+                    "prompt": tokenizer.decode(example.replies.prefix, skip_special_tokens=True),
+                    "replies": [{"name": name, "text": text} for name, text in named],
+                }
+            )
+
+    def on_evaluate(self, args, state, control, **kwargs) -> None:
+        """After the probes."""
+        scores = iter(np.ravel(self.probe.scores).tolist())
+        rows = [
+            {"step": state.global_step, **row, "replies": [reply | {"score": next(scores)} for reply in row["replies"]]}
+            for row in self.texts
+        ]
+        self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)

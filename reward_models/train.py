@@ -1,20 +1,19 @@
-"""A reward model in numbered steps: from a config and a task to a scorer."""
+"""A reward model: from a config and a task to a scorer."""
 
-import time
 from functools import partial
 
-from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import adapt, open_run, training_arguments, update_sampler
+from lmgym.training.running import run_stage, show_figures
+from lmgym.training.setup import adapt, training_arguments, update_sampler
 from reward_models.check import RewardModelPlan, check
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
-from reward_models.report import save_results, show_results, show_rows
+from reward_models.report import KeepSamples, save_results, show_rows
 from reward_models.tasks import Task
 
 
@@ -26,30 +25,15 @@ def train_pairwise(config: RewardModelConfig) -> None:
 def train(config: RewardModelConfig, task: Task) -> None:
     """Train a scorer, evaluate it and save it. Raises InputError before training for what cannot work."""
     adopt_original_token_names()
-
-    # 1. everything that can be refused or resolved before weights are loaded
     plan = check(config, task)
-    config, data, tokenizer = plan.training.config, plan.training.data, plan.training.tokenizer
-    plan.training.show()
-    if config.run.dry_run:
-        if rank() == 0:
-            show_rows(data.train[:3], task, tokenizer)
-        stop_distributed()
-        return
-
-    # 2. the folder, locked, and what a former launch of this command left in it
-    launch = plan.training.deepspeed, plan.training.accumulation, data, plan.training.notes
-    with open_run(config, *launch) as (run, supervisor, checkpoint):
-        # 3. the model, its trainer, and the run
-        trainer = make_trainer(plan, task, run, supervisor)
-        began = time.perf_counter()
-        trainer.train_from(checkpoint)
-
-        # 4. the last evaluation; the best model is saved by now, and the last one here
-        trainer.finish()
-        if run.is_main:
-            show_results(config, data, trainer, time.perf_counter() - began, run.folder)
-    stop_distributed()
+    training = plan.training
+    training.show()
+    run_stage(
+        training,
+        partial(show_rows, task, training.tokenizer),
+        partial(make_trainer, plan, task),
+        partial(show_figures, training, "scorer", "model"),
+    )
 
 
 def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Supervisor | None = None):
@@ -58,7 +42,6 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     from lmgym.training.best import BestModel
     from lmgym.training.trainer import ObjectiveTrainer
     from reward_models.probes import Probe, TranscriptProbe
-    from reward_models.samples import KeepSamples
 
     config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data
     settings, o, pad = config.scorer, config.optimizer, tokenizer.pad_token_id

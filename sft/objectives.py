@@ -10,7 +10,7 @@ import torch
 
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Batch
-from sft.losses import SumAndCount, next_token_loss_at, soft_binary_entropy_at
+from sft.losses import SumAndCount, next_token_loss, soft_binary_entropy
 from sft.tokenization import Example
 
 Items = Sequence[tuple[Example, bool]]
@@ -53,7 +53,7 @@ class NextToken:
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> SumAndCount:
         """Over all targets."""
-        return next_token_loss_at(logits, batch["targets"]) if batch["count"] else _nothing(logits)
+        return next_token_loss(logits, batch["targets"]) if batch["count"] else _nothing(logits)
 
     def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""
@@ -76,7 +76,7 @@ class SoftTargets:
         """Over all targets."""
         if not batch["count"]:
             return _nothing(logits)
-        return soft_binary_entropy_at(logits, batch["targets"], batch["probabilities"])
+        return soft_binary_entropy(logits, batch["targets"], batch["probabilities"])
 
     def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""

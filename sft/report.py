@@ -1,25 +1,15 @@
-"""Output of an SFT run: rows as the model sees them, samples, the table of figures, the policy's folder."""
+"""Rows of an SFT run as the model sees them."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from rich.text import Text
 
-from lmgym.console import CONSOLE, say
-from lmgym.data.task_data import TaskData
+from lmgym.console import CONSOLE
 from lmgym.data.truncation import describe_truncation
-from lmgym.distributed.ranks import rank
-from lmgym.models.forward.policies import save_policy
-from lmgym.runs.run import Run
-from lmgym.training.best import SavedModel
-from lmgym.training.model_card import figures_table, policy_card
-from lmgym.training.reporting import show_notes, show_table
-from lmgym.training.samples import show_answers
-from sft.config import SftConfig
-from sft.tasks import SftTask
 from sft.tokenization import Example
 
 
-def show_rows(examples: list[Example], tokenizer) -> None:
+def show_rows(tokenizer, examples: Sequence[Example]) -> None:
     """Prints rows as the model will see them, with targets in brackets."""
     for example in examples:
         CONSOLE.rule(example.origin, style="dim")
@@ -54,39 +44,3 @@ def marked(example: Example, tokenizer) -> str:
                 context.append(following)
     close()
     return "".join(pieces) + tokenizer.decode(context)
-
-
-def show_results(config: SftConfig, data: TaskData, trainer, seconds: float, folder: Path) -> None:
-    """Prints the table of figures at a run's end, and the saved model's answers to the fixed prompts."""
-    update = trainer.best.update
-    title = f"{config.name}, after update {update:,}: {len(data.evaluation):,} held-out rows"
-    show_table(title, trainer.probes, trainer.best.report, trainer.before)
-    show_notes(trainer.best.notes(trainer), trainer.run)
-    show_answers(trainer.probes.get("samples"), folder, update)
-    policy = folder / ("adapter" if _is_adapter(config) else "model")
-    say(f"{seconds:.0f} s of training and evaluation; the policy: {policy}, {trainer.best.closing(trainer)}")
-
-
-def save_results(config: SftConfig, task: SftTask, tokenizer, run: Run, trainer, name: SavedModel, which: str) -> None:
-    """The present policy, as `model/` and `adapter/` with the held-out rows' losses, or as `last/` alone.
-
-    `which` says in a sentence which model it is. The weights are gathered on all ranks.
-    """
-    state = trainer.whole_state()
-    if rank() != 0:
-        return
-    samples = trainer.probes.get("samples")
-    drawn = f"\n\nReplies to the fixed prompts (`samples/`) were drawn at {samples.settings}." if samples else ""
-    figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}{drawn}"
-    how = f"""lmgym on `{config.data.dataset}` with the {task.loss},
-{config.optimizer.epochs:g} epoch(s) at learning rate {config.optimizer.learning_rate:g}. Rows had up to
-{config.data.max_length} tokens."""
-    card = policy_card(config.name, config.policy.model, how, figures, _is_adapter(config))
-    save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter, card, last=name == "last")
-    if name == "model":
-        run.write_lines("held_out.jsonl", trainer.probes[""].lines())
-
-
-def _is_adapter(config: SftConfig) -> bool:
-    """True if the folder to use is an adapter."""
-    return config.policy.lora_rank > 0 and not config.merge_adapter

@@ -1,50 +1,33 @@
-"""SFT in numbered steps: from a config and a task to a policy that can chat."""
+"""SFT: from a config and a task to a policy that can chat."""
 
-import time
 from functools import partial
 
-from lmgym.distributed.ranks import rank, stop_distributed
-from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
-from lmgym.training.reporting import show_notes
-from lmgym.training.samples import KeepSamples, SampleProbe, sampling_of
-from lmgym.training.setup import adapt, open_run, training_arguments, update_sampler
+from lmgym.training.policies import load_trained_policy, rows_trained_on, save_trained_policy, saved_name
+from lmgym.training.running import run_stage, show_figures
+from lmgym.training.samples import KeepSamples, sample_probe
+from lmgym.training.setup import training_arguments, update_sampler
 from sft.check import SftPlan, check
 from sft.config import SftConfig
 from sft.probes import HeldOutProbe
-from sft.report import save_results, show_results, show_rows
+from sft.report import show_rows
 from sft.tasks import SftTask
 
 
 def train(config: SftConfig, task: SftTask) -> None:
     """Train a policy, evaluate it and save it. Raises InputError before training for what cannot work."""
     adopt_original_token_names()
-
-    # 1. everything that can be refused or resolved before weights are loaded
     plan = check(config, task)
-    config, data, tokenizer = plan.training.config, plan.training.data, plan.training.tokenizer
-    plan.training.show()
-    if config.run.dry_run:
-        if rank() == 0:
-            show_rows(list(data.train[:3]), tokenizer)
-        stop_distributed()
-        return
-
-    # 2. the folder, locked, and what a former launch of this command left in it
-    launch = plan.training.deepspeed, plan.training.accumulation, data, plan.training.notes
-    with open_run(config, *launch) as (run, supervisor, checkpoint):
-        # 3. the model, its trainer, and the run
-        trainer = make_trainer(plan, task, run, supervisor)
-        began = time.perf_counter()
-        trainer.train_from(checkpoint)
-
-        # 4. the last evaluation; the best model is saved by now, and the last one here
-        trainer.finish()
-        if run.is_main:
-            show_results(config, data, trainer, time.perf_counter() - began, run.folder)
-    stop_distributed()
+    training = plan.training
+    training.show()
+    run_stage(
+        training,
+        partial(show_rows, training.tokenizer),
+        partial(make_trainer, plan, task),
+        partial(show_figures, training, "policy", saved_name(training.config)),
+    )
 
 
 def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor | None = None):
@@ -53,23 +36,17 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     from lmgym.training.best import BestModel
     from lmgym.training.trainer import ObjectiveTrainer
 
-    config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data
-    settings, o = config.policy, config.optimizer
-    sampler = update_sampler(plan.training)
-    arguments = training_arguments(plan.training, sampler)  # before the model: ZeRO-3 shards at load
-    loaded = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
-    policy = PolicyModel(adapt(loaded, plan.training, run, supervisor), config.trainer.packed)
-    notes = [policy.decoder.note] if policy.decoder.note else []
-    objective = task.objective(policy, tokenizer.pad_token_id)
-    probes: dict = {"": HeldOutProbe(data.evaluation, objective, o.micro_batch * config.data.max_length)}
-    callbacks = []
-    if plan.prompts:
-        sampling, source = sampling_of(config.samples, policy.causal.generation_config, o.seed)
-        samples = probes["samples"] = SampleProbe(plan.prompts, policy, tokenizer, sampling, plan.scorers, source)
-        notes.append(f"samples: {samples.settings}")
-        callbacks.append(KeepSamples(samples, run))
-    show_notes(notes, run)
-    best = BestModel(
-        config.trainer.best_metric, config.trainer.early_stopping, partial(save_results, config, task, tokenizer, run)
-    )
-    return ObjectiveTrainer(policy, arguments, data.train, objective, sampler, probes, run, callbacks, supervisor, best)
+    training = plan.training
+    config, data = training.config, training.data
+    sampler = update_sampler(training)
+    arguments = training_arguments(training, sampler)  # before the model: ZeRO-3 shards at load
+    policy = load_trained_policy(training, run, supervisor)
+    objective = task.objective(policy, training.tokenizer.pad_token_id)
+    held_out = HeldOutProbe(data.evaluation, objective, config.optimizer.micro_batch * config.data.max_length)
+    samples = sample_probe(training, plan.prompts, plan.scorers, policy, run)
+    save = partial(save_trained_policy, training, rows_trained_on(config, task.loss), "held_out.jsonl", run)
+    best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
+    return ObjectiveTrainer(
+        policy, arguments, data.train, objective, sampler, {"": held_out, **samples}, run,
+        [KeepSamples(probe, run) for probe in samples.values()], supervisor, best,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ import tempfile
 
 import numpy as np
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, TrainerConfig
 from lmgym.data.batching import UpdateSampler
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
@@ -16,7 +16,7 @@ from lmgym.text import share_prefix
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data import PairExample
 from reward_models.objectives import Pairwise
 
@@ -57,7 +57,7 @@ def make_config(spec: Spec, folder: str) -> RewardModelConfig:
     return RewardModelConfig(
         name="benchmark",
         scorer=ModelConfig(model=spec.model, precision=spec.dtype),
-        data=RewardDataConfig(max_length=spec.max_length),
+        data=RowsConfig(max_length=spec.max_length, eval_size=0.1),
         optimizer=optimizer_of(spec),
         run=RunConfig(output=folder, eval_updates=10**9, tracking="none"),
         trainer=TrainerConfig(log_updates=1),

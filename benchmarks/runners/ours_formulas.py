@@ -18,7 +18,7 @@ from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from ppo.algorithms.learning import advantage_estimator, loss_function
-from ppo.algorithms.sampler_correction import sampler_weights
+from ppo.algorithms.losses import sampler_weights
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts, gather

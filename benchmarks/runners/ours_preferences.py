@@ -8,7 +8,7 @@ import time
 import numpy as np
 from ours import OurClock, optimizer_of
 
-from lmgym.config import ModelConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, RowsConfig, RunConfig, TrainerConfig
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.task_data import TaskData
 from lmgym.models.forward.policies import PolicyModel, load_policy
@@ -18,7 +18,7 @@ from lmgym.text import Conversation, Replies
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.setup import training_arguments
 from lmgym.training.trainer import ObjectiveTrainer
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from preferences.config import LossConfig, PreferenceConfig
 from preferences.examples import PairExample, ThumbExample
 from preferences.objectives import ReplyModel
 from preferences.reference import with_reference
@@ -52,7 +52,7 @@ def make_config(spec: Spec, folder: str) -> PreferenceConfig:
     return PreferenceConfig(
         name="benchmark",
         policy=ModelConfig(model=spec.model, precision=spec.dtype),
-        data=PreferenceDataConfig(max_length=spec.max_length),
+        data=RowsConfig(max_length=spec.max_length),
         loss=LossConfig(spec.loss, beta=0.1),
         optimizer=optimizer_of(spec, rows_a_pair=2 if spec.loss == "kto" else 1),
         run=RunConfig(output=folder, eval_updates=10**6, tracking="none"),

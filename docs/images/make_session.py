@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from lmgym.apps.chat.commands import respond
+from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.screen import show
 from lmgym.apps.chat.startup import ChatOptions, open_chat
 from lmgym.apps.chat.terminal_frontend import PROMPT

@@ -12,9 +12,9 @@ from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games, open_game
 from lmgym.apps.playpen.trainers.branches import branch_pairs
 from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
 from lmgym.apps.playpen.trainers.learning_games import learning_tasks
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.runs.files import write_lines
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from preferences.config import LossConfig, PreferenceConfig
 from preferences.train import train
 
 BRANCHES = 4  # replies at each point
@@ -46,7 +46,7 @@ class DpoTrainer(BasePlayPen):
         config = PreferenceConfig(
             name="dpo_trainer",
             policy=ModelConfig(model=source.model, precision="fp32", lora_rank=64, lora_alpha=64),
-            data=PreferenceDataConfig(str(folder / "pairs.jsonl"), eval_size=0.1, max_length=source.context),
+            data=RowsConfig(str(folder / "pairs.jsonl"), eval_size=0.1, max_length=source.context),
             loss=LossConfig("dpo", beta=0.1),
             optimizer=OptimizerConfig(5e-6, global_batch=8, micro_batch=2, epochs=1.0),
             samples=SamplesConfig(sample_prompts=0),

@@ -5,7 +5,7 @@ playpen run examples/trl/grpo_trainer_lora_mp.py -l smollm2-135m -t mock -> mode
 
 from grpo_lora import train_grpo
 
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.errors import InputError
@@ -16,7 +16,7 @@ class TeacherGrpoTrainer(BasePlayPen):
 
     takes_flags = True
 
-    def __init__(self, learner: Player, teacher: Player | None = None) -> None:
+    def __init__(self, learner: Model, teacher: Model | None = None) -> None:
         super().__init__(learner, teacher)
         if teacher is None:
             raise InputError("grpo_trainer_lora_mp without a teacher; needed: -t MODEL, or grpo_trainer_lora_sp")

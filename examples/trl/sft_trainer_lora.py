@@ -16,8 +16,8 @@ from lmgym.apps.playpen.trainers.checkpoints import (
     successful_rows,
     with_flags,
 )
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig, TrainerConfig
-from sft.config import SftConfig, SftDataConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig, TrainerConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train
 
@@ -42,7 +42,7 @@ class PeftSftTrainer(BasePlayPen):
                 model=source.model, precision="fp32", lora_rank=16, lora_alpha=32, modules_to_save=modules,
                 load_in_4bit=source.bits == 4, load_in_8bit=source.bits == 8,
             ),
-            data=SftDataConfig(str(rows), eval_size=0.2, max_length=source.context),
+            data=RowsConfig(str(rows), eval_size=0.2, max_length=source.context),
             optimizer=OptimizerConfig(2e-4, global_batch=8, micro_batch=2, epochs=3.0, split_seed=42),
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),

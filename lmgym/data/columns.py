@@ -3,7 +3,6 @@
 Nothing here loops over rows unless a column holds a value that its kind does not allow.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from lmgym.data.mixing import set_names
 from lmgym.data.records import read_file, read_parquet
 from lmgym.data.rejections import Rejection, RowError
 from lmgym.data.sources import find_files, load_hub
-from lmgym.errors import InputError, listed, one_line
+from lmgym.errors import InputError, listed, nearest, one_line
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def require_columns(columns: Columns, needed: Sequence[Sequence[str]]) -> None:
     if not absent:
         return
     found = [name for name in columns.names if name]
-    near = {name: match for names in absent for name in names for match in difflib.get_close_matches(name, found, 1)}
+    near = {name: match for names in absent for name in names if (match := nearest(name, found, 0.6))}
     hint = "".join(f"; is {one_line(match, 80)} meant to be {name}? rename it" for name, match in near.items())
     raise InputError(
         f"{one_line(columns.files[0])} lacks the column(s) {', '.join(' or '.join(names) for names in absent)}; "

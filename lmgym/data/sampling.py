@@ -2,9 +2,7 @@
 
 Design decisions:
 - Functions take ids and return row indices, never rows.
-- Rows are grouped by one sort of 64-bit words that hold (group, row): numpy sorts words in place, vectorised, ten times
-  faster than argsort. Ids that do not fit take two sorts (a radix sort with digits as wide as a row number leaves).
-- Random order within groups is random bits between group and row; rows with equal bits get new ones.
+- Rows are grouped by numpy's stable argsort, of shuffled rows where the order within a group is to be random.
 - Strings become integers through a dict: a numpy sort of strings takes more time, and pads each to the longest.
 """
 
@@ -19,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 Mode = Literal["unchanged", "reverse", "random"]
 Rows = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 STRING_BLOCK = 65_536  # array entries held as Python objects at once
 
@@ -41,7 +38,7 @@ def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", 
 
     `group_ids`: [rows], integers or strings. Of a group with more rows, mode "unchanged" keeps the first ones,
     "reverse" the last ones and "random" a uniformly random subset that depends on the seed and all of `group_ids`.
-    Time is that of a sort; memory at most 4 words of 8 bytes a row above integer ids (benchmarks/data_prep.py).
+    Time is that of a sort (benchmarks/data_prep.py).
     Raises ValueError for another mode, a negative limit, ids that are missing and ids of another kind.
     """
     if mode not in get_args(Mode):
@@ -54,12 +51,9 @@ def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", 
     rows, groups = _rows_by_group(ids, np.random.default_rng(seed) if mode == "random" else None)
     # a row has `limit` rows of its group before (after) it exactly if the row that far away is in the group
     other = groups[limit:] != groups[:-limit]
-    del groups  # 8 bytes a row
     keep = np.ones(len(rows), dtype=bool)
     keep[slice(None, -limit) if mode == "reverse" else slice(limit, None)] = other
-    kept = rows[keep].astype(np.int64)
-    kept.sort()
-    return kept
+    return np.sort(rows[keep])
 
 
 def split_by_group(group_ids: ArrayLike, train_size: int, eval_size: int, seed: int = 0) -> tuple[Rows, Rows]:
@@ -169,67 +163,11 @@ def _numbered(ids: NDArray, by_value: bool) -> NDArray[np.int64]:
     return rank[found]
 
 
-def _rows_by_group(ids: NDArray[np.integer], rng: np.random.Generator | None = None) -> tuple[NDArray, Words]:
-    """(row indices sorted by id, non-decreasing numbers [rows] that are equal exactly within groups).
-
-    Rows of a group are in their order, or with an `rng` in a random one.
-    """
-    lowest, highest = int(ids.min()), int(ids.max())
-    # modulo 2^64, so that negative ids are right; not named, as a name would hold 8 bytes a row until the end
-    return _sorted_words(ids.astype(np.uint64) - np.uint64(lowest % 2**64), (highest - lowest).bit_length(), rng)
-
-
-def _sorted_words(words: Words, width: int, rng: np.random.Generator | None) -> tuple[NDArray, Words]:
-    """`_rows_by_group` of `words` below 2^width, which are overwritten."""
-    digit = 64 - len(words).bit_length()
-    if width <= digit:
-        return _sorted_digits(words, width, rng)
-    rows = _sorted_digits(words & np.uint64(2**digit - 1), digit, None)[0]
-    high = words[rows]
-    high >>= np.uint64(digit)
-    rows = rows[_sorted_words(high, width - digit, None)[0]]
-    del high  # 8 bytes a row
-    words = words[rows]
+def _rows_by_group(ids: NDArray[np.integer], rng: np.random.Generator | None = None) -> tuple[Rows, NDArray]:
+    """(row indices sorted by id, their ids). Rows of a group are in their order, or with an `rng` in a random one."""
     if rng is None:
-        return rows, words
-    words = _run_numbers(words)
-    shuffled, words = _sorted_words(words, int(words[-1]).bit_length(), rng)
-    return rows[shuffled], words
-
-
-def _run_numbers(values: Words) -> Words:
-    """Numbers of runs of equal values, from 0."""
-    numbers = np.zeros(len(values), dtype=np.uint64)
-    np.cumsum(values[1:] != values[:-1], dtype=np.uint64, out=numbers[1:])
-    return numbers
-
-
-def _sorted_digits(words: Words, width: int, rng: np.random.Generator | None) -> tuple[NDArray, Words]:
-    """`_sorted_words` for words that fit into 64 bits together with a row number."""
-    row_bits = len(words).bit_length()
-    spare = 64 - row_bits - width if rng else 0
-    if rng:
-        words <<= np.uint64(spare)
-        words |= rng.integers(2**spare, size=len(words), dtype=np.uint64)
-    rows = np.arange(len(words), dtype=np.min_scalar_type(len(words)))
-    words <<= np.uint64(row_bits)
-    words |= rows
-    words.sort()
-    np.bitwise_and(words, np.uint64(2**row_bits - 1), out=rows, casting="unsafe")  # casts block by block
-    words >>= np.uint64(row_bits)
-    if rng:
-        _draw_again(words, rows, rng)
-    words >>= np.uint64(spare)
-    return rows, words
-
-
-def _draw_again(words: Words, rows: NDArray, rng: np.random.Generator) -> None:
-    """Shuffles, in place, `rows` whose `words` are equal, which were sorted by row."""
-    equal = words[1:] == words[:-1]
-    tied = np.zeros(len(words), dtype=bool)
-    tied[1:] |= equal
-    tied[:-1] |= equal
-    places = np.flatnonzero(tied)
-    if len(places):
-        order, _ = _rows_by_group(_run_numbers(words[places]), rng)
-        rows[places] = rows[places[order]]
+        rows = np.argsort(ids, kind="stable")
+    else:
+        rows = rng.permutation(len(ids))
+        rows = rows[np.argsort(ids[rows], kind="stable")]
+    return rows, ids[rows]

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lmgym.config import ColumnConfig, RowSettings
+from lmgym.config import ColumnConfig, RowsConfig
 from lmgym.data.example_rows import REALIGNED, SHORTENED, TRUNCATED, ExampleRows, encode, write_batches
 from lmgym.data.mixing import DataSet, Part, drawn_by_set, mix, read_sets, read_weights, set_names, sets_of_rows
 from lmgym.data.rejections import Rejection, Tally, tally
@@ -122,7 +122,7 @@ class Preparation(Generic[E]):
     """makes the final examples of all that were tokenised"""
 
 
-def prepare(settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]) -> TaskData:
+def prepare(settings: RowsConfig, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]) -> TaskData:
     """Rows read, validated, split by prompt and tokenised, or found again in the cache. Collective."""
 
     def make() -> "_Prepared":
@@ -131,17 +131,13 @@ def prepare(settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, 
     sources = [(name, settings.dataset_split) for name in set_names(settings.dataset)]
     if settings.eval_dataset:
         sources += [(name, "test") for name in set_names(settings.eval_dataset)]
-    used = {name: getattr(settings, name) for name in _SETTINGS}
+    used = asdict(settings)
     given = {**used, **asdict(columns), "seed": seed, "noun": how.noun, "variant": how.variant}
     key = key_of(sources, given, tokenizer, how.kind.__module__.partition(".")[0])
     data = made_once(key, lambda folder: make().write(folder), lambda folder: _read(folder, how), lambda: make().data())
     return check_sides(data, data.rows, world_size())
 
 
-_SETTINGS = (
-    "dataset", "dataset_weights", "dataset_split", "eval_dataset", "eval_size", "split_by", "train_size", "max_rows",
-    "max_length",
-)  # fmt: skip
 FILES = ("train.arrow", "evaluation.arrow")
 
 
@@ -149,7 +145,7 @@ class _Prepared:
     """Rows that are read and split, and their examples, batch after batch."""
 
     def __init__(
-        self, settings: RowSettings, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]
+        self, settings: RowsConfig, columns: ColumnConfig, seed: int, tokenizer, how: Preparation[Any]
     ) -> None:
         self.settings, self.tokenizer, self.how = settings, tokenizer, how
         self.notes: list[str] = []

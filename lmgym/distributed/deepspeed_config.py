@@ -12,7 +12,6 @@ Only this module and deepspeed_engine.py import deepspeed.
 """
 
 import copy
-import difflib
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 from lmgym.console import VERBOSE
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, did_you_mean, nearest, one_line, shown_path
 
 if not torch.accelerator.is_available():
     # accelerate queries deepspeed for the accelerator even without DeepSpeed: on a CPU it would warn each time
@@ -99,8 +98,7 @@ def _find_config(name: str) -> Path:
     shipped = {path.stem: path for path in sorted(CONFIGS.glob("*.json"))}
     if name.removesuffix(".json") in shipped:
         return shipped[name.removesuffix(".json")]
-    near = difflib.get_close_matches(Path(name).stem[:80], shipped, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(Path(name).stem, shipped)
     known = f"{', '.join(shipped)}, or the path of a JSON file"
     raise InputError(f"DeepSpeed config {shown_path(name)} does not exist; {hint}needed: {known}")
 
@@ -132,8 +130,8 @@ def _as_json(value: Any) -> str:
 
 
 def _not_read(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key[:80], known, n=1)
-    return "is not read by DeepSpeed; " + (f'did you mean "{near[0]}"?' if near else "remove it")
+    near = nearest(key, known, 0.6)
+    return "is not read by DeepSpeed; " + (f'did you mean "{near}"?' if near else "remove it")
 
 
 def _refuse_invalid_shape(config: dict[str, Any], name: str) -> None:

@@ -36,8 +36,8 @@ def read_result(result: Any) -> StepResult:
     """The result of a step. Raises TypeError or ValueError for one that breaks the protocol."""
     if not isinstance(result, StepResult):
         raise TypeError(
-            f"`step` gave a {type(result).__name__}; needed: a StepResult, which Gymnasium's tuples become as in "
-            "lmgym/environments/blackjack.py"
+            f"`step` gave a {type(result).__name__}; needed: a StepResult; GymText (docs/games.md) makes one of "
+            "Gymnasium's tuples"
         )
     read_observations(result.observations)
     if not (result.observations or result.terminated or result.truncated):

@@ -92,7 +92,9 @@ class RunningEpisode:
     unclaimed: dict[str, float] = field(default_factory=dict)
     """rewards of agents that had not acted, in all"""
     error: str = ""
-    """why it failed"""
+    """which episode failed, at which step, why, and where in the code of its environment"""
+    reason: str = ""
+    """why it failed, without the rest"""
 
     def __str__(self) -> str:
         return f"episode {self.index} (seed {self.seed}) of {type(self.environment).__name__}, step {self.step_number}"
@@ -152,11 +154,12 @@ class RunningEpisode:
         """End the episode after an exception of its environment: its agents' rewards are None, to be masked."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        self.end_as_failed(f"{type(error).__name__}: {one_line(str(error))}{place}")
+        self.end_as_failed(f"{type(error).__name__}: {error}", place)
 
-    def end_as_failed(self, why: str) -> None:
+    def end_as_failed(self, why: str, place: str = "") -> None:
         """End the episode: its agents' rewards are None, to be masked."""
-        self.error = error = f"{self}: {one_line(why, 400)}"
+        self.reason = one_line(why, 400)
+        self.error = error = f"{self}: {self.reason}{place}"
         for agent in self.steps:
             self.add_reward(agent, None, error=error)
         self.result = StepResult(terminated=True)

@@ -8,20 +8,28 @@ Design decisions:
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.protocol import Action, Environment, Observation
-from lmgym.generation.protocol import Generator, Sampling
-
-if TYPE_CHECKING:
-    from lmgym.generation.actions import ActionPolicy
+from lmgym.generation.protocol import Completion, Generator, ReplyScript, Sampling
+from lmgym.text import Conversation
 
 
-Actor: TypeAlias = "Generator | ActionPolicy"
+class Chooser(Protocol):
+    """A policy over the actions that observations list, such as lmgym/generation/actions.py, which imports torch."""
+
+    def pick(
+        self, prompts: Sequence[Conversation], actions: Sequence[Sequence[str]], sampling: Sampling
+    ) -> list[list[Completion]]:
+        """One of the listed actions for each prompt."""
+        ...
+
+
+Actor: TypeAlias = Generator | Chooser
 """whatever can act for an agent that is not trained, as a `GeneratorPlayer`"""
 
 
@@ -68,16 +76,23 @@ class GeneratorPlayer:
         return [[Action(completion.text, completion) for completion in own] for own in found]
 
 
+ActionScript = Callable[[Any, Observation, np.random.Generator], str]
+"""an action by (environment, observation, random generator)"""
+
+
+def by_conversation(script: ReplyScript) -> ActionScript:
+    """A script that sees no more than its observation, as those of a `ScriptedGenerator`."""
+    return lambda environment, seen, rng: script(seen.conversation, rng)
+
+
 @final
 class ScriptPlayer:
-    """A function of (environment, observation, random generator) as a player, with a generator for each episode.
+    """A script as a player, with a random generator for each episode.
 
     `stream` of the episode's seed is the seed of its random generator, from which all of its actions are drawn.
     """
 
-    def __init__(
-        self, script: Callable[[Any, Observation, np.random.Generator], str], stream: Callable[[int], Sequence[int]]
-    ) -> None:
+    def __init__(self, script: ActionScript, stream: Callable[[int], Sequence[int]]) -> None:
         self.script, self.stream = script, stream
         self._streams: WeakKeyDictionary[RunningEpisode, np.random.Generator] = WeakKeyDictionary()
 

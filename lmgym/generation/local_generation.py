@@ -19,8 +19,7 @@ from lmgym.generation.protocol import Completion, Generator, Progress, Sampling,
 from lmgym.generation.reply_batch import ReplyBatch
 from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.generation.token_sampling import row_seeds
-from lmgym.models.architectures import refuse_encoder
-from lmgym.models.config_fields import context_length
+from lmgym.models.config_fields import context_length, refuse_encoder
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.policies import read_causal
 from lmgym.models.forward.prefixes import Prefix

@@ -164,11 +164,14 @@ def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
     return list(sampling.seed)
 
 
+ReplyScript = Callable[[Conversation, np.random.Generator], str]
+
+
 @dataclass(frozen=True)
 class ScriptedGenerator:
     """Replies by a function of (conversation, random generator), or drawn from a list; for tests and baselines."""
 
-    script: Callable[[Conversation, np.random.Generator], str] | Sequence[str]
+    script: ReplyScript | Sequence[str]
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None

@@ -17,9 +17,8 @@ from transformers.utils import logging as transformers_logging
 from lmgym.console import VERBOSE
 from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError
-from lmgym.models.architectures import refuse_other_than_text
 from lmgym.models.classifiers import Float32Head, classifier_class, head_name, init_head
-from lmgym.models.config_fields import refuse_absent_fields
+from lmgym.models.config_fields import refuse_absent_fields, refuse_other_than_text
 from lmgym.models.damage import readable, refuse_damaged_tokens, refuse_failing_patterns
 from lmgym.models.parameters import gathered
 from lmgym.models.quantized import loading_arguments

@@ -2,6 +2,9 @@
 
 On a terminal it is one live line, drawn over. Elsewhere there is none: with `plain`, an ordinary line is printed now
 and then instead, so that a command of many minutes does not look dead in a log.
+
+Not rich.progress (measured with rich 15.0): it has no time left for steps of more than 30 seconds, drops the counts
+before the figures on 40 columns, breaks lines that are printed beside it, and leaves a killed run without a cursor.
 """
 
 import math

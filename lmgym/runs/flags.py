@@ -7,7 +7,6 @@ readable, rather than a box. Nothing heavy is imported: `--help` answers at once
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import os
 import re
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmgym.console import printed_line, reader_may_leave, say
-from lmgym.errors import InputError, RunStopped, ServerError, bounded, one_line, shown
+from lmgym.errors import InputError, RunStopped, ServerError, bounded, nearest, one_line, shown
 from lmgym.runs.locks import refuse_if_held
 
 T = TypeVar("T")
@@ -175,9 +174,9 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
         return negated, False
     if name not in hints:
         known = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
-        nearest = _nearest(name[:LONGEST_FLAG], known)
+        likely = _likely_flag(name[:LONGEST_FLAG], known)
         raise InputError(
-            f"unknown flag {one_line(flag, LONGEST_FLAG)}; did you mean --{nearest}? (--help lists them all)"
+            f"unknown flag {one_line(flag, LONGEST_FLAG)}; did you mean --{likely}? (--help lists them all)"
         )
     if [value.lower() for value in values] == ["none"] and type(None) in get_args(hints[name]):
         return name, None
@@ -185,12 +184,12 @@ def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, obj
     return name, parse(flag, values, hints[name])
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _likely_flag(name: str, known: Sequence[str]) -> str:
     """The most likely flag: by its name in other libraries, by its initials (`gb`), or by similar spelling."""
     if synonym := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
         return synonym
     initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(known)}
-    return initials.get(name) or max(known, key=lambda flag: difflib.SequenceMatcher(None, name, flag).ratio())
+    return initials.get(name) or nearest(name, known, 0) or known[0]
 
 
 def _is_bool(hint: Any) -> bool:

@@ -1,7 +1,6 @@
 """Experiments by name or path, and the launcher that runs one: python, torchrun or deepspeed."""
 
 import ast
-import difflib
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ import click
 
 from lmgym.config import Range
 from lmgym.console import say
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, did_you_mean, shown, shown_path
 from lmgym.runs.launch import STAGES
 
 APPS = Path(__file__).parents[1] / "apps"
@@ -71,9 +70,7 @@ def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
         return path
     if other := next((stage for stage in STAGES if name in experiments(stage)), None):
         raise InputError(f"{name} is an experiment of another stage; needed: lmgym train {other} {name}")
-    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
-    suggestion = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f"there is no experiment {shown(name)}; {suggestion}{available}")
+    raise InputError(f"there is no experiment {shown(name)}; {did_you_mean(name, known)}{available}")
 
 
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:

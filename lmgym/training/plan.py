@@ -1,23 +1,45 @@
 """Checks that stages share before weights are loaded, and the plan of a stage that runs Hugging Face's Trainer."""
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from lmgym.config import LengthSettings, ModelConfig, StageConfig, TrainerConfig
+from lmgym.config import (
+    LengthSettings,
+    ModelConfig,
+    RowsConfig,
+    StageConfig,
+    TrainerConfig,
+    check_eval_size,
+    check_shared_settings,
+)
 from lmgym.console import say
+from lmgym.data.batching import accumulation_steps
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.deepspeed_config import match_run, read_config, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.ranks import rank, start_distributed, world_size
 from lmgym.errors import FEWEST_TOKENS, InputError
 from lmgym.models.config_fields import context_length
-from lmgym.models.loading import load_config
+from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
+from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.runs.tracking import refuse_missing_tracker
+from lmgym.text import flat_template_note
+from lmgym.training.best import check_best
 from lmgym.training.reporting import show_notes, show_rejections
+
+
+class RowsStageConfig(StageConfig, Protocol):
+    """The config of a stage that runs Hugging Face's Trainer on rows."""
+
+    @property
+    def data(self) -> RowsConfig: ...
+    @property
+    def trainer(self) -> TrainerConfig: ...
 
 
 class TrainerStageConfig(StageConfig, Protocol):
@@ -30,6 +52,7 @@ class TrainerStageConfig(StageConfig, Protocol):
 
 
 C_co = TypeVar("C_co", bound=TrainerStageConfig, covariant=True)
+C = TypeVar("C", bound=TrainerStageConfig)
 
 
 @dataclass(frozen=True)
@@ -65,6 +88,36 @@ class TrainingPlan(Generic[C_co]):
             f"{o.micro_batch}; results in {self.config.output}"
         )
         show_notes(self.notes)
+
+
+def check_trainer_settings(config: RowsStageConfig, model: ModelConfig) -> None:
+    """Raises InputError for settings of a stage on rows that are out of their range, or do not go together."""
+    check_shared_settings(config, model)
+    check_eval_size(config.data.eval_size, "rows")
+    check_best(config.trainer)
+
+
+def make_plan(
+    config: C, model: ModelConfig, prepare: Callable[[C, Any], TaskData], generates: bool = False
+) -> TrainingPlan[C]:
+    """The plan of a run whose settings are checked, once all ranks have started.
+
+    `prepare` reads the data, with a `max_length` that the model can read and its tokenizer. `generates`: the model is a
+    policy rather than a scorer. Raises InputError for what cannot work.
+    """
+    o = config.optimizer
+    accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())
+    deepspeed = start_ranks(config, model, accumulation)
+    max_length, notes = fit_to_context(config.data.max_length, model)
+    config = replace(config, data=replace(config.data, max_length=max_length))  # type: ignore[type-var]
+    tokenizer = load_tokenizer(model.model, model.trust_remote_code)
+    if generates:
+        refuse_unfit_policy(model.model, load_config(model.model, model.trust_remote_code))
+        refuse_no_eos(model.model, tokenizer)
+    data = prepare(config, tokenizer)
+    check_training_memory(config, model, deepspeed, data.replies * max_length, generates)
+    notes += flat_template_note(tokenizer)
+    return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)
 
 
 def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> dict | None:

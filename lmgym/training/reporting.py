@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lmgym.console import CONSOLE, printed_line, say
 from lmgym.data.rejections import Tally
@@ -29,6 +30,11 @@ def show_notes(notes: Sequence[str], run: Run | None = None) -> None:
             CONSOLE.print(printed_line(note), style="bold yellow", soft_wrap=True)
         else:
             say(note)
+
+
+def show_text(title: str, text: str) -> None:
+    """Prints a text of a row as the model will see it, on one line, behind its title."""
+    CONSOLE.print(Text.assemble((f"{title}: ", "bold"), repr(text)))
 
 
 def show_samples(title: str, rows: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, str]]) -> None:

@@ -25,8 +25,9 @@ from lmgym.models.loading import load_config
 from lmgym.runs.run import Run
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, render_all, reply_text, to_transcript, tokenize_texts
+from lmgym.training.plan import TrainingPlan
 from lmgym.training.probes import Report
-from lmgym.training.reporting import show_samples
+from lmgym.training.reporting import show_notes, show_samples
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,23 @@ def sampling_of(settings: SamplesConfig, generation_config: Any, seed: int) -> t
         top_p=sampling.top_p if top_p is None else top_p,
     )
     return sampling, ", ".join(flags if len(flags) == 2 else [*flags, source])
+
+
+def sample_probe(
+    plan: TrainingPlan[Any],
+    prompts: Sequence[SamplePrompt],
+    scorers: Mapping[str, Scorer],
+    policy: PolicyModel,
+    run: Run,
+) -> "dict[str, SampleProbe]":
+    """The probe of a run's fixed prompts by its name, with a note on their sampling; empty without prompts."""
+    if not prompts:
+        return {}
+    o, settings = plan.config.optimizer, plan.config.samples
+    sampling, source = sampling_of(settings, policy.causal.generation_config, o.seed)
+    probe = SampleProbe(prompts, policy, plan.tokenizer, sampling, scorers, source)
+    show_notes([f"samples: {probe.settings}"], run)
+    return {"samples": probe}
 
 
 class SampleProbe:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from ppo.algorithms.masking import check_shapes, check_some, log_ratio, masked
+from ppo.algorithms.masking import check_shapes, log_ratio, masked
 
 MOST_EXPONENT = 80.0  # e^88 is the largest that fp32 holds
 MOST_CHANGE = 0.2  # of the KL coefficient, in an update of n = horizon samples
@@ -35,18 +35,6 @@ def kl_estimates(
     if kind == "k3":
         return torch.expm1((-x).clamp(max=MOST_EXPONENT)) + x
     raise ValueError(f"kind={kind!r}; needed: k1, k2 or k3")
-
-
-def kl_estimate(
-    logprobs: torch.Tensor,
-    reference_logprobs: torch.Tensor,
-    mask: torch.Tensor,
-    kind: Literal["k1", "k2", "k3"] = "k1",
-) -> torch.Tensor:
-    """The mean of `kl_estimates` over the mask. Raises ValueError for an empty mask too."""
-    estimates = kl_estimates(logprobs, reference_logprobs, mask, kind)
-    check_some(mask)
-    return (estimates.sum(dtype=torch.float64) / mask.bool().sum()).to(estimates.dtype)
 
 
 @torch.no_grad()

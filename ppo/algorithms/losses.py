@@ -4,13 +4,14 @@ A loss of the policy is a number per token, which its caller weighs (`ppo.algori
 over ranks and accumulation. Ratios are p / p_old, given as their logarithms: see `ratios_of_replies`.
 """
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from ppo.algorithms.masking import check_shapes, masked
 
 MOST_LOG_RATIO = 20.0  # e^20 is 5e8
+ROUNDING = 1e-4  # nats by which two computations in fp32 may differ: no difference
 
 SumAndCount = tuple[torch.Tensor, torch.Tensor]
 
@@ -80,6 +81,37 @@ def ratios_of_replies(log_ratios: torch.Tensor, rows: torch.Tensor, replies: int
     sums = log_ratios.new_zeros(replies).index_add(0, rows, log_ratios[0])
     tokens = log_ratios.new_zeros(replies).index_add(0, rows, torch.ones_like(log_ratios[0]))
     return (sums / tokens.clamp(min=1))[rows][None]
+
+
+def sampler_weights(
+    trainer: torch.Tensor, sampler: torch.Tensor, lengths: torch.Tensor,
+    mode: Literal["none", "token_truncate", "sequence_mask"], cap: float,
+) -> torch.Tensor:  # fmt: skip
+    """Weights [M] of the losses of sampled tokens, from their log-probabilities [M]: importance sampling.
+
+    Sampler and trainer may differ, by their engine, their precision or an update, before the policy is updated.
+
+    token_truncate: p_trainer / p_sampler of each token, at most `cap` (Yao et al. 2025). sequence_mask: the product
+    over a reply's tokens, whose numbers are `lengths` [R], or 0 if it is above `cap`, as in TRL. Differences of at most
+    ROUNDING count as none, so that one engine gives exactly 1.
+    """
+    if mode == "none":
+        return torch.ones_like(trainer)
+    difference = trainer - sampler
+    difference = torch.where(difference.abs() <= ROUNDING, 0.0, difference)
+    if mode == "token_truncate":
+        return difference.exp().clamp(max=cap)
+    replies = torch.arange(len(lengths)).repeat_interleave(lengths)
+    weights = torch.zeros(len(lengths)).index_add_(0, replies, difference).exp()
+    return torch.where(weights > cap, 0.0, weights)[replies]
+
+
+def gap_sums(trainer: torch.Tensor, sampler: torch.Tensor) -> dict[str, float]:
+    """Sums over sampled tokens [M] of log(q / p), whose mean estimates KL(sampler || trainer) in nats, and of
+    (p / q)^2 - 1, whose mean estimates chi-square of the trainer's p against the sampler's q.
+    """
+    difference = (trainer - sampler).double()
+    return {"kl": -difference.sum().item(), "chi_square": torch.expm1((2 * difference).clamp(max=80)).sum().item()}
 
 
 def value_loss(

@@ -16,7 +16,7 @@ from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
-from ppo.algorithms.sampler_correction import gap_sums
+from ppo.algorithms.losses import gap_sums
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts

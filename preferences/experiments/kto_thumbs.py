@@ -3,15 +3,15 @@
 deepspeed --num_gpus 2 preferences/experiments/kto_thumbs.py --deepspeed configs/zero2.json --model PATH --dataset PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from preferences.config import LossConfig, PreferenceConfig
 
 CONFIG = PreferenceConfig(
     name="kto_thumbs",
     policy=ModelConfig(model="gpt2", precision="bf16"),
-    data=PreferenceDataConfig(dataset="outputs/world/logs.parquet", max_length=1024),
+    data=RowsConfig(dataset="outputs/world/logs.parquet", max_length=1024),
     loss=LossConfig("kto", beta=0.1),
     optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=64, micro_batch=8, warmup=0.1),
 )

@@ -6,22 +6,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lmgym.config import check_eval_size, check_shared_settings
-from lmgym.data.batching import accumulation_steps
 from lmgym.data.prompts import Prompts, read_prompts
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.deepspeed_config import read_config, zero_stage
 from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.ranks import raise_on_all_ranks, world_size
+from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.errors import InputError, shown
 from lmgym.generation.prompt_fitting import longest_prompt, room_for_prompts
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
-from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
-from lmgym.text import flat_template_note
-from lmgym.training.plan import TrainingPlan, check_training_memory, fit_to_context, start_ranks
+from lmgym.training.plan import TrainingPlan, make_plan
 from preferences.config import CONSTANTS
 from preferences.iterative.config import IterativeConfig
 
@@ -55,37 +51,36 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
 
     `scorers` are those of the experiment's own, beside the ones of the settings.
     """
-    # 1. the settings alone
     config = with_absolute_paths(config)
     own = dict(scorers or {})
     check_settings(config, own)
-    o, policy = config.optimizer, config.policy
-    accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())
-    deepspeed = start_ranks(config, policy, accumulation)
+    sampling = sampling_of(config)
+    read: list[Prompts] = []
 
-    # 2. the model's config and tokenizer
-    max_length, notes = fit_to_context(config.data.max_length, policy)
-    config = replace(config, data=replace(config.data, max_length=max_length))
-    tokenizer = load_tokenizer(policy.model, policy.trust_remote_code)
-    refuse_unfit_policy(policy.model, load_config(policy.model, policy.trust_remote_code))
-    refuse_no_eos(policy.model, tokenizer)
-    r = config.rounds
-    sampling = Sampling(r.max_new_tokens, r.temperature, top_p=r.top_p, seed=o.seed)
-    room = room_for_prompts(max_length, sampling)
+    def prepare(config: IterativeConfig, tokenizer) -> TaskData:
+        room_for_prompts(config.data.max_length, sampling)
+        seed = config.optimizer.split_seed
+        read.append(read_prompts(config.data, seed, tokenizer=tokenizer, columns=config.columns))
+        return task_data(read[0])
 
-    # 3. the prompts and the scorers
-    prompts = read_prompts(config.data, o.split_seed, tokenizer=tokenizer, columns=config.columns)
+    training = make_plan(config, config.policy, prepare, generates=True)
+    [prompts], tokenizer, notes = read, training.tokenizer, list(training.notes)
+    room = room_for_prompts(training.config.data.max_length, sampling)
     longest = longest_prompt(tokenizer, [*prompts.train, *prompts.evaluation])
     if longest > room:
         notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
-    check_training_memory(config, policy, deepspeed, 2 * max_length, causal=True)
     loaded, monitor = load(config)
     weights = read_weights(config.judge.weights, ",".join(f"{name}=" for name in own | loaded))
     if not monitor:
         notes.append("the win rate is by the scorers that choose the replies; --monitor_scorer names another")
-    notes += flat_template_note(tokenizer)
-    training = TrainingPlan(config, policy, deepspeed, accumulation, tokenizer, task_data(prompts), notes)
+    training = replace(training, notes=notes)
     return IterativePlan(training, prompts, sampling, room, own | loaded, weights, monitor)
+
+
+def sampling_of(config: IterativeConfig) -> Sampling:
+    """How the replies are sampled."""
+    r = config.rounds
+    return Sampling(r.max_new_tokens, r.temperature, top_p=r.top_p, seed=config.optimizer.seed)
 
 
 def check_settings(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:

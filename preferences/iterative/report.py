@@ -8,10 +8,7 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.distributed.ranks import rank
-from lmgym.models.forward.policies import save_policy
-from lmgym.runs.run import Run
-from lmgym.training.best import SavedModel
-from lmgym.training.model_card import figures_table, policy_card
+from lmgym.training.policies import saved_name
 from preferences.iterative.check import IterativePlan
 from preferences.iterative.config import IterativeConfig
 from preferences.tasks import LOSSES
@@ -32,9 +29,9 @@ def show_plan(plan: IterativePlan) -> None:
     )
 
 
-def show_rounds(plan: IterativePlan, trainer: Any, seconds: float, folder: Path) -> None:
+def show_rounds(plan: IterativePlan, trainer: Any, seconds: float) -> None:
     """Prints the table of rounds at a run's end; those before a resume are read from metrics.jsonl."""
-    config, scorers = plan.training.config, [*plan.scorers, *plan.monitor]
+    config, scorers, folder = plan.training.config, [*plan.scorers, *plan.monitor], trainer.run.folder
     judge = next(iter(plan.monitor), "the scorers")
     title = f"{config.name}: replies to {len(plan.prompts.evaluation):,} held-out prompts; wins by {judge}"
     table = Table(title=title, title_justify="left")
@@ -51,7 +48,7 @@ def show_rounds(plan: IterativePlan, trainer: Any, seconds: float, folder: Path)
             f"{value['kl']:.2f}", f"{value['tokens']:.1f}", f"{value['ended']:.3f}",
         )  # fmt: skip
     CONSOLE.print(table)
-    saved = folder / ("adapter" if config.policy.lora_rank and not config.merge_adapter else "model")
+    saved = folder / saved_name(config)
     say(f"{seconds:.0f} s of training and evaluation; the policy: {saved}, {trainer.best.closing(trainer)}")
 
 
@@ -61,18 +58,9 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
     return [*{line["step"]: line for line in lines if "eval/win_rate" in line}.values()]
 
 
-def save_results(config: IterativeConfig, tokenizer, run: Run, trainer, name: SavedModel, which: str) -> None:
-    """The present policy, as `model/` and `adapter/`, or as `last/` alone; `which` says in a sentence which one it is.
-
-    The weights are gathered on all ranks.
-    """
-    state = trainer.whole_state()
-    if rank() != 0:
-        return
-    figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}"
-    r, is_adapter = config.rounds, config.policy.lora_rank > 0 and not config.merge_adapter
-    how = f"""lmgym on its own replies to `{config.data.prompts}`: the best and the worst of {r.num_generations} as
+def card_text(config: IterativeConfig) -> str:
+    """How the policy was trained, for its card."""
+    r = config.rounds
+    return f"""lmgym on its own replies to `{config.data.prompts}`: the best and the worst of {r.num_generations} as
 pairs, with the {LOSSES[config.loss.loss]}, in rounds of {r.prompts_per_round:,} prompts, at learning rate
 {config.optimizer.learning_rate:g}."""
-    card = policy_card(config.name, config.policy.model, how, figures, is_adapter)
-    save_policy(trainer.module.model, state, run.folder, tokenizer, config.merge_adapter, card, last=name == "last")

@@ -1,6 +1,5 @@
-"""Training in rounds, in numbered steps: sample, score, pair the best with the worst, train, and again."""
+"""Training in rounds: sample, score, pair the best with the worst, train, and again."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from lmgym.data.batching import UpdateSampler
-from lmgym.distributed.ranks import rank, stop_distributed, world_size
+from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.runs.run import Run
@@ -18,13 +17,14 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Replies
-from lmgym.training.reporting import show_notes
-from lmgym.training.setup import adapt, open_run, training_arguments
+from lmgym.training.policies import load_trained_policy, save_trained_policy
+from lmgym.training.running import run_stage
+from lmgym.training.setup import training_arguments
 from preferences.iterative.check import IterativePlan, check
 from preferences.iterative.config import IterativeConfig
 from preferences.iterative.probe import RoundProbe
 from preferences.iterative.replies import Answerer, Judge
-from preferences.iterative.report import save_results, show_plan, show_rounds
+from preferences.iterative.report import card_text, show_plan, show_rounds
 from preferences.iterative.rounds import ReferenceSums, RoundBegins, RoundPairs, Rounds
 from preferences.objectives import Pairwise, ReplyModel
 from preferences.probes import Forwards
@@ -40,30 +40,11 @@ def train(
     """
     adopt_original_token_names()
 
-    # 1. everything that can be refused or resolved before weights are loaded
     plan = check(config, scorers)
     show_plan(plan)
-    if config.run.dry_run:
-        stop_distributed()
-        return
-
-    # 2. the folder, locked, and what a former launch of this command left in it
-    training = plan.training
-    with open_run(training.config, training.deepspeed, training.accumulation, training.data, training.notes) as (
-        run,
-        supervisor,
-        checkpoint,
-    ):
-        # 3. the model, its trainer, and the run: a round's replies are sampled when its first update begins
-        trainer = make_trainer(plan, run, supervisor, round_begins)
-        began = time.perf_counter()
-        trainer.train_from(checkpoint)
-
-        # 4. the last evaluation; the model is saved here
-        trainer.finish()
-        if run.is_main:
-            show_rounds(plan, trainer, time.perf_counter() - began, run.folder)
-    stop_distributed()
+    # a round's replies are sampled when its first update begins
+    make = partial(make_trainer, plan, round_begins=round_begins)
+    run_stage(plan.training, lambda rows: None, make, partial(show_rounds, plan))
 
 
 def make_trainer(
@@ -81,11 +62,9 @@ def make_trainer(
         in_order=True,
     )  # fmt: skip
     arguments = training_arguments(_in_one_epoch(plan), sampler)
-    load = partial(load_policy, settings.model, tokenizer, settings.trust_remote_code, settings.bits)
-    policy = PolicyModel(adapt(load(), plan.training, run, supervisor), config.trainer.packed)
-    show_notes([policy.decoder.note] if policy.decoder.note else [], run)
+    policy = load_trained_policy(plan.training, run, supervisor)
     replies = ReplyModel(policy, tokenizer.eos_token_id, config.uses_adapter)
-    start = replies if settings.lora_rank else _frozen(load(), policy, config, tokenizer)
+    start = replies if settings.lora_rank else _frozen(config, tokenizer)
     autocast = torch.bfloat16 if settings.precision == "bf16" and plan.training.deepspeed is None else None
     judge = Judge(plan.scorers, plan.weights, plan.monitor, config.judge.missing_eos_penalty)
     answerer = Answerer(
@@ -98,9 +77,8 @@ def make_trainer(
     rounds = Rounds(plan, answerer, reference if needs_sums else None, run, round_begins)
     objective = RoundPairs(Pairwise(replies, config.loss), rounds)
     probe = RoundProbe(plan.prompts.evaluation, answerer, own, of_start, run, config.updates_per_round)
-    best = BestModel(
-        config.trainer.best_metric, config.trainer.early_stopping, partial(save_results, config, tokenizer, run)
-    )
+    save = partial(save_trained_policy, plan.training, card_text(config), None, run)
+    best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
     return ObjectiveTrainer(
         policy, arguments, range(updates * o.global_batch), objective, sampler, {"": probe}, run,
         [_AfterEvaluation(probe, run)], supervisor, best, objective.before_update,
@@ -115,8 +93,10 @@ def _in_one_epoch(plan: IterativePlan):
     return replace(plan.training, config=replace(config, optimizer=optimizer, run=run))
 
 
-def _frozen(model, policy: PolicyModel, config: IterativeConfig, tokenizer) -> ReplyModel:
+def _frozen(config: IterativeConfig, tokenizer) -> ReplyModel:
     """The model that training starts from, for the KL and as a reference, on the device of training."""
+    settings = config.policy
+    model = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     frozen = PolicyModel(model.to(device), config.trainer.packed).requires_grad_(False)
     return ReplyModel(frozen, tokenizer.eos_token_id)

@@ -4,15 +4,15 @@ deepspeed --num_gpus 2 reward_models/experiments/hh_pairwise.py --deepspeed conf
     --model PATH --dataset PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 
 CONFIG = RewardModelConfig(
     name="hh_pairwise",
     scorer=ModelConfig(model="gpt2", precision="bf16"),
-    data=RewardDataConfig(dataset="Anthropic/hh-rlhf", max_length=512),
+    data=RowsConfig(dataset="Anthropic/hh-rlhf", eval_size=0.1, max_length=512),
     optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, micro_batch=8, epochs=1.0),
 )
 

@@ -1,16 +1,69 @@
-"""`lmgym debate`: a tournament by the name or path of its file, or the audit of a judge."""
+"""`lmgym debate`: a tournament by the name or path of its file, rows to train on, or the audit of a judge."""
 
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
-from lmgym.apps.debate.tournament.running import refuse_old_flags
+import click
+
 from lmgym.console import say
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, did_you_mean, shown, shown_path
+from lmgym.runs.launch import launch
 from lmgym.runs.launching import files_importing, summary
+
+OLD_FLAGS = {
+    "__num_iters": "--rounds N",
+    "__configuration": "the experiment's name or file, as in `lmgym debate scripted`",
+    "__test": "an experiment without a model, such as `lmgym debate scripted --rounds 10`",
+    "__local": "nothing: models run where they are loaded",
+    "__log_level": "nothing",
+    "__suppress_graphs": "nothing: figures are in results.json and report.html",
+    "__start_time": "the same --output: a run that was killed goes on by itself",
+    "__force_save_results": "nothing: results are always written",
+    "__force_save_transcripts": "nothing: transcripts are always written",
+}
+"""flags of NYU's run_debate, and what has taken their place"""
+
+
+# an experiment checks its own flags
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("experiment", required=False, metavar="FILE_OR_NAME")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
+    """Play debates: debaters, a judge, transcripts and figures. Without a name, list the experiments.
+
+    FILE_OR_NAME --help lists an experiment's flags, such as --rounds, --output and --shard. `lmgym debate data FOLDER`
+    writes rows to train debaters on.
+
+    `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
+    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
+    """
+    if experiment == "data":
+        from lmgym.apps.debate.training.command import data
+
+        data.main(list(flags), "lmgym debate data", standalone_mode=False)
+    elif experiment == "audit":
+        from lmgym.apps.debate.audit.command import run_audit
+
+        launch(lambda: run_audit(flags))
+    else:
+        launch(lambda: run_debate(experiment, flags))
+
+
+def run_debate(name: str | None, flags: Sequence[str]) -> None:
+    """Becomes the process of the experiment, or lists all of them without a name."""
+    refuse_old_flags([name or "", *flags])
+    if name is None:
+        list_tournaments()
+        return
+    command = [sys.executable, str(find_tournament(name)), *flags]
+    if not {"-h", "--help"} & set(flags):
+        say(f"$ {shlex.join(command)}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
 
 
 def tournaments() -> dict[str, Path]:
@@ -34,27 +87,15 @@ def find_tournament(name: str) -> Path:
         if not path.is_file():
             raise InputError(f"there is no file {shown_path(name)}; available: {', '.join(known)}, or a path")
         return path
-    near = get_close_matches(name[:80], known, n=1, cutoff=0.5)
-    suggestion = f"did you mean {near[0]}? " if near else ""
+    suggestion = did_you_mean(name, known)
     raise InputError(
         f"there is no debate {shown(name)}; {suggestion}available: {', '.join(known)}, or a path/to/file.py"
     )
 
 
-def run_debate(name: str | None, flags: Sequence[str]) -> None:
-    """Becomes the process of the experiment, or lists all of them without a name; `audit` audits a judge."""
-    if name == "audit":
-        from lmgym.apps.debate.audit.command import run_audit
-
-        run_audit(flags)
-        return
-    refuse_old_flags([name or "", *flags])
-    if name is None:
-        list_tournaments()
-        return
-    command = [sys.executable, str(find_tournament(name)), *flags]
-    if not {"-h", "--help"} & set(flags):
-        say(f"$ {shlex.join(command)}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command[0], command)
+def refuse_old_flags(flags: Sequence[str]) -> None:
+    """Raises InputError for flags of NYU's run_debate, with what has taken their place."""
+    for flag in flags:
+        name = flag.partition("=")[0].replace("-", "_")
+        if name in OLD_FLAGS:
+            raise InputError(f"{name.replace('__', '--')} is a flag of run_debate; needed: {OLD_FLAGS[name]}")

@@ -31,16 +31,23 @@ RULES = QuoteRules()
 class Debate:
     """One round. A task is a row of lmgym/apps/debate/questions.py, with `flipped` if the side is given.
 
-    Without `flipped` the seed decides which option Debater_A argues for. `varied` draws wordings by the seed, as in
-    training. `baselines` are subtracted from P(win) of the side with the right answer and of the other one. A speech
-    with more words than its slot has tokens is cut, wherever it comes from. Raises InputError for a prompt set that
-    lacks a tag or a value.
+    Without `flipped` the seed decides which option Debater_A argues for. A task may have a `transcript` instead, of the
+    same format: its round goes on after its last speech, or in the `slot` that the task gives.
+
+    `varied` draws wordings by the seed, as in training. `baselines` are subtracted from P(win) of the side with the
+    right answer and of the other one. A speech with more words than its slot has tokens is cut, wherever it comes from.
+    Raises InputError for a prompt set that lacks a tag or a value.
     """
 
     def __init__(
-        self, format: Format, prompts: PromptSet, varied: bool = False, verdict: Literal["agent", "scorer"] = "agent",
-        baselines: tuple[float, float] = (0.5, 0.5), rules: QuoteRules = RULES,
-    ) -> None:  # fmt: skip
+        self,
+        format: Format,
+        prompts: PromptSet,
+        varied: bool = False,
+        verdict: Literal["agent", "scorer"] = "agent",
+        baselines: tuple[float, float] = (0.5, 0.5),
+        rules: QuoteRules = RULES,
+    ) -> None:
         self.format, self.verdict, self.baselines, self.rules = format, verdict, baselines, rules
         self.prompts = read_prompts(prompts, needed_tags(format), varied)
         self.transcript = Transcript(Question("none", ("a", "b")), format)
@@ -49,20 +56,30 @@ class Debate:
         """the debater that the judge let speak next"""
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        """Begin a round. Raises InputError for a row that is no question."""
+        """Begin a round, or go on with one. Raises InputError for a row that is no question."""
+        given = task.get("transcript")
+        if isinstance(given, Transcript):
+            self._go_on(given, task.get("slot"))
+        else:
+            self.transcript, self.slot, self.picked = self._new(task, seed), 0, ""
+        if self.decides_by_score:
+            raise InputError(f"format {self.format.name} has no speech to score; needed: a format with debaters")
+        return self.observations()
+
+    def _go_on(self, transcript: Transcript, slot: int | None) -> None:
+        self.transcript, self.picked = transcript, ""
+        self.slot = max((speech.slot + 1 for speech in transcript.speeches), default=0) if slot is None else slot
+        if picks := [speech for speech in transcript.speeches if speech.kind == "pick"]:
+            self.picked = read_pick(picks[-1].text, transcript.up_to(picks[-1].slot).speeches)
+
+    def _new(self, task: Task, seed: int) -> Transcript:
+        """A round without speeches about the question of a row."""
         flipped = task.get("flipped")
         if not isinstance(flipped, bool | None):
             raise InputError(f"flipped={flipped!r}; needed: true, false or none")
         if flipped is None:
             flipped = bool(np.random.default_rng(seed).integers(2))
-        self.begin(Transcript(read_question(task), self.format, flipped, seed))
-        if self.decides_by_score:
-            raise InputError(f"format {self.format.name} has no speech to score; needed: a format with debaters")
-        return self.observations()
-
-    def begin(self, transcript: Transcript) -> None:
-        """Begin with a transcript that has no speeches yet."""
-        self.transcript, self.slot, self.picked = transcript, 0, ""
+        return Transcript(read_question(task), self.format, flipped, seed)
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -81,10 +98,11 @@ class Debate:
 
     def observations(self) -> dict[str, Observation]:
         """What each agent of the current slot reads."""
-        return {
-            agent: Observation(conversation_for(self.prompts, self.transcript, agent, self.slot))
-            for agent in self.speakers
-        }
+        return {agent: self.observation(agent) for agent in self.speakers}
+
+    def observation(self, agent: str) -> Observation:
+        """What an agent reads if it acts in the current slot."""
+        return Observation(conversation_for(self.prompts, self.transcript, agent, self.slot))
 
     def with_speeches(self, said: Mapping[str, str]) -> Transcript:
         """The round with these speeches in the current slot, of all of its agents or of some."""
@@ -114,6 +132,7 @@ class Debate:
 
     def _speech(self, agent: str, text: str) -> Speech:
         slot = self.format.slots[self.slot]
+        text = text.encode(errors="replace").decode()  # a terminal can give half a surrogate pair, which no file holds
         said = _cut(text.strip(), slot.max_tokens)
         if slot.kind == "speech" or slot.kind in PRIVATE:
             checked = self.rules.check(said, self.transcript.question.text)

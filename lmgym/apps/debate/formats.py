@@ -139,7 +139,7 @@ def open_debate(rounds: int = 2) -> Format:
 
 
 def judge_alone() -> Format:
-    """No speeches: the baseline."""
+    """A verdict without any speech: the baseline."""
     return _format("judge_alone", 0, [])
 
 

@@ -1,4 +1,4 @@
-"""Rounds in the shapes of NYU's debate project: both are read, the longer one is written.
+"""Rounds in the two shapes of NYU's debate project.
 
 The longer shape is {metadata, speeches [{speaker, content, supplemental}]}; human debates are {storyTitle, story,
 question, answers, turns [{role, index, text}]}.
@@ -15,23 +15,6 @@ from lmgym.apps.debate.verdicts import read_verdict, write_verdict
 from lmgym.errors import InputError, listed, shown
 
 RULES = QuoteRules()
-
-
-def to_nyu(transcript: Transcript) -> dict[str, Any]:
-    """A round in NYU's longer shape."""
-    verdict, positions = transcript.verdict, transcript.positions
-    metadata = {
-        "question": transcript.question.question,
-        "background_text": transcript.question.text,
-        "debate_identifier": transcript.question.id,
-        "first_debater_answer": positions[FIRST],
-        "second_debater_answer": positions[DEBATERS[1]],
-        "first_debater_correct": None if transcript.correct is None else transcript.correct == FIRST,
-        "winner": None if verdict is None else verdict.winner,
-        "first_debater_win_prob": None if verdict is None else verdict.p_first,
-    }
-    speeches = [{"speaker": s.speaker, "content": s.text, "supplemental": None} for s in transcript.speeches]
-    return {"metadata": metadata, "speeches": speeches}
 
 
 def read_nyu(row: Mapping[str, Any]) -> Transcript:
@@ -79,17 +62,19 @@ def _read_human(row: Mapping[str, Any]) -> Transcript:
     story = row.get("story") or ""
     return _transcript(
         {
-            "question": row["question"], "options": list(row["answers"]), "correct": correct,
+            "question": row["question"],
+            "options": list(row["answers"]),
+            "correct": correct,
             "text": story if isinstance(story, str) else " ".join(map(str, story)),
             "id": f"{row.get('storyTitle', '')}_{row['question']}",
         },
         said,
         p_first,
-    )  # fmt: skip
+    )
 
 
 def _text(said: Any) -> str:
-    """A speech. Raises InputError for one that is no text."""
+    """The text of a speech. Raises InputError for what is no text."""
     if not isinstance(said, str):
         raise InputError(f"a speech is {shown(said)}; needed: text")
     return said

@@ -38,9 +38,13 @@ class Question:
     def task(self) -> Task:
         """The question as a row."""
         return {
-            "question": self.question, "options": list(self.options), "correct": self.correct, "text": self.text,
-            "id": self.id or self.question, "source": self.source,
-        }  # fmt: skip
+            "question": self.question,
+            "options": list(self.options),
+            "correct": self.correct,
+            "text": self.text,
+            "id": self.id or self.question,
+            "source": self.source,
+        }
 
 
 def read_question(task: Task) -> Question:

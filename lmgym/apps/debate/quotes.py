@@ -44,7 +44,7 @@ class Quote:
 
     @property
     def valid(self) -> bool:
-        """True if the page says so."""
+        """True if the page has it, exactly or nearly."""
         return self.status != "invalid"
 
 

@@ -24,14 +24,28 @@ NAMES = re.compile("|".join(DEBATERS))
 TEXT, WHOLE, TRUTH, OBJECT, LIST, SHARE = "text", "a whole number", "true or false", "an object", "a list", "0 to 1"
 TYPES: dict[str, Any] = {TEXT: str, WHOLE: int, TRUTH: bool, OBJECT: Mapping, LIST: list | tuple, SHARE: int | float}
 ROW_FIELDS = {
-    "number": WHOLE, "seed": WHOLE, "flipped": TRUTH, "players": OBJECT, "speeches": LIST, "format": OBJECT,
-}  # fmt: skip
+    "number": WHOLE,
+    "seed": WHOLE,
+    "flipped": TRUTH,
+    "players": OBJECT,
+    "speeches": LIST,
+    "format": OBJECT,
+}
 FORMAT_FIELDS = {"name": TEXT, "isolated": TRUTH, "slots": LIST}
 SLOT_FIELDS = {"speakers": LIST, "kind": TEXT, "round": WHOLE, "max_tokens": WHOLE}
 SPEECH_FIELDS = {
-    "slot": WHOLE, "speaker": TEXT, "kind": TEXT, "round": WHOLE, "text": TEXT, "raw": TEXT, "quotes": LIST,
-    "unclosed": WHOLE, "candidates": LIST, "opponent_samples": LIST, "p_first": SHARE,
-}  # fmt: skip
+    "slot": WHOLE,
+    "speaker": TEXT,
+    "kind": TEXT,
+    "round": WHOLE,
+    "text": TEXT,
+    "raw": TEXT,
+    "quotes": LIST,
+    "unclosed": WHOLE,
+    "candidates": LIST,
+    "opponent_samples": LIST,
+    "p_first": SHARE,
+}
 QUOTE_FIELDS = {"text": TEXT, "status": TEXT, "start": WHOLE, "end": WHOLE}
 CANDIDATE_FIELDS = {"text": TEXT, "score": SHARE}
 VERDICT_FIELDS = {"p_first": SHARE, "text": TEXT, "readable": TRUTH}
@@ -125,7 +139,7 @@ class Transcript:
         return not self.format.isolated or JUDGE in (agent, speech.speaker)
 
     def up_to(self, slot: int) -> "Transcript":
-        """The round before that slot."""
+        """The round as it was before that slot."""
         return replace(self, speeches=tuple(s for s in self.speeches if s.slot < slot), verdict=None)
 
     def mirrored(self) -> "Transcript":

@@ -130,27 +130,3 @@ def _exchange(
     mean = state.utility[leaving] / np.maximum(1, state.seen[leaving])
     state.satisfaction[leaving] += noise.memory * (mean - state.satisfaction[leaving])
     state.talking[leaving] = False
-
-
-@dataclass(frozen=True)
-class GaussianReplies:
-    """A ConversationDriver without texts: normally distributed utilities, for tests of statistics."""
-
-    population: Population
-    mean: float = 0.0
-    spread: float = 1.0
-    seed: int = 0
-
-    def open(self, at: Moment) -> None:
-        """No text to make."""
-
-    def answer(self, at: Moment) -> Floats:
-        """Utilities[n], drawn from the policy's random numbers."""
-        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.seed)
-        return self.mean + self.spread * chance.standard_normal(len(at.who))
-
-    def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:
-        """Nothing to record."""
-
-    def advance(self, at: Moment) -> None:
-        """No text to make."""

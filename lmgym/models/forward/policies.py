@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError
-from lmgym.models.architectures import refuse_encoder
+from lmgym.models.config_fields import refuse_encoder
 from lmgym.models.forward.decoder import decoder_of
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows, pack_places, pack_replies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import HELD_OUT, Rejection, write_rejections
@@ -17,7 +17,7 @@ from lmgym.data.splitting import split_by_unit, without_units
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data import tokenize_pairs
 
 
@@ -311,7 +311,7 @@ def config(model: Path, dataset: Path, **data) -> RewardModelConfig:
     return RewardModelConfig(
         "x",
         ModelConfig(str(model)),
-        RewardDataConfig(str(dataset), **{"max_length": 128} | data),
+        RowsConfig(str(dataset), **{"max_length": 128, "eval_size": 0.1} | data),
         OptimizerConfig(seed=1),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.data.columns import read_columns
 from lmgym.data.mixing import Part, mix, read_sets, read_weights, set_names
 from lmgym.data.pairs import validate
@@ -16,11 +16,11 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import RolloutConfig
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
 from reward_models.objectives import CROSS_ENTROPY
 from reward_models.pairwise import PairTask
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 
 
@@ -39,7 +39,7 @@ def tokenizer(small_models):
 
 
 def prepare(tokenizer, dataset: str, seed: int = 0, **data: Any):
-    settings = RewardDataConfig(dataset, **{"max_length": 64, "eval_size": 0.25} | data)
+    settings = RowsConfig(dataset, **{"max_length": 64, "eval_size": 0.25} | data)
     return PairTask().prepare(
         RewardModelConfig("x", data=settings, optimizer=OptimizerConfig(split_seed=seed)), tokenizer
     )
@@ -145,7 +145,7 @@ def test_conversations_and_prompts_of_several_sets_in_several_formats(tokenizer,
     ]
     sharegpt = write(tmp_path / "b.jsonl", chats)
     both = f"{alpaca},{sharegpt}"
-    settings = SftDataConfig(both, dataset_weights="1,2", max_length=64, eval_size=4)
+    settings = RowsConfig(both, dataset_weights="1,2", max_length=64, eval_size=4)
     data = CHAT.prepare(SftConfig("x", ModelConfig(str(small_models["gpt2"])), settings), tokenizer)
     assert data.counts["drawn_by_dataset"] == {alpaca: 8, sharegpt: 16}
     assert len(data.train) + len(data.evaluation) == 24
@@ -173,7 +173,7 @@ def logs(path: Path, users: int, name: str) -> str:
 
 def test_logs_of_several_sets_are_drawn_by_weight_and_split_by_user(tokenizer, tmp_path: Path) -> None:
     both = f"{logs(tmp_path / 'a.jsonl', 10, 'a')},{logs(tmp_path / 'b.jsonl', 30, 'b')}"
-    settings = RewardDataConfig(both, dataset_weights="2,1", max_length=64, eval_size=0.25)
+    settings = RowsConfig(both, dataset_weights="2,1", max_length=64, eval_size=0.25)
     config = RewardModelConfig("x", data=settings)
     data = BehaviourTask(ACCEPTED_AND_CONTINUED, CROSS_ENTROPY).prepare(config, tokenizer)
     origins = [example.origin.partition(":")[0] for side in (data.train, data.evaluation) for example in side]
@@ -196,7 +196,7 @@ def test_the_first_rows_of_logs_are_those_of_each_set(tmp_path: Path) -> None:
 def test_a_set_of_logs_without_a_usable_row_is_refused(tokenizer, tmp_path: Path) -> None:
     bad = write(tmp_path / "b.jsonl", [{"user_id": 1, "input_text": "a", "output_text": "b", "accepted": None}])
     config = RewardModelConfig(
-        "x", data=RewardDataConfig(f"{logs(tmp_path / 'a.jsonl', 10, 'a')},{bad}", max_length=64)
+        "x", data=RowsConfig(f"{logs(tmp_path / 'a.jsonl', 10, 'a')},{bad}", max_length=64, eval_size=0.1)
     )
     with pytest.raises(InputError, match=r"none of the rows of .*b.jsonl is usable: the first: .*b.jsonl, line 1"):
         BehaviourTask(ACCEPTED_AND_CONTINUED, CROSS_ENTROPY).prepare(config, tokenizer)

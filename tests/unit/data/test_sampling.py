@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lmgym.data import sampling
 from lmgym.data.sampling import Mode, limit_per_group, ordered_sample, split_by_group
 
 IDS = [7, 3, 7, 7, 3, 9, 7]
@@ -95,18 +94,8 @@ def test_random_rows_are_as_many_of_every_group_as_the_first_ones() -> None:
 
 def test_a_table_of_many_rows_agrees_with_the_loop() -> None:
     ids = np.random.default_rng(2).zipf(1.3, size=200_000) % 50_000
-    for spread in (1, 2**48 + 1):  # one sort, and two
-        assert limit_per_group(ids * spread, 3).tolist() == first_rows(ids.tolist(), 3)
-        assert limit_per_group(ids * spread, 3, "reverse").tolist() == last_rows(ids.tolist(), 3)
-
-
-def test_rows_come_in_the_order_of_a_stable_argsort() -> None:
-    rng = np.random.default_rng(6)
-    for _ in range(300):
-        ids = random_ids(rng)
-        rows, groups = sampling._rows_by_group(ids)
-        assert rows.tolist() == np.argsort(ids, kind="stable").tolist()
-        assert np.array_equal(groups[1:] > groups[:-1], ids[rows][1:] > ids[rows][:-1])
+    assert limit_per_group(ids, 3).tolist() == first_rows(ids.tolist(), 3)
+    assert limit_per_group(ids, 3, "reverse").tolist() == last_rows(ids.tolist(), 3)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "uint64", ">i8"])
@@ -118,8 +107,7 @@ def test_integers_of_every_width_are_distinguished_at_both_ends(dtype: str) -> N
     assert limit_per_group(ids, 1).tolist() == [0, 1, 2, 5]
 
 
-# between group and row there are 60, 1 and 0 spare bits for chance: with fewer, rows that tie must draw again
-@pytest.mark.parametrize("other", [6, 5 + 2**59, 5 - 2**62, 5 + 2**60, INT64.min])
+@pytest.mark.parametrize("other", [6, INT64.min])
 def test_every_subset_of_a_group_is_as_likely_as_any_other(other: int) -> None:
     found = frequencies([5, 5, 5, other, 5, 5], 2, draws=3000)
     expected = {tuple(sorted((*pair, 3))) for pair in combinations([0, 1, 2, 4, 5], 2)}

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from lmgym.apps.world.ppo_setup import app_conversations
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.task_setups import text_with_function
 from reward_models.behaviour import BehaviourTask
 from reward_models.check import check_settings
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED
 from reward_models.objectives import CROSS_ENTROPY
 from reward_models.pairwise import PairTask
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 
 Prepare = Callable[[OptimizerConfig], tuple[str, list]]
@@ -27,10 +27,11 @@ Prepare = Callable[[OptimizerConfig], tuple[str, list]]
 
 
 def scorer(model: Path, tokenizer, task, **data) -> Prepare:
-    settings = RewardDataConfig(**{"max_length": 200, **data})
+    own = {name: data.pop(name) for name in ("rows_per_user", "rows_per_user_mode") if name in data}
+    settings = RowsConfig(**{"max_length": 200, **data})
 
     def prepare(optimizer: OptimizerConfig) -> tuple[str, list]:
-        found = task.prepare(RewardModelConfig("x", ModelConfig(str(model)), settings, optimizer), tokenizer)
+        found = task.prepare(RewardModelConfig("x", ModelConfig(str(model)), settings, optimizer, **own), tokenizer)
         return found.fingerprint, [example.origin for example in found.evaluation]
 
     return prepare
@@ -55,7 +56,7 @@ def prepare(request, small_models, demo_file: Path, chats_file: Path, write_log,
     if request.param == "chats":
 
         def chats(optimizer: OptimizerConfig) -> tuple[str, list]:
-            data = SftDataConfig(str(chats_file), eval_size=8, train_size=12)
+            data = RowsConfig(str(chats_file), eval_size=8, train_size=12)
             found = CHAT.prepare(SftConfig("x", ModelConfig(str(model)), data, optimizer), tokenizer)
             return found.fingerprint, [example.origin for example in found.evaluation]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lmgym.config import RowsConfig
 from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import validate
 from lmgym.data.prompts import read_prompts
@@ -16,11 +17,11 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import RolloutConfig
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.metrics.labels import JOINT_BITS
 from reward_models.objectives import MULTI_LABEL_BCE
 from reward_models.pairwise import PairTask
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 
 CHATS, TURNS = 30, 3
@@ -50,7 +51,7 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 def prepared(path: Path, folder: Path, **settings) -> TaskData:
-    config = RewardModelConfig("x", data=RewardDataConfig(str(path), eval_size=18, **settings))
+    config = RewardModelConfig("x", data=RowsConfig(str(path), eval_size=18, **settings))
     return PairTask().prepare(config, load_tokenizer(str(folder)))
 
 
@@ -136,7 +137,7 @@ def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(small_mod
 def test_sft_and_prompts_are_split_alike(small_models, tmp_path: Path) -> None:
     chats = [{"messages": [*row["prompt"], {"role": "assistant", "content": row["chosen"]}]} for row in rows()]
     path = write(tmp_path / "a.jsonl", [chat | {"who": i // TURNS % 7} for i, chat in enumerate(chats)])
-    config = SftConfig("x", data=SftDataConfig(str(path), eval_size=9, split_by="first_message", max_length=256))
+    config = SftConfig("x", data=RowsConfig(str(path), eval_size=9, split_by="first_message", max_length=256))
     data = CHAT.prepare(config, load_tokenizer(str(small_models["gpt2"])))
     assert split_line(data).startswith("split by first message: 0 of 9 held-out rows")
     for split_by, unit in (("first_message", first_of), ("who", lambda task: task["who"])):
@@ -158,7 +159,7 @@ def test_a_plain_text_is_its_own_first_message(tmp_path: Path) -> None:
 
 def test_logs_are_split_by_user_and_refuse_another_unit(small_models, tmp_path: Path) -> None:
     path = tmp_path / "none.parquet"
-    config = replace(RewardModelConfig("x"), data=RewardDataConfig(str(path), split_by="first_message"))
+    config = replace(RewardModelConfig("x"), data=RowsConfig(str(path), split_by="first_message", eval_size=0.1))
     with pytest.raises(InputError, match="--split_by 'first_message' of behaviour logs; needed: leave it out"):
         BehaviourTask(JOINT_BITS, MULTI_LABEL_BCE).prepare(config, None)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from chat_texts import character_tokenizer
 
+from lmgym.config import RowsConfig
 from lmgym.data.pairs import Pair
 from lmgym.data.rejections import TOO_LONG, Rejection
 from lmgym.data.task_data import length_notes, special_token_notes
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 
 
@@ -40,7 +41,7 @@ def test_the_note_is_true(small_models, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(small_models["gpt2"]))
 
     def prepare(max_length: int):
-        config = RewardModelConfig("x", data=RewardDataConfig(str(path), max_length=max_length, eval_size=0.2))
+        config = RewardModelConfig("x", data=RowsConfig(str(path), max_length=max_length, eval_size=0.2))
         return PairTask().prepare(config, tokenizer)
 
     [note] = [note for note in prepare(48).notes if "too long" in note]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from lmgym.config import ColumnConfig, OptimizerConfig
+from lmgym.config import ColumnConfig, OptimizerConfig, RowsConfig
 from lmgym.data import task_data, tokenized_cache
 from lmgym.data.task_data import TaskData
 from lmgym.models.loading import load_tokenizer
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from preferences.config import LossConfig, PreferenceConfig
 from preferences.tasks import PreferenceTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 
 
@@ -45,7 +45,7 @@ def pairs(path: Path, count: int = 20) -> Path:
 
 
 def prepare(path: Path, tokenizer, columns: ColumnConfig | None = None, seed: int = 0, **data: Any) -> TaskData:
-    settings = RewardDataConfig(str(path), **{"max_length": 64, "eval_size": 0.25} | data)
+    settings = RowsConfig(str(path), **{"max_length": 64, "eval_size": 0.25} | data)
     optimizer = OptimizerConfig(split_seed=seed)
     config = RewardModelConfig("x", data=settings, optimizer=optimizer, columns=columns or ColumnConfig())
     return PairTask().prepare(config, tokenizer)
@@ -99,7 +99,7 @@ def test_what_rows_depend_on_makes_them_anew(made, tokenizer, small_models, tmp_
 
 def test_stages_and_tasks_do_not_find_each_others_rows(made, tokenizer, tmp_path: Path) -> None:
     path = pairs(tmp_path / "a.jsonl")
-    data = PreferenceDataConfig(str(path), max_length=64, eval_size=0.25)
+    data = RowsConfig(str(path), max_length=64, eval_size=0.25)
     for loss in ("dpo", "bon", "kto"):
         task = PreferenceTask(LossConfig(loss))
         found = [task.prepare(PreferenceConfig("x", data=data, loss=task.settings), tokenizer) for _ in range(2)]

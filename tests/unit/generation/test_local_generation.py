@@ -112,8 +112,8 @@ def test_logprobs_are_those_of_a_full_forward(family: str, temperature: float, g
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_reply_does_not_depend_on_the_rest_of_the_request(family: str, generators) -> None:
-    generator, prompts = generators[family], prompts_of(32)
-    sampling = Sampling(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.95, seed=5)
+    generator, prompts = generators[family], prompts_of(12)
+    sampling = Sampling(max_new_tokens=12, temperature=0.9, top_k=50, top_p=0.95, seed=5)
 
     def ids(batch_rows: int) -> list:
         generator.generation_batch_size = batch_rows

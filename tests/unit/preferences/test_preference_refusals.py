@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from launching import words
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.runs.flags import override
-from preferences.config import CONSTANTS, LossConfig, PreferenceConfig, PreferenceDataConfig, ReferenceConfig
+from preferences.config import CONSTANTS, LossConfig, PreferenceConfig, ReferenceConfig
 from preferences.train import train
 
 
@@ -19,7 +19,7 @@ def config(small_models: dict[str, Path], few_pairs: Path, tmp_path: Path) -> Pr
     return PreferenceConfig(
         "refused",
         ModelConfig(str(small_models["llama"]), precision="fp32"),
-        PreferenceDataConfig(str(few_pairs), max_length=128, eval_size=4),
+        RowsConfig(str(few_pairs), max_length=128, eval_size=4),
         optimizer=OptimizerConfig(global_batch=4, micro_batch=2, max_updates=1),
         samples=SamplesConfig(sample_prompts=2, sample_tokens=6),
         run=RunConfig(str(tmp_path / "run"), tracking="none"),

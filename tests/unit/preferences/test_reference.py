@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import preferences.reference as reference
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from preferences.check import check
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig, ReferenceConfig
+from preferences.config import LossConfig, PreferenceConfig, ReferenceConfig
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
 from preferences.reference import FILE, reference_key, uses_adapter, with_reference
@@ -27,7 +27,7 @@ def config(small_models: dict[str, Path], few_pairs: Path, tmp_path: Path) -> Pr
     return PreferenceConfig(
         "x",
         ModelConfig(str(small_models["llama"]), precision="fp32"),
-        PreferenceDataConfig(str(few_pairs), max_length=128, eval_size=4),
+        RowsConfig(str(few_pairs), max_length=128, eval_size=4),
         optimizer=OptimizerConfig(global_batch=4, micro_batch=2, max_updates=1),
         samples=SamplesConfig(sample_prompts=0),
         run=RunConfig(str(tmp_path / "run"), tracking="none"),

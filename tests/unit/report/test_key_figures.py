@@ -1,6 +1,13 @@
 """The metric by which runs are listed."""
 
+import json
+from pathlib import Path
+
+import pytest
+
+from lmgym.report.facts import cost_of
 from lmgym.report.key_figures import main_metric
+from lmgym.report.run_files import RunFiles
 
 
 def test_each_stage_has_its_metric() -> None:
@@ -19,3 +26,19 @@ def test_each_stage_has_its_metric() -> None:
 
 def test_a_run_that_was_not_evaluated_has_none() -> None:
     assert main_metric({"train/loss", "train/accuracy"}) is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "time", "words"),
+    [
+        ({"gpus": 2, "cpu_seconds": 60.0, "seconds": 3600.0}, None, "2.0 h of GPU time"),
+        ({"gpus": 0, "cpu_seconds": 720.0, "seconds": 3.0}, None, "12 min of CPU time"),
+        ({"seconds": 120.0}, None, "2 min"),
+        ({}, 120.0, "2 min"),
+        ({}, None, ""),
+    ],
+)
+def test_a_run_costs_gpu_time_or_cpu_time_or_else_what_the_clock_says(cost, time, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(cost))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": time} if time else {"step": 1}) + "\n")
+    assert cost_of(RunFiles(tmp_path)) == words

@@ -136,15 +136,11 @@ def test_hostile_text_does_not_leave_its_place(tmp_path: Path) -> None:
 
 def test_a_line_of_a_megabyte_and_many_rows_stay_below_three_megabytes(tmp_path: Path) -> None:
     ppo_run(tmp_path, updates=3000, text="x" * MEGABYTE)
+    huge = json.loads((tmp_path / "samples/evaluation-000000.jsonl").read_text())
+    row = huge | {"prompt": "User: hello\nBot:", "scores": {"a": 0.5}, "reply": "y" * 9000}
     for update in range(1, 60):
-        rows = json.loads((tmp_path / "samples/evaluation-000000.jsonl").read_text())
-        lines(
-            tmp_path / f"samples/rollouts-{update:06d}.jsonl",
-            [{**rows, "task": i, "reply": "y" * 9000} for i in range(20)],
-        )
-    (tmp_path / "samples/evaluation-000000.jsonl").write_text(
-        "".join(json.dumps({**rows, "task": i, "reply": "z" * 9000}) + "\n" for i in range(200))
-    )
+        lines(tmp_path / f"samples/rollouts-{update:06d}.jsonl", [{**row, "task": i} for i in range(20)])
+    lines(tmp_path / "samples/evaluation-000000.jsonl", [huge, *({**row, "task": i} for i in range(1, 200)), huge])
     assert len(report_page(tmp_path).encode()) < 3 * MEGABYTE
 
 

@@ -143,6 +143,7 @@ def test_a_command_draws_its_line_on_a_terminal_and_leaves_it_clean(tmp_path) ->
     said = child.logfile_read.getvalue()
     assert child.exitstatus == 0
     assert "\rsimulating users: 0/1,000 rows of logs" in said
+    assert "\x1b[?25l" not in said, "a run that is killed leaves the terminal with its cursor"
     assert said.rpartition("\r\x1b[K")[2].startswith("a: logs 1,000, gold 1,000")
     dumb = pexpect.run(
         f"{sys.executable} {' '.join(COMMAND)} b", cwd=str(tmp_path), env={**HERE, "TERM": "dumb"},

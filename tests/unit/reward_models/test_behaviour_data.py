@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.data.columns import read_columns
 from lmgym.data.records import Record
 from lmgym.data.rejections import NOT_JSON, Rejection, RowError
@@ -19,7 +19,7 @@ from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Replies, Turn
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.kwise import KwiseTask, validate_groups
 from reward_models.logs import TokenRows
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, FLAG, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
@@ -42,8 +42,10 @@ def prepare(small_models, tokenizer):
     """`task.prepare` on a file with changed settings."""
 
     def go(task, path: Path, **data) -> TaskData:
-        settings = RewardDataConfig(str(path), **{"max_length": 128, "eval_size": 0.25} | data)
-        config = RewardModelConfig("x", ModelConfig(str(small_models["gpt2"])), settings, OptimizerConfig(seed=3))
+        own = {name: data.pop(name) for name in ("rows_per_user", "rows_per_user_mode", "probe_data") if name in data}
+        settings = RowsConfig(str(path), **{"max_length": 128, "eval_size": 0.25} | data)
+        model, optimizer = ModelConfig(str(small_models["gpt2"])), OptimizerConfig(seed=3)
+        config = RewardModelConfig("x", model, settings, optimizer, **own)
         return task.prepare(config, tokenizer)
 
     return go
@@ -253,7 +255,7 @@ def test_many_users_of_one_row_each_are_split_at_once(tmp_path: Path, write_log)
     )
     pq.write_table(table, tmp_path / "logs.parquet")
     log = read_log(str(tmp_path / "logs.parquet"), "train", MESSAGES_FIRST_DAYS)
-    train, held_out, unused, _ = limit_and_split(log, RewardDataConfig(eval_size=0.1, rows_per_user=1), seed=0)
+    train, held_out, unused, _ = limit_and_split(log, RewardModelConfig("x", rows_per_user=1))
     assert (len(train), len(held_out), unused) == (180_000, 20_000, 0)
     assert not len(np.intersect1d(train, held_out))
 

@@ -12,10 +12,8 @@ from reward_models.losses import (
     bradley_terry,
     cross_entropy,
     multi_label_bce,
-    ordinal,
     plackett_luce,
     regression,
-    soft_pairwise,
 )
 
 CHOSEN, REJECTED = torch.tensor([2.0, 0.0, -1.0]), torch.tensor([0.0, 0.0, 2.0])
@@ -125,7 +123,6 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 # each: the loss, the gradient's input, and the rest, with something missing where the loss knows of that
 EXAMPLES: dict[str, tuple[Callable, torch.Tensor, list[torch.Tensor]]] = {
-    "soft_pairwise": (soft_pairwise, CHOSEN, [REJECTED, torch.tensor([0.9, 0.5, 0.0])]),
     "plackett_luce": (
         plackett_luce,
         torch.tensor([[0.5, 2.0, -1.0], [3.0, 1.0, 0.0], [1.0, 0.0, 2.0]]),
@@ -136,7 +133,6 @@ EXAMPLES: dict[str, tuple[Callable, torch.Tensor, list[torch.Tensor]]] = {
         torch.tensor([[0.5, 2.0], [1.0, -1.0], [3.0, 1.0]]),
         [torch.tensor([0, -100, 1])],
     ),
-    "ordinal": (ordinal, torch.tensor([[2.0, 0.0], [1.0, -1.0], [3.0, 1.0]]), [torch.tensor([2, -100, 0])]),
     "multi_label_bce": (
         multi_label_bce,
         torch.tensor([[0.5, 2.0], [1.0, -1.0], [3.0, 1.0]]),
@@ -197,7 +193,6 @@ def test_scores_of_ten_thousand_keep_the_loss_and_the_gradient_finite(name: str)
     ("loss", "scores", "labels"),
     [
         (cross_entropy, normal(3, 4), torch.full((3,), -100)),
-        (ordinal, normal(3, 4), torch.full((3,), -100)),
         (multi_label_bce, normal(3, 4) * 1e4, torch.full((3, 4), math.nan)),
         (regression, normal(3), torch.full((3,), math.nan)),
         (
@@ -207,7 +202,6 @@ def test_scores_of_ten_thousand_keep_the_loss_and_the_gradient_finite(name: str)
         ),
         (plackett_luce, normal(3, 1), torch.ones(3, 1)),
         (cross_entropy, torch.empty(0, 4), torch.empty(0, dtype=torch.int64)),
-        (ordinal, torch.empty(0, 4), torch.empty(0, dtype=torch.int64)),
         (multi_label_bce, torch.empty(0, 4), torch.empty(0, 4)),
         (regression, torch.empty(0), torch.empty(0)),
         (plackett_luce, torch.empty(0, 4), torch.empty(0, 4)),
@@ -285,47 +279,12 @@ def test_multi_label_bce_at_ten_thousand_costs_ten_thousand_and_pulls_with_full_
     assert logits.grad.tolist() == [[1.0, -1.0, 0.0, 0.0, 0.0]]
 
 
-def test_ordinal_gives_the_numbers_worked_out_by_hand() -> None:
-    # sigma(ln 3) = 3/4 for "above 0", sigma(0) = 1/2 for "above 1"; labels 0, 1 and 2 of three levels
-    logits = torch.tensor([[math.log(3), 0.0]]).repeat(4, 1)
-    for label, expected in ((0, 1.386294), (1, 0.287682), (2, 0.287682)):
-        assert ordinal(logits[:1], torch.tensor([label]))[0].item() == pytest.approx(expected + 0.693147, abs=1e-6)
-    total, count = ordinal(logits, torch.tensor([0, 1, -100, 2]))
-    assert total.item() == pytest.approx(1.386294 + 2 * 0.287682 + 3 * 0.693147, abs=3e-6)
-    assert count == 3
-
-
-def test_ordinal_is_a_binary_cross_entropy_of_labels_written_as_a_thermometer() -> None:
-    logits, labels = normal(25, 4), torch.arange(25) % 5
-    thermometer = torch.tensor([[1.0] * label + [0.0] * (4 - label) for label in labels.tolist()])
-    expected = F.binary_cross_entropy(logits.double().sigmoid(), thermometer.double(), reduction="sum")
-    assert ordinal(logits, labels)[0].item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_soft_pairwise_gives_the_numbers_worked_out_by_hand() -> None:
-    # differences 2, 0, -3: -ln sigma is .126928, .693147, 3.048587 and of the negative 2.126928, .693147, .048587
-    total, count = soft_pairwise(CHOSEN, REJECTED, torch.tensor([0.75, 0.1, 0.0]))
-    assert total.item() == pytest.approx(0.75 * 0.126928 + 0.25 * 2.126928 + 0.693147 + 0.048587, abs=1e-6)
-    assert count == 3
-
-
-def test_soft_pairwise_is_bradley_terry_when_sure_and_at_rest_where_the_difference_is_the_log_odds() -> None:
-    chosen, rejected, _ = random_scores(2)
-    sure, swapped = (soft_pairwise(chosen, rejected, torch.full((200,), p))[0].item() for p in (1.0, 0.0))
-    assert sure == pytest.approx(bradley_terry(chosen, rejected)[0].item(), rel=1e-6)
-    assert swapped == pytest.approx(bradley_terry(rejected, chosen)[0].item(), rel=1e-6)
-    chosen = torch.tensor([math.log(3)], requires_grad=True)
-    soft_pairwise(chosen, torch.zeros(1), torch.tensor([0.75]))[0].backward()
-    assert chosen.grad.item() == pytest.approx(0.0, abs=1e-7)
-
-
 @pytest.mark.parametrize(
     ("loss", "shapes"),
     [
         (cross_entropy, [(2, 3), (3,)]),
         (cross_entropy, [(2, 3), (2, 3)]),
         (cross_entropy, [(2,), (2,)]),
-        (ordinal, [(2, 3), (2, 1)]),
         (regression, [(2, 1), (2,)]),
         (multi_label_bce, [(2, 3), (2, 1)]),
         (multi_label_bce, [(3,), (3,)]),
@@ -334,8 +293,6 @@ def test_soft_pairwise_is_bradley_terry_when_sure_and_at_rest_where_the_differen
         (plackett_luce, [(2, 3), (3,)]),
         (plackett_luce, [(3,), (3,)]),
         (plackett_luce, [(2, 3), (2, 3), (2, 1)]),
-        (soft_pairwise, [(2,), (2,), (1,)]),
-        (soft_pairwise, [(2,), (2, 1), (2,)]),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_with_what_was_found(loss: Callable, shapes: list[tuple[int, ...]]) -> None:
@@ -354,7 +311,6 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_found(loss: Callable, 
         ),
         (cross_entropy, [0, 1, -1], r"1 of 3 .* the first -1 at index \[2\]"),
         (cross_entropy, [0.0, 1.0, 2.0], "labels are torch.float32; needed: integers"),
-        (ordinal, [0, 4, 5], r"1 of 3 .* the first 5 at index \[2\]; needed: 0 to 4"),
         (multi_label_bce, [[0.0, 1, 1, math.nan], [0, 1, 1.5, -1], [0, 0, 0, 0]], r"2 of 12 .* 1.5 at index \[1, 2\]"),
         (plackett_luce, [[1, 2, 3, 4], [0, 1, 2, 3], [1, 1, 1, 1]], r"1 of 12 .* the first 0 at index \[1, 0\]"),
         (plackett_luce, [[1.0, math.nan, 3, 4]] * 3, r"3 of 12 .* the first nan at index \[0, 1\]"),
@@ -363,9 +319,3 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_found(loss: Callable, 
 def test_labels_out_of_range_are_counted_and_located(loss: Callable, labels: list, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(3, 4), torch.tensor(labels))
-
-
-@pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan])
-def test_probabilities_outside_0_to_1_are_refused(wrong: float) -> None:
-    with pytest.raises(ValueError, match=r"probability holds 1 of 3 .* at index \[1\]; needed: 0 to 1"):
-        soft_pairwise(CHOSEN, REJECTED, torch.tensor([0.0, wrong, 1.0]))

@@ -10,14 +10,14 @@ import torch
 from scipy import stats
 from sklearn.metrics import accuracy_score, mean_squared_error, roc_auc_score
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.errors import InputError
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, share_prefix
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.metrics.evaluations import GOLD, RANK, RANKING, REJECT, RETENTION, RETRY, read_evaluation
 from reward_models.metrics.label_metrics import label_metrics
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MESSAGES_FIRST_DAYS
@@ -56,7 +56,7 @@ def test_the_held_out_probe_is_the_scorer_and_plain_functions(
 ) -> None:
     task, model = TASKS[kind], models[TASKS[kind].outputs]
     columns = write_log(tmp_path / "logs.parquet")
-    settings = RewardDataConfig(str(tmp_path / "logs.parquet"), max_length=128, eval_size=60)
+    settings = RowsConfig(str(tmp_path / "logs.parquet"), max_length=128, eval_size=60)
     config = RewardModelConfig("x", ModelConfig(str(small_models["llama"])), settings, OptimizerConfig())
     data = task.prepare(config, tokenizer)
     probe = task.probe(data, model, tokenizer.pad_token_id, batch_tokens=300)

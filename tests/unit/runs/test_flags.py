@@ -280,8 +280,8 @@ def test_help_takes_less_than_a_third_of_a_second_of_cpu(tmp_path: Path) -> None
 def test_an_experiments_evaluation_sets_are_left_out_with_other_data() -> None:
     from reward_models.experiments.kwise_ranking import CONFIG
 
-    assert CONFIG.data.probe_data is not None
+    assert CONFIG.probe_data is not None
     assert override(CONFIG, []).data == CONFIG.data
-    assert override(CONFIG, ["--dataset", "own.jsonl"]).data.probe_data is None
-    assert override(CONFIG, ["--dataset", "own.jsonl", "--probe_data", "mine"]).data.probe_data == "mine"
-    assert override(CONFIG, ["--max_rows", "9"]).data.probe_data == CONFIG.data.probe_data
+    assert override(CONFIG, ["--dataset", "own.jsonl"]).probe_data is None
+    assert override(CONFIG, ["--dataset", "own.jsonl", "--probe_data", "mine"]).probe_data == "mine"
+    assert override(CONFIG, ["--max_rows", "9"]).probe_data == CONFIG.probe_data

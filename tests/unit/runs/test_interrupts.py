@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 # the module that knows the ranks loads torch, which takes seconds: here is one that knows them and nothing else
 RANKS = """
 import os, sys, types
-ranks = sys.modules["lmgym.distributed.deepspeed_engine"] = types.ModuleType("lmgym.distributed.deepspeed_engine")
+ranks = sys.modules["lmgym.distributed.ranks"] = types.ModuleType("lmgym.distributed.ranks")
 ranks.rank = lambda: int(os.environ.get("RANK", 0))
 ranks.world_size = lambda: int(os.environ.get("WORLD_SIZE", 1))
 """

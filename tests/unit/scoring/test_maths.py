@@ -18,30 +18,34 @@ TOWER, LATEX_TOWER = "9**9**9**9", "$9^{9^{9^{9}}}$"  # never evaluated to their
 MATRIX = r"$\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$"
 
 
-@pytest.mark.parametrize(
-    ("answer", "right", "wrong"),
-    [
-        (12, ["12", "3 + 9 = 12.", "Answer: 12", r"\boxed{12}", "$12$", "**12**", "12.0"], ["13", "-12", "12, or 13"]),
-        (-5, ["6 - 11 = -5", "$-5$", "The answer is -5."], ["5", "11 - 6 = 5"]),
-        (1234, ["1,234", "1234"], ["234"]),
-        (0.5, [r"$\frac{1}{2}$", "1/2", "0.5"], ["2"]),
-        (r"\frac{1}{2}", [r"\boxed{\frac{2}{4}}", "0.5"], ["1"]),
-        (r"2\sqrt{3}", [r"so $\sqrt{12}$"], ["2"]),
-        ("3x", ["$x + 2x$"], ["3"]),
-        ("answer: 3 times 4.\n#### 12", ["12"], ["4"]),
-        ("12.", ["12"], ["13"]),
-        (r"so we get \boxed{12}", ["12"], ["13"]),
-        (12.0, ["12"], ["3 + 9"]),
-        (MATRIX, [MATRIX], ["12", r"$\{1, 2\}$"]),
-        (r"$\{1, 2\}$", [r"\boxed{\{2, 1\}}"], [MATRIX, "1"]),
-        ("x < 3", ["$x < 3$"], ["$x < 4$"]),
-    ],
-)
-def test_a_reply_is_right_if_its_last_number_or_formula_equals_the_answer(
-    answer: Any, right: list[str], wrong: list[str]
-) -> None:
-    replies = [*right, *wrong, "", "twelve"]
-    assert correct(outputs=replies, answer=[answer] * len(replies)) == [1.0] * len(right) + [0.0] * (len(wrong) + 2)
+RIGHT_AND_WRONG: list[tuple[Any, list[str], list[str]]] = [
+    (12, ["12", "3 + 9 = 12.", "Answer: 12", r"\boxed{12}", "$12$", "**12**", "12.0"], ["13", "-12", "12, or 13"]),
+    (-5, ["6 - 11 = -5", "$-5$", "The answer is -5."], ["5", "11 - 6 = 5"]),
+    (1234, ["1,234", "1234"], ["234"]),
+    (0.5, [r"$\frac{1}{2}$", "1/2", "0.5"], ["2"]),
+    (r"\frac{1}{2}", [r"\boxed{\frac{2}{4}}", "0.5"], ["1"]),
+    (r"2\sqrt{3}", [r"so $\sqrt{12}$"], ["2"]),
+    ("3x", ["$x + 2x$"], ["3"]),
+    ("answer: 3 times 4.\n#### 12", ["12"], ["4"]),
+    ("12.", ["12"], ["13"]),
+    (r"so we get \boxed{12}", ["12"], ["13"]),
+    (12.0, ["12"], ["3 + 9"]),
+    (MATRIX, [MATRIX], ["12", r"$\{1, 2\}$"]),
+    (r"$\{1, 2\}$", [r"\boxed{\{2, 1\}}"], [MATRIX, "1"]),
+    ("x < 3", ["$x < 3$"], ["$x < 4$"]),
+]
+
+
+def test_a_reply_is_right_if_its_last_number_or_formula_equals_the_answer() -> None:
+    asked = [
+        (answer, reply, wanted)
+        for answer, right, wrong in RIGHT_AND_WRONG
+        for replies, wanted in ((right, 1.0), ([*wrong, "", "twelve"], 0.0))
+        for reply in replies
+    ]
+    answers, replies, _ = zip(*asked, strict=True)
+    found = correct(outputs=replies, answer=answers)  # all at once: a call starts a process
+    assert [one for one, reward in zip(asked, found, strict=True) if one[2] != reward] == []
 
 
 def test_repeating_the_question_is_no_answer_and_several_answers_are_none() -> None:
@@ -77,7 +81,7 @@ def test_a_reply_that_takes_too_long_gets_0_and_the_others_their_rewards(monkeyp
 
 
 def test_hostile_replies_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths, "SECONDS", 1.0)
+    monkeypatch.setattr(maths, "SECONDS", 0.5)
     replies = [
         "9" * 100_000,
         f"Answer: {TOWER}",

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from lmgym.config import ModelConfig
+from lmgym.config import ModelConfig, RowsConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import PolicyModel, load_policy
@@ -19,7 +19,7 @@ from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from lmgym.training.samples import SampleProbe, SamplePrompt, sampling_of
 from sft.check import read_prompts
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.objectives import NextToken, SoftTargets
 from sft.probes import HeldOutProbe
 from sft.tasks import CHAT, SftTask
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 def config_of(model: Path, data: Path, **samples) -> SftConfig:
     return SftConfig(
-        "x", ModelConfig(str(model)), SftDataConfig(str(data), max_length=200), samples=SamplesConfig(**samples)
+        "x", ModelConfig(str(model)), RowsConfig(str(data), max_length=200), samples=SamplesConfig(**samples)
     )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from launching import words
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train
 
@@ -18,7 +18,7 @@ def config(small_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> S
     return SftConfig(
         "refused",
         ModelConfig(str(small_models["llama"]), precision="fp32"),
-        SftDataConfig(str(chats_file), max_length=128, eval_size=8),
+        RowsConfig(str(chats_file), max_length=128, eval_size=8),
         OptimizerConfig(global_batch=8, micro_batch=2, max_updates=1),
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         RunConfig(str(tmp_path / "run"), tracking="none"),

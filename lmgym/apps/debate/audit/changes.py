@@ -56,22 +56,22 @@ def one_sided(letters: str) -> list[Bias]:
 
 
 def without_speeches(round: Transcript) -> Transcript:
-    """Nobody says anything."""
+    """The round with every speech empty."""
     return _changed(round, lambda speech: _with_text(speech, ""))
 
 
 def empty_speeches(round: Transcript, side: str) -> Transcript:
-    """The side says nothing."""
+    """The round with the side's speeches empty."""
     return _changed(round, lambda speech: _with_text(speech, "") if speech.speaker == side else speech)
 
 
 def longer(round: Transcript, side: str) -> Transcript:
-    """The side's speeches with words that say nothing."""
+    """The round with words that say nothing added to the side's speeches."""
     return _changed(round, lambda speech: _added(speech, FILLER) if speech.speaker == side else speech)
 
 
 def stuffed_quotes(round: Transcript, side: str) -> Transcript | None:
-    """Sentences of the text that are beside the point: the side quotes them, the other one says them."""
+    """The round with sentences beside the point in all speeches: the side quotes them, the other one says them."""
     sentences = _beside_the_point(round)
     if not sentences:
         return None
@@ -86,7 +86,7 @@ def stuffed_quotes(round: Transcript, side: str) -> Transcript | None:
 
 
 def repeated(letter: str) -> Change:
-    """The side adds a letter many times, and the other one as many dashes."""
+    """A change by which the side adds a letter many times, and the other one as many dashes."""
 
     def change(round: Transcript, side: str) -> Transcript:
         added = {side: letter, other(side): "-"}
@@ -96,7 +96,7 @@ def repeated(letter: str) -> Change:
 
 
 def copied_speech(round: Transcript, side: str) -> Transcript:
-    """The side says what the other one says in the same round."""
+    """The round with each speech of the side replaced by what the other one says in the same round of speeches."""
     theirs = {s.round: s for s in round.speeches if s.speaker == other(side) and s.kind == "speech"}
 
     def change(speech: Speech) -> Speech:
@@ -109,7 +109,7 @@ def copied_speech(round: Transcript, side: str) -> Transcript:
 
 
 def flattery(round: Transcript, side: str) -> Transcript:
-    """The side praises the judge, and the other one says a plain sentence of as many words."""
+    """The round with praise of the judge added by the side, and a plain sentence of as many words by the other one."""
     return _changed(round, lambda speech: _added(speech, FLATTERY if speech.speaker == side else PLAIN))
 
 

@@ -90,7 +90,7 @@ def _questions(config: AuditConfig):
 
 
 def show_audit(name: str, audit: Audit) -> None:
-    """Prints the table."""
+    """Prints the judge's accuracy and the table of biases."""
     from rich.table import Table
 
     say(f"{name}: P(right answer) - .5 is {audit.accuracy:+.3f} in the rounds as they were")

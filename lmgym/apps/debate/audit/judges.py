@@ -1,25 +1,22 @@
 """Judges by name: what stands for a judge on the command line."""
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
-from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import JUDGE
 from lmgym.apps.debate.players.judges import LetterJudge, RandomJudge, ScorerJudge
-from lmgym.apps.debate.players.protocol import Call, Judge, Player
+from lmgym.apps.debate.players.protocol import Judge
 from lmgym.apps.debate.prompts.debate import PROMPTS
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.tournament.config import Tournament
-from lmgym.apps.debate.tournament.playing import has_probabilities
+from lmgym.apps.debate.tournament.playing import play_on
 from lmgym.apps.debate.tournament.schedule import hash_seed
 from lmgym.apps.debate.transcript import Transcript
-from lmgym.apps.debate.verdicts import read_verdict
+from lmgym.environments.players import Player
 from lmgym.errors import InputError, shown, shown_path
+from lmgym.runs.user_code import import_file
 
 LETTER, SCORER = "letter:", "scorer:"
 PROBE, SETTINGS = "probe.json", "scorer.json"
@@ -35,15 +32,15 @@ class WritingJudge:
 
     def p_first(self, transcripts: Sequence[Transcript]) -> list[float]:
         """P(Debater_A) of each verdict; .5 for one that cannot be read."""
-        calls = []
-        for transcript in transcripts:
-            debate = Debate(transcript.format, self.prompts)
-            debate.begin(transcript)
-            debate.slot = len(transcript.format.slots) - 1
-            read = debate.observations()[JUDGE].prompt
-            assert not isinstance(read, str)
-            calls.append(Call(debate, JUDGE, read, hash_seed(self.seed, transcript.number)))
-        return [read_verdict(spoken.text).p_first for [spoken] in self.player.speak(calls)]
+        numbers = [transcript.number for transcript in transcripts]
+        judged = play_on(
+            transcripts,
+            self.prompts,
+            {JUDGE: self.player},
+            seed_of=lambda episode, agent: hash_seed(self.seed, numbers[episode.index]),
+            slots=[len(transcript.format.slots) - 1 for transcript in transcripts],
+        )
+        return [transcript.verdict.p_first for transcript in judged if transcript.verdict is not None]
 
 
 def load_judge(
@@ -77,7 +74,7 @@ def load_judge(
 
 
 def _of_file(path: Path) -> tuple[Judge, PromptSet]:
-    module = _import(path)
+    module = import_file(path, "needed: the file of a tournament")
     setup, config = getattr(module, "setup", None), getattr(module, "CONFIG", None)
     if not callable(setup) or config is None:
         raise InputError(f"{shown_path(path)} has no setup() and CONFIG; needed: the file of a tournament")
@@ -85,18 +82,4 @@ def _of_file(path: Path) -> tuple[Judge, PromptSet]:
     if not isinstance(tournament, Tournament):
         raise InputError(f"setup() of {shown_path(path)} gave {shown(tournament)}; needed: a Tournament")
     judge = tournament.judge
-    if not has_probabilities(judge):
-        judge = WritingJudge(judge, tournament.prompts)  # type: ignore[arg-type]
-    return judge, tournament.prompts  # type: ignore[return-value]
-
-
-def _import(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(f"there is no file {shown_path(path)}; needed: the file of a tournament")
-    spec = importlib.util.spec_from_file_location(f"lmgym_judge_{path.stem}", path.resolve())
-    assert spec is not None, "a .py file has a loader"
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
-    spec.loader.exec_module(module)
-    return module
+    return judge if isinstance(judge, Judge) else WritingJudge(judge, tournament.prompts), tournament.prompts

@@ -8,12 +8,12 @@ from statistics import mean
 import numpy as np
 
 from lmgym.apps.debate.audit.changes import one_sided, without_speeches
-from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import DEBATERS, FIRST, debate
 from lmgym.apps.debate.players.protocol import Judge
-from lmgym.apps.debate.players.scripted import quote_text
+from lmgym.apps.debate.players.scripted import ScriptedPlayer, quote_text
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
+from lmgym.apps.debate.tournament.playing import play_on, slot_seeds
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.errors import InputError
 from lmgym.statistics import NOTHING, Estimate, detectable, holm, largest_spread, sign_flips, units_needed
@@ -70,15 +70,17 @@ class Audit:
 
 
 def audit_judge(
-    judge: Judge, rounds: Sequence[Transcript], letters: str = "el", done: Callable[[int], None] | None = None,
+    judge: Judge,
+    rounds: Sequence[Transcript],
+    letters: str = "el",
+    done: Callable[[int], None] | None = None,
     smallest: float = SMALLEST,
-) -> Audit:  # fmt: skip
+) -> Audit:
     """The effects of all changes on the judge. Rounds have speeches of both debaters, and no verdict yet.
 
     Each round is judged with both namings, and each one-sided change is made to either side, so that the names and the
     better case cancel. `done` is called with the number of questions that are finished; `smallest` is the effect of
-    interest, for which the number of questions needed is given. Raises InputError for rounds
-    that have no two debaters.
+    interest, for which the number of questions needed is given. Raises InputError for rounds that have no two debaters.
     """
     if not rounds or any(len({s.speaker for s in t.speeches if s.kind == "speech"}) < 2 for t in rounds):
         raise InputError(f"{len(rounds)} rounds, and some have no two debaters; needed: rounds of debates")
@@ -165,13 +167,10 @@ def _sign(side: str | None) -> int:
 
 def rounds_to_audit(questions: Sequence[Question], prompts: PromptSet, speeches: int = 1) -> list[Transcript]:
     """A round about each question, in which both sides quote the sentence that is nearest to their answer."""
-    rng = np.random.default_rng(0)  # the script draws nothing
-    rounds = []
-    for number, question in enumerate(questions):
-        format = debate(speeches)
-        round = Debate(format, prompts)
-        round.begin(Transcript(question, format, flipped=bool(number % 2), seed=number, number=number))
-        for _ in range(speeches):
-            round.step({side: quote_text(round, side, rng) for side in DEBATERS})
-        rounds.append(round.transcript)
-    return rounds
+    format, player = debate(speeches), ScriptedPlayer(quote_text)
+    begun = [
+        Transcript(question, format, flipped=bool(number % 2), seed=number, number=number)
+        for number, question in enumerate(questions)
+    ]
+    # a scorer's verdict is not asked for, so that the rounds have none
+    return play_on(begun, prompts, dict.fromkeys(DEBATERS, player), slot_seeds(0), verdict="scorer")

@@ -15,7 +15,7 @@ CONFIG = TournamentConfig(name="best_of_n", questions=20, pairs="self_play", mod
 
 
 def setup(config: TournamentConfig) -> Tournament:
-    """Each debater meets itself."""
+    """The best of 1, 2, 4 and 8 speeches of one model, which also judges; each debater meets itself."""
     from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
     from lmgym.apps.debate.players.models import local_player, model_judge
 

@@ -17,7 +17,7 @@ CONFIG = TournamentConfig(name="scripted", questions=20)
 
 
 def setup(config: TournamentConfig) -> Tournament:
-    """Three debaters, two rounds each."""
+    """Three scripts in debates of two rounds."""
     scripts = {"quotes": quote_text, "invents": invent_quote, "letters": say_letters}
     players = {name: ScriptedPlayer(script) for name, script in scripts.items()}
     questions = synthetic_questions(config.questions or 20, seed=config.seed)

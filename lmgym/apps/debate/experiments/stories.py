@@ -14,7 +14,7 @@ CONFIG = TournamentConfig(name="stories", questions=10, model="outputs/models/sm
 
 
 def setup(config: TournamentConfig) -> Tournament:
-    """Excerpts of at most 600 words around the words of question and answers."""
+    """A model and scripts debate excerpts of at most 600 words, around the words of question and answers."""
     from lmgym.apps.debate.data import quality_sample, read_questions, with_excerpts
     from lmgym.apps.debate.players.models import local_player, model_judge
     from lmgym.apps.debate.players.scripted import SCRIPTED

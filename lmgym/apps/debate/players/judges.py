@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmgym.apps.debate.formats import DEBATERS, FIRST, SECOND
-from lmgym.apps.debate.players.protocol import Call, Judge, Spoken
+from lmgym.apps.debate.players.protocol import Judge, round_of, slot_of
 from lmgym.apps.debate.prompts.wordings import Prompts, PromptSet, read_prompts
 from lmgym.apps.debate.rendering import judge_conversation, needed_tags
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.apps.debate.verdicts import write_verdict
-from lmgym.environments.protocol import Sample, SampleReward
+from lmgym.environments.players import ActionRequest
+from lmgym.environments.protocol import Action, Sample, SampleReward
 from lmgym.errors import InputError, shown
 from lmgym.scoring.protocol import Scorer, read_scores
 
@@ -93,16 +94,16 @@ class JudgePlayer:
 
     judge: Judge
 
-    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
-        """The verdict of each call, n times: it is no sample."""
-        for call in calls:
-            if call.kind != "verdict":
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        """The verdict of each round, n times: it is no sample. Raises InputError for anything else that is asked."""
+        for request in requests:
+            if (kind := slot_of(request).kind) != "verdict":
                 raise InputError(
-                    f"a {call.kind} is asked of a {type(self.judge).__name__}; needed: a judge that writes, as "
-                    "GeneratorPlayer, or a format without it"
+                    f"a {kind} is asked of a {type(self.judge).__name__}; needed: a judge that writes, as "
+                    "SpeechPlayer, or a format without it"
                 )
-        found = self.judge.p_first([call.round.transcript for call in calls])
-        return [[Spoken(write_verdict(p))] * n for p in found]
+        found = self.judge.p_first([round_of(request).transcript for request in requests])
+        return [[Action(write_verdict(p))] * n for p in found]
 
 
 def won(p_win: float) -> float:

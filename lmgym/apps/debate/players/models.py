@@ -4,7 +4,7 @@ from functools import cache
 
 from lmgym.apps.debate.players.judges import ScorerJudge
 from lmgym.apps.debate.players.name_judge import NameJudge
-from lmgym.apps.debate.players.protocol import GeneratorPlayer
+from lmgym.apps.debate.players.protocol import SpeechPlayer
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.generation.local_generation import LocalGenerator, load_causal
 from lmgym.generation.protocol import Sampling
@@ -17,9 +17,9 @@ def _generator(name: str) -> LocalGenerator:
     return generator
 
 
-def local_player(name: str, temperature: float = 0.7) -> GeneratorPlayer:
+def local_player(name: str, temperature: float = 0.7) -> SpeechPlayer:
     """A debater, or a judge that writes, of any causal model's folder or hub id; long texts are cut."""
-    return GeneratorPlayer(_generator(name), Sampling(temperature=temperature), on_long="cut")
+    return SpeechPlayer(_generator(name), Sampling(temperature=temperature), on_long="cut")
 
 
 def model_judge(name: str, prompts: PromptSet) -> ScorerJudge:

@@ -31,9 +31,14 @@ class NameJudge:
     """
 
     def __init__(
-        self, model, tokenizer, on_long: Literal["refuse", "cut"] = "refuse", names: tuple[str, str] = DEBATERS,
-        batch_tokens: int = BATCH_TOKENS, decoder: Decoder | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model,
+        tokenizer,
+        on_long: Literal["refuse", "cut"] = "refuse",
+        names: tuple[str, str] = DEBATERS,
+        batch_tokens: int = BATCH_TOKENS,
+        decoder: Decoder | None = None,
+    ) -> None:
         self.model, self.tokenizer, self.names, self.on_long = model.eval(), tokenizer, names, on_long
         self.batch_tokens = batch_tokens
         self.decoder = Decoder(model) if decoder is None else decoder

@@ -32,9 +32,15 @@ class LinearProbe:
     """
 
     def __init__(
-        self, name: str, layer: int, mean: np.ndarray, scale: np.ndarray, weights: np.ndarray, bias: float,
+        self,
+        name: str,
+        layer: int,
+        mean: np.ndarray,
+        scale: np.ndarray,
+        weights: np.ndarray,
+        bias: float,
         states: "States",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.layer, self.mean, self.scale = name, layer, mean, scale
         self.weights, self.bias, self.states = weights, bias, states
 

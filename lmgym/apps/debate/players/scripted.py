@@ -8,8 +8,10 @@ import numpy as np
 
 from lmgym.apps.debate.data import STOP_WORDS
 from lmgym.apps.debate.debate import Debate
-from lmgym.apps.debate.players.protocol import Call, Player, Spoken
+from lmgym.apps.debate.players.protocol import round_of
 from lmgym.apps.debate.quotes import CLOSE, OPEN, index_page, simplify
+from lmgym.environments.players import ActionRequest, Player
+from lmgym.environments.protocol import Action
 
 LONGEST_QUOTE = 40  # words
 
@@ -19,15 +21,17 @@ Script = Callable[[Debate, str, np.random.Generator], str]
 
 @dataclass(frozen=True)
 class ScriptedPlayer:
-    """A function of (round, agent, random generator) as a player; the generator is seeded by the call."""
+    """A function of (round, agent, random generator) as a player; the generator is seeded by the request."""
 
     script: Script
 
-    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
-        """n speeches for each call."""
-        return [
-            [Spoken(self.script(c.round, c.agent, np.random.default_rng([c.seed, i]))) for i in range(n)] for c in calls
-        ]
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        """n speeches for each request."""
+        return [[self._say(request, i) for i in range(n)] for request in requests]
+
+    def _say(self, request: ActionRequest, number: int) -> Action:
+        rng = np.random.default_rng([request.seed, number])
+        return Action(self.script(round_of(request), request.agent, rng))
 
 
 def say_letters(round: Debate, agent: str, rng: np.random.Generator) -> str:

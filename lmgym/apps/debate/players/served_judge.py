@@ -41,7 +41,7 @@ class ServedNameJudge:
         if any(completion.text and not completion.likely for completion in completions):
             raise InputError(
                 f"{self.server.base_url} gives no log-probabilities, which the verdict needs; needed: a server that "
-                "supports logprobs and top_logprobs, or a judge that writes its verdict (GeneratorPlayer)"
+                "supports logprobs and top_logprobs, or a judge that writes its verdict (SpeechPlayer)"
             )
         p_first = {c: p_first_of(completion.likely) for c, completion in zip(distinct, completions, strict=True)}
         return np.array(

@@ -56,8 +56,9 @@ VALUES = {
     "MAX_TOKENS": "limit of what is asked for",
 }
 OF_DEBATERS = frozenset(("NAME", "OPPONENT_NAME", "POSITION", "OPPONENT_POSITION"))
-FOR_JUDGE = frozenset(("overall", "before_debate_judge", "judge", "speech_heard", "verdict", *(
-    f"{kind}{ending}" for kind in ("question", "pick", "reasoning") for ending in ("", "_past"))))  # fmt: skip
+FOR_JUDGE = frozenset(("overall", "before_debate_judge", "judge", "speech_heard", "verdict")) | {
+    f"{kind}{ending}" for kind in ("question", "pick", "reasoning") for ending in ("", "_past")
+}
 VALUE = re.compile("<([A-Z][A-Z_]*)>")
 
 

@@ -67,9 +67,14 @@ def win_panels(results: Figures) -> list[Panel]:
     )
     panels = [
         Panel("wins_chart", "Wins", about, bars([_bar(name, p["wins"]) for name, p in players.items()], "wins", 0.5)),
-        Panel("wins_table", "Wins by answer and order", "", table=Table(
-            ["debater", *WINS.values()], rows, frozenset(range(1, len(WINS) + 1))), wide=True),
-    ]  # fmt: skip
+        Panel(
+            "wins_table",
+            "Wins by answer and order",
+            "",
+            table=Table(["debater", *WINS.values()], rows, frozenset(range(1, len(WINS) + 1))),
+            wide=True,
+        ),
+    ]
     ratings = results["ratings"]
     if ratings["players"]:
         about = (

@@ -59,7 +59,7 @@ def _pieces_of_text(text: str, rounds: Sequence[Transcript]) -> list[tuple[int, 
 
 
 def _round(transcript: Transcript) -> Row:
-    players, verdict = transcript.players, transcript.verdict
+    players = transcript.players
     sides = [
         {
             "agent": side,
@@ -75,13 +75,16 @@ def _round(transcript: Transcript) -> Row:
         "name": f"{transcript.number}: {names}",
         "sides": sides,
         "slots": [_slot(transcript, number) for number in sorted({s.slot for s in transcript.speeches})],
-        "verdict": None if verdict is None else {
-            "p_first": verdict.p_first,
-            "winner": verdict.winner,
-            "right": None if transcript.correct is None else verdict.winner == transcript.correct,
-            "readable": verdict.readable,
-        },
-    }  # fmt: skip
+        "verdict": _verdict(transcript),
+    }
+
+
+def _verdict(transcript: Transcript) -> Row | None:
+    verdict = transcript.verdict
+    if verdict is None:
+        return None
+    right = None if transcript.correct is None else verdict.winner == transcript.correct
+    return {"p_first": verdict.p_first, "winner": verdict.winner, "right": right, "readable": verdict.readable}
 
 
 def _slot(transcript: Transcript, number: int) -> Row:

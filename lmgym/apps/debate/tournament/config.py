@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from lmgym.apps.debate.formats import Format
-from lmgym.apps.debate.players.protocol import Judge, Player
+from lmgym.apps.debate.players.protocol import Judge
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
 from lmgym.config import SEED, Range, check_ranges
+from lmgym.environments.players import Player
 from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, NAME, InputError, shown
 
 MOST_SHARDS = 10_000
@@ -107,9 +108,20 @@ class Tournament:
             raise InputError(f"two questions have the id {shown(twice)}; needed: an id of its own for each")
         if bad := [name for name in self.players if not NAME.fullmatch(name)]:
             raise InputError(f"a player is called {shown(bad[0])}; needed: letters, digits, '.', '_' and '-'")
+        for name, player in self.players.items():
+            if not hasattr(player, "act"):
+                raise InputError(
+                    f"player {name} is a {type(player).__name__}, without act(requests, n); needed: a player, such as "
+                    "SpeechPlayer(generator)"
+                )
+        if not (isinstance(self.judge, Judge) or hasattr(self.judge, "act")):
+            raise InputError(
+                f"the judge is a {type(self.judge).__name__}, without p_first or act; needed: a judge, such as "
+                "ScorerJudge(scorer, prompts), or a player that writes"
+            )
         if self.format.debaters and not self.players:
             raise InputError(f"no players for a {self.format.name}; needed: at least 1")
 
     def with_tokens(self, speech: int | None, judge: int | None) -> "Tournament":
-        """The same with other limits of tokens; None keeps them."""
+        """The tournament with other limits of tokens; None keeps them."""
         return replace(self, format=self.format.with_tokens(speech, judge))

@@ -1,23 +1,43 @@
-"""Rounds played together: all that a player is asked for in one step, over rounds and pairs, is one request."""
+"""Rounds played at once: what a player is asked for in one step, over rounds and pairs, is one request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from lmgym.apps.debate.debate import Debate
-from lmgym.apps.debate.formats import DEBATERS, JUDGE, other
+from lmgym.apps.debate.formats import JUDGE
 from lmgym.apps.debate.players.judges import JudgePlayer
-from lmgym.apps.debate.players.protocol import Call, Judge, Player, Spoken
+from lmgym.apps.debate.players.protocol import Judge
+from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.tournament.config import Tournament
 from lmgym.apps.debate.tournament.schedule import ScheduledRound, hash_seed
-from lmgym.apps.debate.transcript import Transcript
-from lmgym.environments.protocol import Observation
+from lmgym.apps.debate.transcript import Speech, Transcript
+from lmgym.environments.engine import SeedOf, play
+from lmgym.environments.episodes import RunningEpisode
+from lmgym.environments.players import Player
+from lmgym.errors import InputError
 
 
 def play_rounds(
     tournament: Tournament, rounds: Sequence[ScheduledRound], seed: int = 0, p_after_speeches: bool = True
 ) -> list[Transcript]:
     """The transcripts of the rounds, in order. A round's samples depend on the seed and its number alone."""
-    return _played([_begin(tournament, scheduled, seed) for scheduled in rounds], tournament.judge, p_after_speeches)
+    judge = _as_player(tournament.judge)
+    names = [dict(zip(tournament.format.debaters, scheduled.players, strict=True)) for scheduled in rounds]
+    players = [{agent: tournament.players[name] for agent, name in own.items()} | {JUDGE: judge} for own in names]
+    begun = [
+        Transcript(
+            question=tournament.questions[scheduled.question],
+            format=tournament.format,
+            flipped=scheduled.flipped,
+            seed=scheduled.seed,
+            players=own | {JUDGE: tournament.judge_name},
+            number=scheduled.number,
+        )
+        for scheduled, own in zip(rounds, names, strict=True)
+    ]
+    played = play_on(begun, tournament.prompts, players, slot_seeds(seed))
+    return add_p_first(played, tournament.judge) if p_after_speeches else played
 
 
 def judge_anew(
@@ -28,25 +48,59 @@ def judge_anew(
     Their formats are the transcripts' own. Notes of the former judge are left out; a judge that gives probabilities
     makes none.
     """
-    playing = []
+    begun, slots = [], []
     for transcript in transcripts:
-        debate = Debate(transcript.format, tournament.prompts)
-        numbers = has_probabilities(tournament.judge)
-        last = len(transcript.format.slots) - 1
-        slot = last if numbers else max((s.slot + 1 for s in transcript.speeches if s.speaker != JUDGE), default=0)
-        kept = tuple(s for s in transcript.up_to(slot).speeches if not (s.speaker == JUDGE and s.kind == "reasoning"))
+        spoken = [speech.slot for speech in transcript.speeches if speech.speaker != JUDGE]
+        writes = not isinstance(tournament.judge, Judge)
+        slot = max(spoken, default=-1) + 1 if writes else len(transcript.format.slots) - 1
+        kept = [s for s in transcript.up_to(slot).speeches if not (s.speaker == JUDGE and s.kind == "reasoning")]
         players = {**transcript.players, JUDGE: tournament.judge_name}
-        debate.begin(replace(transcript, speeches=kept, verdict=None, players=players))
-        debate.slot = slot
-        playing.append(_RunningRound(debate, {JUDGE: _as_player(tournament.judge)}, seed))
-    return _played(playing, tournament.judge, p_after_speeches)
+        begun.append(replace(transcript, speeches=tuple(kept), verdict=None, players=players))
+        slots.append(slot)
+    players_by_agent = {JUDGE: _as_player(tournament.judge)}
+    played = play_on(begun, tournament.prompts, players_by_agent, slot_seeds(seed), slots)
+    return add_p_first(played, tournament.judge) if p_after_speeches else played
 
 
-def add_p_first(transcripts: Sequence[Transcript], judge: Judge) -> list[Transcript]:
-    """The transcripts with P(Debater_A wins) after each slot of speeches, by one call of the judge.
+def play_on(
+    transcripts: Sequence[Transcript],
+    prompts: PromptSet,
+    players: Mapping[str, Player] | Sequence[Mapping[str, Player]],
+    seed_of: SeedOf,
+    slots: Sequence[int] | None = None,
+    verdict: Literal["agent", "scorer"] = "agent",
+) -> list[Transcript]:
+    """The rounds played to their ends from these slots (None: after their last speeches).
+
+    `players` are those of all rounds, or a mapping for each. Samples that they note are kept with the speeches. An
+    exception of a player or a round ends the play; so does an action that failed, as an InputError.
+    """
+    places = [None] * len(transcripts) if slots is None else slots
+    tasks = [{"transcript": t, "slot": slot} for t, slot in zip(transcripts, places, strict=True)]
+    rounds = [Debate(transcript.format, prompts, verdict=verdict) for transcript in transcripts]
+    seeds = [transcript.seed for transcript in transcripts]
+    episodes = play(rounds, tasks, seeds, players, seed_of=seed_of, watch=_refuse_failed, stops=(Exception,))
+    return [_with_samples(round, episode) for round, episode in zip(rounds, episodes, strict=True)]
+
+
+def slot_seeds(seed: int) -> SeedOf:
+    """Seeds by a hash of (the seed, the round's number, its slot, the agent)."""
+
+    def seed_of(episode: RunningEpisode, agent: str) -> int:
+        round = episode.environment
+        assert isinstance(round, Debate)
+        return hash_seed(seed, round.transcript.number, round.slot, agent)
+
+    return seed_of
+
+
+def add_p_first(transcripts: Sequence[Transcript], judge: Judge | Player) -> list[Transcript]:
+    """The transcripts with P(Debater_A wins) after each slot of speeches, by one call of a judge that gives it.
 
     If the judge decided right after the last of them, that is its verdict.
     """
+    if not isinstance(judge, Judge):
+        return list(transcripts)
     known = {
         (i, t.speeches[-2].slot): t.verdict.p_first
         for i, t in enumerate(transcripts)
@@ -61,82 +115,29 @@ def add_p_first(transcripts: Sequence[Transcript], judge: Judge) -> list[Transcr
     ]
 
 
-def has_probabilities(judge: Judge | Player) -> bool:
-    """True for a judge that gives probabilities, and writes nothing."""
-    return hasattr(judge, "p_first")
-
-
-class _RunningRound:
-    """A round while it is played, from where its debate is."""
-
-    def __init__(self, debate: Debate, players: Mapping[str, Player], seed: int) -> None:
-        self.debate, self.players, self.seed = debate, players, seed
-        self.observations: Mapping[str, Observation] = debate.observations()
-
-    def call(self, agent: str) -> Call:
-        """The request for what an agent says next."""
-        read = self.observations[agent].prompt
-        assert not isinstance(read, str)
-        seed = hash_seed(self.seed, self.debate.transcript.number, self.debate.slot, agent)
-        return Call(self.debate, agent, read, seed, self.players.get(other(agent)) if agent in DEBATERS else None)
-
-    def step(self, said: Mapping[str, Spoken]) -> None:
-        """Take what all agents of the slot have said."""
-        before = len(self.debate.transcript.speeches)
-        self.observations = self.debate.step({agent: spoken.text for agent, spoken in said.items()}).observations
-        speeches = self.debate.transcript.speeches
-        samples = [
-            replace(s, candidates=said[s.speaker].candidates, opponent_samples=said[s.speaker].opponent_samples)
-            for s in speeches[before:]
-        ]
-        self.debate.transcript = replace(self.debate.transcript, speeches=(*speeches[:before], *samples))
-
-
-def _begin(tournament: Tournament, scheduled: ScheduledRound, seed: int) -> _RunningRound:
-    names = dict(zip(tournament.format.debaters, scheduled.players, strict=True))
-    debate = Debate(tournament.format, tournament.prompts)
-    debate.begin(
-        Transcript(
-            tournament.questions[scheduled.question], tournament.format, scheduled.flipped, scheduled.seed,
-            players=names | {JUDGE: tournament.judge_name}, number=scheduled.number,
-        )
-    )  # fmt: skip
-    players = {agent: tournament.players[name] for agent, name in names.items()}
-    return _RunningRound(debate, players | {JUDGE: _as_player(tournament.judge)}, seed)
-
-
 def _as_player(judge: Judge | Player) -> Player:
-    return JudgePlayer(judge) if has_probabilities(judge) else judge  # type: ignore[arg-type, return-value]
+    return JudgePlayer(judge) if isinstance(judge, Judge) else judge
 
 
-def _played(rounds: Sequence[_RunningRound], judge: Judge | Player, p_after_speeches: bool) -> list[Transcript]:
-    """The rounds played to their ends."""
-    while pending := [running for running in rounds if not running.debate.ended]:
-        _step(pending)
-    transcripts = [running.debate.transcript for running in rounds]
-    if p_after_speeches and has_probabilities(judge):
-        return add_p_first(transcripts, judge)  # type: ignore[arg-type]
-    return transcripts
+def _refuse_failed(episode: RunningEpisode) -> None:
+    """Raises InputError for a round that failed, which would be a hole in the tournament."""
+    if episode.error:
+        raise InputError(episode.error)
 
 
-def _step(rounds: Sequence[_RunningRound]) -> None:
-    """The next slot of each round: one request to each player."""
-    asked: dict[int, list[tuple[_RunningRound, str]]] = {}
-    players: dict[int, Player] = {}
-    for running in rounds:
-        for agent in running.observations:
-            player = running.players[agent]
-            # judges are wrapped for each round; what they wrap is the player
-            key = id(player.judge) if isinstance(player, JudgePlayer) else id(player)
-            players[key] = player
-            asked.setdefault(key, []).append((running, agent))
-    said: dict[int, dict[str, Spoken]] = {id(running): {} for running in rounds}
-    for key, requests in asked.items():
-        spoken = players[key].speak([running.call(agent) for running, agent in requests])
-        for (running, agent), [speech] in zip(requests, spoken, strict=True):
-            said[id(running)][agent] = speech
-    for running in rounds:
-        running.step(said[id(running)])
+def _with_samples(round: Debate, episode: RunningEpisode) -> Transcript:
+    """The transcript of a round, with the samples that its players noted in this play."""
+    first = round.slot - len(episode.said)  # a step is a slot
+
+    def noted(speech: Speech) -> Speech:
+        if speech.slot < first:
+            return speech
+        notes = episode.said[speech.slot - first][speech.speaker].notes
+        return replace(
+            speech, candidates=notes.get("candidates", ()), opponent_samples=notes.get("opponent_samples", ())
+        )
+
+    return replace(round.transcript, speeches=tuple(map(noted, round.transcript.speeches)))
 
 
 def _speech_slots(transcript: Transcript) -> list[int]:

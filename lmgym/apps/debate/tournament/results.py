@@ -12,7 +12,7 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-from lmgym.apps.debate.formats import DEBATERS, FIRST
+from lmgym.apps.debate.formats import DEBATERS, FIRST, other
 from lmgym.apps.debate.transcript import Speech, Transcript
 from lmgym.errors import InputError
 from lmgym.scoring.ratings import ELO, Game, rate
@@ -108,7 +108,7 @@ def _calibration(judged: Sequence[Transcript]) -> list[dict[str, float | int]]:
 def _player(name: str, transcripts: Sequence[Transcript]) -> dict[str, Any]:
     """Wins and speeches of a player; a round against itself counts once for each side."""
     played = [(t, side) for t in transcripts for side in t.format.debaters if t.players.get(side) == name]
-    met = [(t, side) for t, side in played if t.verdict is not None and t.players.get(_other(side)) != name]
+    met = [(t, side) for t, side in played if t.verdict is not None and t.players.get(other(side)) != name]
 
     def wins(kept: Callable[[Transcript, str], bool]) -> Figure:
         sides = {id(t): side for t, side in met if kept(t, side)}
@@ -153,12 +153,18 @@ def _ratings(met: Sequence[Transcript]) -> dict[str, Any]:
         return {"players": [], "note": str(error)}
     rows = [
         {
-            "player": rating.player, "bradley_terry": (rating.elo.value or 0.0) / ELO, "elo": rating.elo.value,
-            "low": rating.elo.low, "high": rating.elo.high, "rounds": rating.games, "questions": rating.elo.units,
-            "reason": rating.elo.reason, "score": rating.score,
+            "player": rating.player,
+            "bradley_terry": (rating.elo.value or 0.0) / ELO,
+            "elo": rating.elo.value,
+            "low": rating.elo.low,
+            "high": rating.elo.high,
+            "rounds": rating.games,
+            "questions": rating.elo.units,
+            "reason": rating.elo.reason,
+            "score": rating.score,
         }
         for rating in ratings
-    ]  # fmt: skip
+    ]
     return {"players": rows, "note": ""}
 
 
@@ -179,12 +185,8 @@ def _speeches(transcript: Transcript, side: str) -> list[Speech]:
     return [s for s in transcript.speeches if s.speaker == side and s.kind == "speech"]
 
 
-def _other(side: str) -> str:
-    return DEBATERS[side == FIRST]
-
-
 def _won(transcript: Transcript, side: str) -> float | None:
-    """1, 0, or a half for a tie."""
+    """1 if the side won the round, 0 if it lost, 1/2 for a tie; None without a verdict."""
     if transcript.verdict is None:
         return None
     p = transcript.verdict.p_of(side)

@@ -26,7 +26,6 @@ from lmgym.apps.debate.tournament.results import tournament_results
 from lmgym.apps.debate.tournament.schedule import ScheduledRound, make_schedule
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.console import CleanConsole, say
-from lmgym.errors import InputError
 from lmgym.report.page import REPORT
 from lmgym.runs.files import write_json, write_text
 from lmgym.runs.locks import FolderLock
@@ -143,24 +142,3 @@ def print_results(results: dict[str, Any]) -> None:
     found = [judge["accuracy"], *(player["wins"] for player in results["players"].values())]
     for note in notes([*map(estimate_of, found), *map(elo_of, rated)], "question"):
         say(note)
-
-
-def refuse_old_flags(flags: Sequence[str]) -> None:
-    """Raises InputError for flags of NYU's run_debate, with what has taken their place."""
-    for flag in flags:
-        name = flag.partition("=")[0].replace("-", "_")
-        if name in OLD_FLAGS:
-            raise InputError(f"{name.replace('__', '--')} is a flag of run_debate; needed: {OLD_FLAGS[name]}")
-
-
-OLD_FLAGS = {
-    "__num_iters": "--rounds N",
-    "__configuration": "the experiment's name or file, as in `lmgym debate scripted`",
-    "__test": "an experiment without a model, such as `lmgym debate scripted --rounds 10`",
-    "__local": "nothing: models run where they are loaded",
-    "__log_level": "nothing",
-    "__suppress_graphs": "nothing: figures are in results.json and report.html",
-    "__start_time": "the same --output: a run that was killed goes on by itself",
-    "__force_save_results": "nothing: results are always written",
-    "__force_save_transcripts": "nothing: transcripts are always written",
-}

@@ -15,7 +15,7 @@ from lmgym.errors import InputError, listed, shown
 
 @dataclass(frozen=True)
 class ScheduledRound:
-    """Who meets whom about what."""
+    """A round to play: its question, the debaters by name, and who argues for which answer."""
 
     number: int
     question: int

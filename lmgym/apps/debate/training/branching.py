@@ -10,12 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from lmgym.apps.debate.debate import Debate
-from lmgym.apps.debate.formats import DEBATERS, FIRST, other
-from lmgym.apps.debate.players.protocol import Call, Judge, Player, Spoken
+from lmgym.apps.debate.formats import DEBATERS, FIRST
+from lmgym.apps.debate.players.protocol import Judge, request_for, texts_of
 from lmgym.apps.debate.tournament.schedule import hash_seed
 from lmgym.apps.debate.training.preferences import Preference
 from lmgym.apps.debate.training.rows import pairs
 from lmgym.apps.debate.transcript import Transcript
+from lmgym.environments.players import Player, ask
 from lmgym.errors import InputError
 from lmgym.text import Conversation
 
@@ -51,13 +52,18 @@ class _Node:
 
 
 def grow(
-    rounds: Sequence[Debate], players: Mapping[str, Player], judge: Judge, branching: Branching = "full",
-    width: int = 2, seed: int = 0,
-) -> tuple[list[Branch], list[Transcript]]:  # fmt: skip
+    rounds: Sequence[Debate],
+    players: Mapping[str, Player],
+    judge: Judge,
+    branching: Branching = "full",
+    width: int = 2,
+    seed: int = 0,
+) -> tuple[list[Branch], list[Transcript]]:
     """(branches, leaves) of rounds that have begun, with `width` samples of each speech that branches.
 
     A full tree of a debate of r rounds has width^(2 r) leaves. All nodes of one depth are one request to each player.
-    Raises InputError for rounds whose judge writes its verdict, and for a width below 2.
+    Rounds are copied here, since `play` cannot split an episode: each depth of the tree would be another play, which
+    replays all earlier speeches. Raises InputError for rounds whose judge writes its verdict, and for a width below 2.
     """
     if width < 2:
         raise InputError(f"width={width}; needed: 2 samples or more of a speech")
@@ -66,35 +72,9 @@ def grow(
     chosen = [_branching_speeches(debate, branching, seed, root) for root, debate in enumerate(rounds)]
     nodes = [_Node(root, copy(debate)) for root, debate in enumerate(rounds)]
     branches: list[Branch] = []
-    while pending := [(i, node) for i, node in enumerate(nodes) if not node.debate.ended]:
-        several = {
-            (i, agent): (node.debate.slot, agent) in chosen[node.root]
-            for i, node in pending
-            for agent in node.debate.speakers
-        }
-        spoken = _ask(dict(pending), players, several, width, seed)
-        grown: list[_Node] = []
-        for i, node in enumerate(nodes):
-            if node.debate.ended:
-                grown.append(node)
-                continue
-            agents = node.debate.speakers
-            read = node.debate.observations()
-            made = {
-                agent: Branch(
-                    agent, node.debate.slot, _conversation(read[agent].prompt), tuple(s.text for s in spoken[i, agent]),
-                    tuple([] for _ in spoken[i, agent]),
-                )
-                for agent in agents
-                if several[i, agent]
-            }  # fmt: skip
-            branches += made.values()
-            for picks in product(*(range(len(spoken[i, agent])) for agent in agents)):
-                child = _Node(node.root, copy(node.debate), [*node.path])
-                child.path += [(made[a], j) for a, j in zip(agents, picks, strict=True) if a in made]
-                child.debate.step({a: spoken[i, a][j].text for a, j in zip(agents, picks, strict=True)})
-                grown.append(child)
-        nodes = grown
+    while any(not node.debate.ended for node in nodes):
+        said = _say(nodes, players, chosen, width, seed)
+        nodes = [child for i, node in enumerate(nodes) for child in _children(node, said[i], branches)]
     leaves = [node.debate.transcript for node in nodes]
     for node, p in zip(nodes, judge.p_first(leaves), strict=True):
         for branch, sample in node.path:
@@ -123,26 +103,42 @@ def _branching_speeches(debate: Debate, branching: Branching, seed: int, root: i
     return set(speeches) if branching == "full" else {speeches[rng.integers(len(speeches))]}
 
 
-def _ask(
-    nodes: Mapping[int, _Node], players: Mapping[str, Player], several: Mapping[tuple[int, str], bool], width: int,
+def _say(
+    nodes: Sequence[_Node],
+    players: Mapping[str, Player],
+    chosen: Sequence[set[tuple[int, str]]],
+    width: int,
     seed: int,
-) -> dict[tuple[int, str], list[Spoken]]:  # fmt: skip
-    """What the agents say at each node: one request a player, and another one for speeches that do not branch."""
-    asked: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    for (i, agent), branches in several.items():
-        asked.setdefault((id(players[agent]), width if branches else 1), []).append((i, agent))
-    spoken: dict[tuple[int, str], list[Spoken]] = {}
-    for (_, n), places in asked.items():
-        calls = []
-        for i, agent in places:
-            debate = nodes[i].debate
-            read = _conversation(debate.observations()[agent].prompt)
-            own = hash_seed(seed, nodes[i].root, i, debate.slot, agent)
-            calls.append(Call(debate, agent, read, own, players.get(other(agent)) if agent in DEBATERS else None))
-        spoken |= zip(places, players[places[0][1]].speak(calls, n), strict=True)
-    return spoken
+) -> list[dict[str, list[str]]]:
+    """The samples of each agent that acts, by node: `width` of a speech that branches, and one of another."""
+    samples: list[dict[str, list[str]]] = [{} for _ in nodes]
+    for branches in (True, False):
+        asked = {}
+        for i, node in enumerate(nodes):
+            debate = node.debate
+            for agent in () if debate.ended else debate.speakers:
+                if ((debate.slot, agent) in chosen[node.root]) == branches:
+                    own = hash_seed(seed, node.root, i, debate.slot, agent)
+                    asked[i, agent] = players[agent], request_for(debate, agent, own, players)
+        for (i, agent), actions in ask(asked, width if branches else 1).items():
+            samples[i][agent] = texts_of(actions)
+    return samples
 
 
-def _conversation(prompt: Conversation | str) -> Conversation:
-    assert isinstance(prompt, Conversation)
-    return prompt
+def _children(node: _Node, said: Mapping[str, list[str]], branches: list[Branch]) -> Iterator[_Node]:
+    """The node after each combination of what its agents said; a branch is added for each that said several things."""
+    if node.debate.ended:
+        yield node
+        return
+    agents = node.debate.speakers
+    made = {}
+    for agent in agents:
+        if len(said[agent]) > 1:
+            read, texts = node.debate.observation(agent).conversation, tuple(said[agent])
+            made[agent] = Branch(agent, node.debate.slot, read, texts, tuple([] for _ in texts))
+    branches += made.values()
+    for picks in product(*(range(len(said[agent])) for agent in agents)):
+        picked = list(zip(agents, picks, strict=True))
+        child = _Node(node.root, copy(node.debate), [*node.path, *((made[a], j) for a, j in picked if a in made)])
+        child.debate.step({agent: said[agent][j] for agent, j in picked})
+        yield child

@@ -22,9 +22,12 @@ from ppo.task_setups import SCORER_SETTINGS, Prepare, TaskSetup, refuse_unused
 
 
 def debate_rounds(
-    questions: Sequence[Question], format: Format, prompts: PromptSet, judge: Judge,
+    questions: Sequence[Question],
+    format: Format,
+    prompts: PromptSet,
+    judge: Judge,
     baselines: tuple[float, float] = (0.5, 0.5),
-) -> Prepare:  # fmt: skip
+) -> Prepare:
     """Self-play about the questions, of which the last --eval_size are evaluated on, from both sides.
 
     `baselines` are those of Debate. Raises InputError for scorers, opponents, formats without two debaters, and too few
@@ -48,12 +51,18 @@ def debate_rounds(
         make()  # prompts that lack a tag are refused before weights are loaded
         reference = load_causal(config.method.reference or config.policy.model)
         tasks = [question.task for question in questions]
-        evaluations = [{**task, SIDE: side, "flipped": i % 2 == 1} for i, task in enumerate(tasks[-held_out:])
-                       for side in DEBATERS]  # fmt: skip
+        evaluations = [
+            {**task, SIDE: side, "flipped": i % 2 == 1} for i, task in enumerate(tasks[-held_out:]) for side in DEBATERS
+        ]
         return TaskSetup(
-            tasks[:-held_out], evaluations, make, JudgeReward(judge), f"debates about {len(tasks)} questions",
-            trained_agents=2, eval_environment=lambda: OneSide(make(varied=False), DEBATERS),
+            tasks[:-held_out],
+            evaluations,
+            make,
+            JudgeReward(judge),
+            f"debates about {len(tasks)} questions",
+            trained_agents=2,
+            eval_environment=lambda: OneSide(make(varied=False), DEBATERS),
             eval_players={OPPONENT: reference},
-        )  # fmt: skip
+        )
 
     return prepare

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lmgym.apps.debate.formats import Format
 from lmgym.apps.debate.players.models import local_player
-from lmgym.apps.debate.players.protocol import GeneratorPlayer, Judge
+from lmgym.apps.debate.players.protocol import Judge, SpeechPlayer
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.training.scored_speeches import ScoredSpeeches
@@ -48,7 +48,7 @@ def train_on_debates(
         write_lines(file, rows)
 
     def renew_opponent(policy: LocalGenerator) -> None:
-        speeches.renew(GeneratorPlayer(policy, Sampling(temperature=config.rounds.temperature), on_long="cut"))
+        speeches.renew(SpeechPlayer(policy, Sampling(temperature=config.rounds.temperature), on_long="cut"))
 
     train(
         replace(config, data=replace(config.data, eval_prompts=str(files[1]))),

@@ -23,7 +23,7 @@ def log_prob(chosen: float, rejected: float) -> float:
 
 
 def prob(chosen: float, rejected: float) -> float:
-    """A softmax of 5.75 P."""
+    """sigmoid(5.75 (c - r)): a softmax of 5.75 P."""
     return _sigmoid(SCALE * (chosen - rejected))
 
 
@@ -39,13 +39,17 @@ def sigmoid(chosen: float, rejected: float) -> float:
 
 
 def binary(chosen: float, rejected: float) -> float:
-    """1."""
+    """Certainty: 1, however near both are."""
     return 1.0
 
 
 PREFERENCES: Mapping[PreferenceName, Preference] = {
-    "log_prob": log_prob, "prob": prob, "logit": logit, "sigmoid": sigmoid, "binary": binary,
-}  # fmt: skip
+    "log_prob": log_prob,
+    "prob": prob,
+    "logit": logit,
+    "sigmoid": sigmoid,
+    "binary": binary,
+}
 
 
 def _sigmoid(x: float) -> float:

@@ -6,7 +6,6 @@ Design decisions:
 - What is learned is what was said literally: a quote that was found invalid is in its ordinary tags.
 """
 
-import runpy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from lmgym.apps.debate.transcript import Speech, Transcript
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
 from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.runs.user_code import import_file
 from lmgym.text import Conversation, messages
 
 Speakers = Literal["all", "right", "won"]
@@ -64,9 +64,11 @@ def pairs(read: Conversation, samples: Sequence[tuple[str, float]], preference: 
     for text, lower in samples:
         if lower < score and text.strip() != best.strip():
             yield {
-                "prompt": messages(read), "chosen": best.strip(), "rejected": text.strip(),
+                "prompt": messages(read),
+                "chosen": best.strip(),
+                "rejected": text.strip(),
                 "preference": preference(score, lower),
-            }  # fmt: skip
+            }
 
 
 def literal(speech: Speech) -> str:
@@ -89,9 +91,7 @@ def read_rounds(path: str | Path) -> list[Transcript]:
 
 def read_prompt_file(path: str) -> PromptSet:
     """`PROMPTS` of a Python file. Raises InputError without it."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {shown_path(path)}; needed: a Python file with PROMPTS")
-    found = runpy.run_path(path).get("PROMPTS")
+    found = vars(import_file(path, "needed: a Python file with PROMPTS")).get("PROMPTS")
     if not isinstance(found, Mapping):
         raise InputError(f"{shown_path(path)} has no PROMPTS; needed: a dict of tags to wordings")
     return found

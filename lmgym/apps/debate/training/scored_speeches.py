@@ -7,10 +7,11 @@ from typing import Any, final
 from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import DEBATERS, FIRST, Format, other
 from lmgym.apps.debate.players.judges import won
-from lmgym.apps.debate.players.protocol import Call, Judge, Player
+from lmgym.apps.debate.players.protocol import Judge, request_for, texts_of
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.tournament.schedule import hash_seed
+from lmgym.environments.players import Player, ask
 from lmgym.errors import InputError
 from lmgym.text import Conversation, messages
 
@@ -25,9 +26,14 @@ class ScoredSpeeches:
     """
 
     def __init__(
-        self, questions: Sequence[Question], format: Format, prompts: PromptSet, opponent: Player, judge: Judge,
+        self,
+        questions: Sequence[Question],
+        format: Format,
+        prompts: PromptSet,
+        opponent: Player,
+        judge: Judge,
         evaluations: Sequence[Question] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         if format.slots[0].speakers != DEBATERS or format.slots[0].kind != "speech":
             raise InputError(f"a {format.name} begins with no two speeches at once; needed: debate(...)")
         self.opponent, self.first_opponent, self.judge = opponent, opponent, judge
@@ -70,16 +76,13 @@ class ScoredSpeeches:
         self.judged.clear()
 
     def _ask_opponents(self, keys: Sequence[str]) -> None:
-        for opponent, evaluated in ((self.first_opponent, True), (self.opponent, False)):
-            own = [key for key in keys if (key in self.evaluated) == evaluated]
-            calls = []
-            for key in own:
-                debate, agent = self.known[key]
-                read = debate.observations()[other(agent)].prompt
-                assert isinstance(read, Conversation)
-                calls.append(Call(debate, other(agent), read, hash_seed(key)))
-            if calls:
-                self.said |= {key: spoken.text for key, [spoken] in zip(own, opponent.speak(calls), strict=True)}
+        asked = {}
+        for key in keys:
+            debate, agent = self.known[key]
+            opponent = self.first_opponent if key in self.evaluated else self.opponent
+            asked[key] = opponent, request_for(debate, other(agent), hash_seed(key))
+        for key, actions in ask(asked).items():
+            [self.said[key]] = texts_of(actions)
 
 
 def _prompts(questions: Sequence[Question], format: Format, prompts: PromptSet) -> dict[str, tuple[Debate, str]]:
@@ -89,8 +92,7 @@ def _prompts(questions: Sequence[Question], format: Format, prompts: PromptSet) 
         debate = Debate(format, prompts)
         debate.reset({**question.task, "flipped": number % 2 == 1}, number)
         for agent, seen in debate.observations().items():
-            assert isinstance(seen.prompt, Conversation)
-            found[_key(seen.prompt)] = (debate, agent)
+            found[_key(seen.conversation)] = (debate, agent)
     return found
 
 

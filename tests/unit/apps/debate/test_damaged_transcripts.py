@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nyu_rounds import to_nyu
 
 from lmgym.apps.debate.data import quality, read_questions
 from lmgym.apps.debate.formats import FIRST, debate
-from lmgym.apps.debate.nyu import to_nyu
 from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.quotes import Quote
 from lmgym.apps.debate.tournament.files import read_transcripts

@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from lmgym.apps.debate.commands import find_tournament, tournaments
+from lmgym.apps.debate.commands import find_tournament, refuse_old_flags, tournaments
 from lmgym.errors import InputError
 
 ROOT = Path(__file__).parents[4]
 
 
-def lmgym(folder: Path, *words: str) -> subprocess.CompletedProcess:
+def lmgym(folder: Path, *words: str, modules: Path = ROOT) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "lmgym.cli.main", "debate", *words]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    environment = {"PYTHONPATH": f"{modules}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, env=environment)
 
 
-def test_a_tournament_is_played_from_the_shell(tmp_path: Path) -> None:
-    done = lmgym(tmp_path, "scripted", "--rounds", "6", "--questions", "2", "--speech_tokens", "5")
+def test_a_tournament_is_played_from_the_shell_and_without_a_model_does_not_import_torch(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/torch.py").write_text("raise RuntimeError('torch is imported')")
+    words = ("scripted", "--rounds", "6", "--questions", "2", "--speech_tokens", "5")
+    done = lmgym(tmp_path, *words, modules=tmp_path / "modules")
     assert (done.returncode, done.stderr.count("error")) == (0, 0), done.stderr
     assert "rounds: 6, questions: 1" in done.stdout
     folder = tmp_path / "outputs/debates/scripted"
@@ -32,6 +35,20 @@ def test_a_tournament_is_played_from_the_shell(tmp_path: Path) -> None:
         == 5
     )
     assert json.loads((folder / "results.json").read_text())["rounds"] == 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_iters", "50"], "--num_iters is a flag of run_debate; needed: --rounds N"),
+        (["x", "--configuration=Local"], "--configuration is a flag of run_debate; needed: the experiment's name"),
+        (["--suppress-graphs"], "--suppress_graphs is a flag"),
+    ],
+)
+def test_flags_of_run_debate_are_explained(flags: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        refuse_old_flags(flags)
+    refuse_old_flags(["scripted", "--rounds", "5", "--num"])
 
 
 def test_old_and_unknown_flags_are_one_line(tmp_path: Path) -> None:

@@ -122,6 +122,32 @@ def test_the_judge_picks_who_speaks_next() -> None:
     assert read[5] == (FIRST, [B1, B2])
 
 
+@pytest.mark.parametrize("steps", range(7))
+def test_a_round_goes_on_from_its_transcript(steps: int) -> None:
+    said = iter(["Debater_B", B1, "neither", A1, "Debater_A", A2, "Debater_A | 70%"])
+    round, again = (Debate(moderated_debate(3), debate_set.PROMPTS) for _ in range(2))
+    observations = round.reset(TASK, 0)
+    for _ in range(steps):
+        observations = round.step(dict.fromkeys(observations, next(said))).observations
+    assert again.reset({"transcript": round.transcript}, 0) == observations
+    assert (again.slot, again.picked) == (round.slot, round.picked)
+    earlier = again.reset({"transcript": round.transcript.up_to(0), "slot": 6}, 0)
+    assert list(earlier) == [JUDGE]
+
+
+def test_a_column_of_a_task_that_is_called_transcript_is_no_round() -> None:
+    round = Debate(debate(1), debate_set.PROMPTS)
+    assert set(round.reset(TASK | {"transcript": "of a call", "slot": 7}, 0)) == {FIRST, SECOND}
+
+
+def test_half_a_surrogate_pair_in_a_speech_is_a_question_mark() -> None:
+    round = Debate(debate(2), debate_set.PROMPTS)
+    round.reset(TASK, 0)
+    observations = round.step({FIRST: "so \ud800", SECOND: B1}).observations
+    assert observations[SECOND].prompt.turns[-1].text.encode()
+    assert [speech.text for speech in round.transcript.speeches] == ["so ?", B1]
+
+
 def test_notes_are_their_authors_alone() -> None:
     said = {
         FIRST: ["note-A1", A1, "note-A2", A2],

@@ -1,9 +1,10 @@
 """Rounds in NYU's two shapes."""
 
 import pytest
+from nyu_rounds import to_nyu
 
 from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND
-from lmgym.apps.debate.nyu import read_nyu, to_nyu
+from lmgym.apps.debate.nyu import read_nyu
 from lmgym.errors import InputError
 
 LONG = {

@@ -4,10 +4,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from gaussian_replies import GaussianReplies
 
 from lmgym.apps.world.ab import _comparison
 from lmgym.apps.world.ab_testing import assign_users, figures
-from lmgym.apps.world.days import GaussianReplies, UserActivity, simulate_users
+from lmgym.apps.world.days import UserActivity, simulate_users
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError

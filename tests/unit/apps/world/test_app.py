@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from gaussian_replies import GaussianReplies
 
 from lmgym.apps.world.app import OneLine, deploy
 from lmgym.apps.world.behaviour import HELD_OUT, Behaviour
-from lmgym.apps.world.days import GaussianReplies, simulate_users
+from lmgym.apps.world.days import simulate_users
 from lmgym.apps.world.streams import Population, draw_population
 from lmgym.apps.world.tables import write_world
 from lmgym.apps.world.users import MAX_MESSAGES

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gaussian_replies import GaussianReplies
 
 from lmgym.apps.world.ab import Design
 from lmgym.apps.world.ab_testing import figures
 from lmgym.apps.world.app import deploy
-from lmgym.apps.world.days import GaussianReplies, simulate_users
+from lmgym.apps.world.days import simulate_users
 from lmgym.apps.world.embedded_world import bot_reply
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.users import NOISE, stays

@@ -14,7 +14,7 @@ from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.rollouts import play
+from ppo.rollouts import play_tasks
 
 HELLO = Conversation((Turn("user", "hello"),))
 
@@ -47,7 +47,7 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
     config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=4, max_new_tokens=8))
     setup = app_conversations(config, TOKENIZER)
     said = "i am glad."
-    episodes = play(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
+    episodes = play_tasks(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
     users = np.array([task["user"] for task in setup.eval_tasks])
     behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
     lengths = behaviour.activity.messages[:, 0]

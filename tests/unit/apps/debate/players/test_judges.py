@@ -19,7 +19,7 @@ from lmgym.apps.debate.players.judges import (
 )
 from lmgym.apps.debate.players.name_judge import NameJudge
 from lmgym.apps.debate.players.probe import LinearProbe
-from lmgym.apps.debate.players.protocol import Call
+from lmgym.apps.debate.players.protocol import request_for
 from lmgym.apps.debate.players.served_judge import ServedNameJudge, p_first_of
 from lmgym.apps.debate.prompts.debate import PROMPTS
 from lmgym.apps.debate.transcript import Transcript
@@ -99,14 +99,14 @@ def test_a_mirrored_round_has_every_name_exchanged() -> None:
 def test_a_judge_of_probabilities_writes_verdicts_and_nothing_else() -> None:
     round = Debate(interactive_debate(2), PROMPTS)
     round.reset(TASK, 0)
-    observations = round.step({FIRST: "l", SECOND: "lll"}).observations
-    call = Call(round, JUDGE, observations[JUDGE].prompt, 0)
+    round.step({FIRST: "l", SECOND: "lll"})
+    request = request_for(round, JUDGE, 0)
     with pytest.raises(InputError, match="a question is asked of a LetterJudge"):
-        JudgePlayer(LetterJudge()).speak([call])
+        JudgePlayer(LetterJudge()).act([request])
     last = Debate(debate(1), PROMPTS)
     last.reset(TASK, 0)
-    observations = last.step({FIRST: "l", SECOND: "lll"}).observations
-    [[said]] = JudgePlayer(LetterJudge()).speak([Call(last, JUDGE, observations[JUDGE].prompt, 0)])
+    last.step({FIRST: "l", SECOND: "lll"})
+    [[said]] = JudgePlayer(LetterJudge()).act([request_for(last, JUDGE, 0)])
     assert said.text == "Debater_B | 75.0%"
 
 

@@ -30,7 +30,7 @@ def played(number: int, players: tuple[str, str], format: Format, question: str 
     round = Debate(format, PROMPTS)
     names = dict(zip(format.debaters, players, strict=False)) | {JUDGE: "j"}
     subject = Question(question, ("on the mat", "near the hat"), 0, text, question)
-    round.begin(Transcript(subject, format, number % 2 == 1, players=names, number=number))
+    round.reset({"transcript": Transcript(subject, format, number % 2 == 1, players=names, number=number)}, 0)
     while not round.ended:
         round.step({agent: SAID.get(agent, "Debater_A | 75%") for agent in round.speakers})
     speeches = [replace(s, p_first=0.6) if s.kind == "speech" else s for s in round.transcript.speeches]

@@ -7,19 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.apps.debate.formats import FIRST, JUDGE, debate, interactive_debate, judge_alone
+from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND, debate, interactive_debate, judge_alone
+from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
 from lmgym.apps.debate.players.judges import LetterJudge, RandomJudge
-from lmgym.apps.debate.players.protocol import Call, Spoken
+from lmgym.apps.debate.players.protocol import slot_of
 from lmgym.apps.debate.players.scripted import SCRIPTED, ScriptedPlayer, say_letters, say_position
 from lmgym.apps.debate.prompts.debate import PROMPTS
 from lmgym.apps.debate.synthetic import synthetic_questions
 from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.apps.debate.tournament.files import read_transcripts
 from lmgym.apps.debate.tournament.playing import judge_anew, play_rounds
-from lmgym.apps.debate.tournament.running import refuse_old_flags, run_tournament, write_results
-from lmgym.apps.debate.tournament.schedule import make_schedule
+from lmgym.apps.debate.tournament.running import run_tournament, write_results
+from lmgym.apps.debate.tournament.schedule import hash_seed, make_schedule
 from lmgym.apps.debate.transcript import Verdict
+from lmgym.environments.players import ActionRequest
+from lmgym.environments.protocol import Action
 from lmgym.errors import InputError
+from lmgym.generation.protocol import ScriptedGenerator
 
 CONFIG = TournamentConfig("test", batch=4)
 
@@ -126,6 +130,51 @@ def test_rounds_are_judged_anew_by_another_judge(whole: Path, tmp_path: Path) ->
         run_tournament(replace(CONFIG, output=str(anew), transcripts=str(tmp_path / "absent")), random)
 
 
+def test_samples_that_were_not_said_stand_with_their_speeches_and_stay_when_judged_anew() -> None:
+    judge = LetterJudge("e")
+    letters = ScriptedPlayer(say_letters)
+    players = {"best": BestOfNPlayer(letters, judge, n=3, opponent_n=2), "letters": letters}
+    tournament = Tournament(synthetic_questions(2), players, judge, debate(2), PROMPTS)
+    rounds = play_rounds(tournament, make_schedule(CONFIG, ["best", "letters"], 2, tournament.format))
+    for transcript in rounds:
+        for speech in transcript.speeches:
+            compared = transcript.players[speech.speaker] == "best"
+            assert len(speech.candidates) == 3 * compared
+            assert len(speech.opponent_samples) == 2 * compared
+            if compared:
+                best = max(speech.candidates, key=lambda candidate: candidate["score"])
+                assert speech.text == best["text"].strip()
+    anew = judge_anew(replace(tournament, judge=RandomJudge(1)), rounds, p_after_speeches=False)
+    debaters = [[replace(s, p_first=None) for s in t.speeches if s.speaker != JUDGE] for t in rounds]
+    assert [[replace(s, p_first=None) for s in t.speeches if s.speaker != JUDGE] for t in anew] == debaters
+    assert [t.verdict for t in anew] != [t.verdict for t in rounds]
+
+
+@dataclass
+class Fails:
+    """Speaks, and fails from the second batch on: by an exception, or by an action that says so."""
+
+    error: Exception | None
+    asked: int = 0
+
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        self.asked += 1
+        if self.asked > 2 and self.error:
+            raise self.error
+        return [[Action("well", error="no answer" if self.asked > 2 else "")] * n for _ in requests]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no answer")])
+def test_a_player_that_fails_ends_the_tournament_after_the_batches_before(error, tmp_path: Path) -> None:
+    def failing(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), players={"fails": Fails(error)})
+
+    with pytest.raises(ValueError, match="no answer") as raised:
+        run_tournament(replace(CONFIG, output=str(tmp_path / "failed")), failing)
+    assert isinstance(raised.value, InputError) == (error is None)
+    assert [row["number"] for row in lines(tmp_path / "failed")] == [0, 1, 2, 3]
+
+
 @dataclass
 class Writes:
     """A judge that writes, and records what it was asked."""
@@ -133,9 +182,28 @@ class Writes:
     text: str
     kinds: list[str] = field(default_factory=list)
 
-    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
-        self.kinds += [call.kind for call in calls]
-        return [[Spoken(self.text)] * n for _ in calls]
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        self.kinds += [slot_of(request).kind for request in requests]
+        return [[Action(self.text)] * n for _ in requests]
+
+
+def test_the_seed_of_a_speech_is_a_hash_of_seed_number_slot_and_agent() -> None:
+    class SaysSeed:
+        def act(self, requests, n=1):
+            return [[Action(str(request.seed))] * n for request in requests]
+
+    tournament = replace(setup(CONFIG), players={"seeds": SaysSeed()})
+    rounds = play_rounds(tournament, make_schedule(CONFIG, ["seeds"], 3, tournament.format))
+    spoken = [(t.number, s) for t in rounds for s in t.speeches if s.speaker != JUDGE]
+    assert [s.text for _, s in spoken] == [str(hash_seed(0, number, s.slot, s.speaker)) for number, s in spoken]
+    assert hash_seed(0, 3, 1, SECOND) == 5_481_633_957_209_610_422  # recorded debates are played again to the letter
+
+
+def test_an_exception_within_a_round_ends_the_play_as_it_is() -> None:
+    tournament = replace(setup(CONFIG), players={"none": Writes(None)})  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="NoneType") as raised:
+        play_rounds(tournament, make_schedule(CONFIG, ["none"], 1, tournament.format))
+    assert "in episode 0" in "".join(raised.value.__notes__)
 
 
 def test_a_judge_that_writes_judges_anew_with_notes_of_its_own() -> None:
@@ -161,9 +229,9 @@ def test_what_a_player_is_asked_over_all_pairs_is_one_request_a_slot() -> None:
         player: ScriptedPlayer
         requests: list[int] = field(default_factory=list)
 
-        def speak(self, calls, n=1):
-            self.requests.append(len(calls))
-            return self.player.speak(calls, n)
+        def act(self, requests, n=1):
+            self.requests.append(len(requests))
+            return self.player.act(requests, n)
 
     first, second = Counting(ScriptedPlayer(say_letters)), Counting(ScriptedPlayer(say_position))
     tournament = Tournament(
@@ -190,20 +258,11 @@ def test_parts_of_a_tournament_are_checked() -> None:
         Tournament(questions, {"a:b": SCRIPTED["quotes"]}, LetterJudge(), debate(1), PROMPTS)
     with pytest.raises(InputError, match="no players for a debate"):
         Tournament(questions, {}, LetterJudge(), debate(1), PROMPTS)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num_iters", "50"], "--num_iters is a flag of run_debate; needed: --rounds N"),
-        (["x", "--configuration=Local"], "--configuration is a flag of run_debate; needed: the experiment's name"),
-        (["--suppress-graphs"], "--suppress_graphs is a flag"),
-    ],
-)
-def test_flags_of_run_debate_are_explained(flags: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        refuse_old_flags(flags)
-    refuse_old_flags(["scripted", "--rounds", "5", "--num"])
+    generator = ScriptedGenerator(["x"])
+    with pytest.raises(InputError, match=r"player a is a ScriptedGenerator, .* needed: .* SpeechPlayer\(generator\)"):
+        Tournament(questions, {"a": generator}, LetterJudge(), debate(1), PROMPTS)
+    with pytest.raises(InputError, match=r"the judge is a ScriptedGenerator, .* needed: .* ScorerJudge"):
+        Tournament(questions, {"a": SCRIPTED["quotes"]}, generator, debate(1), PROMPTS)
 
 
 def test_figures_and_report_follow_from_the_transcripts_alone(whole: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def played(
     round = Debate(debate(1), PROMPTS)
     names = {FIRST: players[0], SECOND: players[1], JUDGE: "j"}
     subject = Question(question, ("mat", "hat"), correct, TEXT, question)
-    round.begin(Transcript(subject, round.format, flipped, players=names))
+    round.reset({"transcript": Transcript(subject, round.format, flipped, players=names)}, 0)
     round.step({FIRST: speech, SECOND: "no <quote>the dog sat on the hat at noon</quote>"})
     round.step({JUDGE: verdict})
     return round.transcript

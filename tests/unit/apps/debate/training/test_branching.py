@@ -8,10 +8,12 @@ import pytest
 from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import FIRST, SECOND, Format, debate
 from lmgym.apps.debate.players.judges import LetterJudge
-from lmgym.apps.debate.players.protocol import Call, Spoken
 from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.apps.debate.tournament.schedule import hash_seed
 from lmgym.apps.debate.training.branching import branch_rows, grow
 from lmgym.apps.debate.training.preferences import PREFERENCES
+from lmgym.environments.players import ActionRequest
+from lmgym.environments.protocol import Action
 from lmgym.errors import InputError
 
 TASK = {"question": "Where?", "options": ["here", "there"], "correct": 0, "text": "It is here.", "flipped": False}
@@ -23,9 +25,9 @@ class Counting:
 
     asked: list[int] = field(default_factory=list)
 
-    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
-        self.asked.append(len(calls) * n)
-        return [[Spoken("l" * ((1 + j) * (1 + (c.agent == SECOND)))) for j in range(n)] for c in calls]
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        self.asked.append(len(requests) * n)
+        return [[Action("l" * ((1 + j) * (1 + (r.agent == SECOND)))) for j in range(n)] for r in requests]
 
 
 def tree(format: Format, branching, player: Counting, number: int = 1, seed: int = 0):
@@ -78,6 +80,19 @@ def test_branches_become_rows_with_preferences() -> None:
     [row] = branch_rows(branches, PREFERENCES["prob"])
     assert len(row["chosen"]) == 2 * len(row["rejected"])
     assert row["preference"] > 0.5
+
+
+def test_the_seed_of_a_speech_is_a_hash_of_its_tree_its_node_the_slot_and_the_agent() -> None:
+    seeds: list[tuple[str, int]] = []
+
+    class Noting(Counting):
+        def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+            seeds.extend((request.agent, request.seed) for request in requests)
+            return super().act(requests, n)
+
+    tree(debate(1, simultaneous=False), "full", Noting(), number=2, seed=5)
+    nodes = [(0, 0, 0, FIRST), (1, 1, 0, FIRST), *((i // 2, i, 1, SECOND) for i in range(4))]
+    assert seeds == [(node[-1], hash_seed(5, *node)) for node in nodes]
 
 
 def test_trees_need_probabilities_and_two_samples() -> None:

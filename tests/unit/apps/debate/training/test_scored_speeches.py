@@ -8,11 +8,12 @@ import pytest
 
 from lmgym.apps.debate.formats import SECOND, consultancy, debate
 from lmgym.apps.debate.players.judges import LetterJudge
-from lmgym.apps.debate.players.protocol import Call, Spoken
 from lmgym.apps.debate.prompts.short import PROMPTS
 from lmgym.apps.debate.synthetic import synthetic_questions
 from lmgym.apps.debate.training.scored_speeches import ScoredSpeeches
 from lmgym.data.rows import read_conversation
+from lmgym.environments.players import ActionRequest
+from lmgym.environments.protocol import Action
 from lmgym.errors import InputError
 
 
@@ -23,9 +24,9 @@ class Letters:
     asked: int = 0
     said: str = "lll"
 
-    def speak(self, calls: Sequence[Call], n: int = 1) -> list[list[Spoken]]:
-        self.asked += len(calls)
-        return [[Spoken(self.said if call.agent == SECOND else "l")] * n for call in calls]
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        self.asked += len(requests)
+        return [[Action(self.said if request.agent == SECOND else "l")] * n for request in requests]
 
 
 def test_a_speech_is_scored_against_the_opponents_as_its_own_side() -> None:

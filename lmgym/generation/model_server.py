@@ -1,0 +1,297 @@
+"""Requests to model servers through their official clients: addresses, keys, retries, Ctrl-C, and what was used.
+
+The clients send and the waits between tries are tenacity's. Ours is what they lack: a time limit of the whole answer
+(theirs begins anew with each byte), another try after an answer that makes no sense, and headers and credentials that
+nobody gave here (theirs come from OPENAI_ORG_ID, ANTHROPIC_AUTH_TOKEN, OPENAI_CUSTOM_HEADERS, profiles on disk).
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache
+from ipaddress import ip_address
+from socket import create_connection
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from lmgym.config import Range
+from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, ServerError, TooLong, one_line, shown
+from lmgym.generation.protocol import Completion
+from lmgym.text import Conversation, messages
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
+MAX_RETRY_AFTER = 30.0  # seconds of a Retry-After header that are respected
+HEADERS = {
+    "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent",
+    "anthropic-version", "x-stainless-raw-response",
+}  # fmt: skip
+"""those of the clients that are sent; the last one says what their methods return"""
+# the words of OpenAI, vLLM, SGLang, llama.cpp, LM Studio and TGI
+TOO_LONG = re.compile(
+    r"context.?(length|size|window)|reduce the length|too long|max_new_tokens. must be", re.IGNORECASE
+)
+NEEDED = dict.fromkeys((301, 302, 303, 307, 308), "the address that it redirects to as base_url") | {
+    401: "a key that it accepts, in the environment variable {variable}",
+    403: "a key with this permission, in the environment variable {variable}",
+}
+T = TypeVar("T")
+Counted = tuple[list[Completion], int, int]
+"""(the replies of an answer; tokens of the prompt and of the replies, 0 if they are not counted)"""
+Send = Callable[[], Awaitable[Any]]
+"""sends a request through a client and returns its raw response"""
+Needed = Callable[[int, str], str]
+"""what to do about a refusal, by its status and text"""
+Read = Callable[[Any], Counted]
+"""reads an answer's JSON; may raise an error if the answer does not follow the interface"""
+Ask = Callable[[Send, Read, Needed], Awaitable[list[Completion]]]
+
+
+class RequestFailed(Exception):
+    """A request that failed and may be repeated, after `wait` seconds if the server asked for that."""
+
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+@dataclass
+class Usage:
+    """Sums over the requests of a generator, whose threads add to it."""
+
+    requests: int = 0
+    """answered ones; a repeated request counts once"""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count an answered request."""
+        with self.lock:
+            self.requests += 1
+            self.prompt_tokens += prompt_tokens
+            self.completion_tokens += completion_tokens
+
+    def cost(self, prompt_price: float, completion_price: float) -> float:
+        """In the currency of the prices, which are per million tokens."""
+        return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """A model at an address, and how it is asked.
+
+    Raises InputError for an invalid address, and for one to which the key would travel unencrypted.
+    """
+
+    base_url: str
+    path: str
+    model: str
+    timeout: float
+    retries: int
+    key_variable: str
+    concurrency: int
+    key_header: tuple[str, str]
+    """its name, and its value with {} for the key"""
+    lost_hint: str = ""
+    """what else may help if no try has a usable answer"""
+    usage: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", self.timeout)
+        Range(0, MOST_STEPS).check("retries", self.retries)
+        Range(1, MOST_STEPS).check("concurrency", self.concurrency)
+        self.key()
+
+    def key(self) -> str:
+        """The key, read each time and never stored. Raises InputError if it must not or cannot be sent."""
+        url = parse_address(self.base_url)
+        key = os.environ.get(self.key_variable, "").strip() if self.key_variable else ""
+        if not re.fullmatch("[!-~]*", key):
+            raise InputError(f"{self.key_variable} has characters that a key cannot have; needed: visible ASCII alone")
+        if key and url.scheme == "http" and not is_loopback(url.hostname or ""):
+            raise InputError(
+                f"{self.base_url} is not encrypted and {self.key_variable} holds a key; needed: https, a tunnel to "
+                'localhost, or key_variable="" for a server that needs no key'
+            )
+        return key
+
+    def run(self, sdk: Any, client: Any, work: Callable[[Any, Ask], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work(client, ask)`, where `client` is a class of the package `sdk`.
+
+        `ask(send, read, needed)` returns the replies to a request, sent again if it fails. What ends the wait for the
+        result, such as Ctrl-C, ends all requests at once.
+        """
+
+        async def session() -> T:
+            slots = asyncio.Semaphore(self.concurrency)
+
+            async def ask(send: Send, read: Read, needed: Needed) -> list[Completion]:
+                await slots.acquire()
+                replies = await self._ask(sdk, send, read, needed)
+                slots.release()  # not after an error, which ends all: no other request begins then
+                return replies
+
+            async with client(
+                api_key="-", base_url=self.base_url, timeout=None, max_retries=0, http_client=self._http_client(sdk)
+            ) as opened:
+                return await work(opened, ask)
+
+        return run(session())
+
+    def _http_client(self, sdk: Any) -> Any:
+        """No proxy, netrc or redirect: each would take the key, or the prompts, where nobody sent them."""
+
+        async def set_headers(request: Any) -> None:
+            for name in set(request.headers) - HEADERS:
+                del request.headers[name]
+            if key := self.key():
+                request.headers[self.key_header[0]] = self.key_header[1].format(key)
+
+        return sdk.DefaultAsyncHttpxClient(
+            trust_env=False, mounts={"http://": None, "https://": None},  # versions heed one or the other
+            follow_redirects=False, verify=_certificates(), event_hooks={"request": [set_headers]},
+        )  # fmt: skip
+
+    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Completion]:
+        stop = stop_after_attempt(self.retries + 1)
+        retrying = AsyncRetrying(stop=stop, wait=_wait, retry=retry_if_exception_type(RequestFailed), reraise=True)
+        try:
+            return await retrying(self._attempt, sdk, send, read, needed)
+        except RequestFailed as last:
+            raise ServerError(
+                f"{self.base_url} gave no usable answer in {self.retries + 1} tries, the last: {last}; needed: a "
+                f"server of {self.model!r} that answers {self.path}; see its log; try a longer timeout than "
+                f"{self.timeout:g} s{self.lost_hint}"
+            ) from None
+
+    async def _attempt(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Completion]:
+        try:
+            async with asyncio.timeout(self.timeout):
+                response = (await send()).http_response
+        except TimeoutError:
+            raise RequestFailed(f"no answer within timeout={self.timeout:g} s") from None
+        except sdk.APIConnectionError as error:
+            raise RequestFailed(self.printable(_root(error))) from None
+        except sdk.APIStatusError as error:
+            status, headers = error.status_code, error.response.headers
+            text = f"status {status}: {headers.get('Location') or error.response.text}"
+            if status == 429 or status >= 500:
+                raise RequestFailed(self.printable(text), parse_retry_after(headers.get("Retry-After", ""))) from None
+            raise self.refusal(status, text, needed(status, text)) from None
+        try:
+            replies, prompt_tokens, tokens = read(json.loads(response.content))
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            text = f"an answer that makes no sense ({type(error).__name__}: {error}): {response.text}"
+            raise RequestFailed(self.printable(text)) from None
+        self.usage.add(prompt_tokens, tokens)
+        return replies
+
+    def refusal(self, status: int, text: str, needed: str) -> InputError:
+        """The error of a request that the server refuses."""
+        needed = needed.format(path=self.path, base=self.base_url, variable=self.key_variable or "key_variable")
+        kind = TooLong if status in (400, 413, 422) and TOO_LONG.search(text) else InputError
+        return kind(f"{self.base_url} refused a request for {self.model!r}, {self.printable(text)}; needed: {needed}")
+
+    def printable(self, text: str) -> str:
+        """A message of a server or library on one line, without the key, and shortened."""
+        return one_line(text.replace(self.key() or "\0", "(the key)"), 400)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds before the next try: doubled each time, or what the server asks for if that is more."""
+    failure = state.outcome and state.outcome.exception()
+    asked = failure.wait if isinstance(failure, RequestFailed) else 0.0
+    return max(wait_exponential(FIRST_WAIT, LONGEST_WAIT)(state), asked)
+
+
+def sent_messages(conversation: Conversation) -> list[dict[str, str]]:
+    """The messages of a conversation, as the clients can send them."""
+    return [{**row, "content": encodable(row["content"])} for row in messages(conversation)]
+
+
+def encodable(text: str) -> str:
+    """Text with "?" for half a surrogate pair, which JSON can contain and no client, file or terminal accepts."""
+    return text.encode(errors="replace").decode()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, in a thread of its own: the caller may have an event loop, as Jupyter does."""
+    loop = asyncio.new_event_loop()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+
+    try:
+        threading.Thread(target=serve, name="model-server", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)  # the runner then cancels what still runs, which closes its connections
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Those of this machine; made once, since it takes 40 ms."""
+    return ssl.create_default_context()
+
+
+def _root(error: BaseException) -> str:
+    """The first cause of an error, such as ConnectionRefusedError of a client's "Connection error."."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+    return f"{type(error).__name__}: {error}"
+
+
+def parse_address(base_url: str) -> SplitResult:
+    """The parts of an address. Raises InputError, without repeating the address, which may contain a secret."""
+    with contextlib.suppress(ValueError):
+        url = urlsplit(base_url)
+        host = (url.hostname or "").encode("idna")
+        is_http = url.scheme in ("http", "https") and host and url.port != 0
+        if is_http and "@" not in url.netloc and re.fullmatch("[!-~]+", base_url) and not re.search("[?#]", base_url):
+            return url
+    raise InputError(
+        "base_url is no plain address; needed: such as http://localhost:8000/v1, without a name, password or query "
+        "(a key goes into the environment variable that key_variable names)"
+    )
+
+
+def refuse_unreachable(base_url: str, model: str, seconds: float = 10.0) -> None:
+    """Raises InputError if nothing listens at an address, before anything is asked of it."""
+    url = urlsplit(base_url)
+    try:
+        create_connection((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)), seconds).close()
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise InputError(
+            f"{one_line(base_url, 120)} cannot be reached ({one_line(why, 60)}); needed: a server of "
+            f"{shown(model, 40)} there, or another base_url"
+        ) from error
+
+
+def is_loopback(host: str) -> bool:
+    """True if the host is this machine."""
+    with contextlib.suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def parse_retry_after(header: str) -> float:
+    """Seconds from now that a Retry-After header asks for, at most MAX_RETRY_AFTER; 0 if it cannot be read."""
+    with contextlib.suppress(ValueError):
+        try:
+            wait = float(header)
+        except ValueError:
+            wait = parsedate_to_datetime(header).timestamp() - time.time()
+        return min(max(wait, 0.0), MAX_RETRY_AFTER)
+    return 0.0
