@@ -166,9 +166,14 @@ def sign_flips(values: ArrayLike, units: ArrayLike | None = None) -> float:
     if len(sums) < 2 or not np.any(sums):
         return 1.0
     tested = stats.permutation_test(
-        (sums,), lambda drawn, axis: drawn.sum(axis), permutation_type="samples", vectorized=True,
-        n_resamples=FLIPS, batch=max(1, 4_000_000 // len(sums)), rng=0,
-    )  # fmt: skip
+        (sums,),
+        lambda drawn, axis: drawn.sum(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=FLIPS,
+        batch=max(1, 4_000_000 // len(sums)),
+        rng=0,
+    )
     return float(tested.pvalue)
 
 

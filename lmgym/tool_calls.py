@@ -14,14 +14,25 @@ from lmgym.errors import shown
 from lmgym.templates import apply_template
 
 FUNCTIONS, CALLS, RESULTS = "the functions of `tools`", "calls of tools", "results of tools"
-_CALL: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [
-    {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {"word": "probed_call"}}},
-]}  # fmt: skip
-_FUNCTION = {"type": "function", "function": {
-    "name": "probed_function", "description": "Looks a word up.",
-    "parameters": {"type": "object", "properties": {"word": {"type": "string", "description": "A word."}},
-                   "required": ["word"]},
-}}  # fmt: skip
+_CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {"word": "probed_call"}}},
+    ],
+}
+_FUNCTION = {
+    "type": "function",
+    "function": {
+        "name": "probed_function",
+        "description": "Looks a word up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"word": {"type": "string", "description": "A word."}},
+            "required": ["word"],
+        },
+    },
+}
 _RESULT = {"role": "tool", "name": "probe", "tool_call_id": "call00001", "content": "probed_result"}
 _PROBES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     FUNCTIONS: ("probed_function", []),

@@ -42,9 +42,16 @@ class ActorCritic(nn.Module):
     """
 
     def __init__(
-        self, policy, critic=None, frozen_layers: int = 0, temperature: float = 1.0, recompute: bool = False, seed=0,
-        structure: DecoderStructure | None = None, has_values: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        policy,
+        critic=None,
+        frozen_layers: int = 0,
+        temperature: float = 1.0,
+        recompute: bool = False,
+        seed=0,
+        structure: DecoderStructure | None = None,
+        has_values: bool = True,
+    ) -> None:
         super().__init__()
         self.policy, self.critic = policy, critic
         self.decoder = Decoder(self.causal, structure)
@@ -98,8 +105,7 @@ class ActorCritic(nn.Module):
                 states = self.trunk(rows)
             normed = self.decoder.hidden(rows, states=states, first=self.frozen_layers, recompute=self.recompute)
             if targets is not None:
-                given = self.decoder, normed, rows, targets, self.temperature
-                logprobs, spread = policy_logprobs(*given, entropies)
+                logprobs, spread = policy_logprobs(self.decoder, normed, rows, targets, self.temperature, entropies)
             if values and self.value_head is not None:
                 normed = _at_prompts(rows, normed)
                 found = self.value_head(normed.detach() if detach_values else normed)
@@ -212,8 +218,14 @@ def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Refere
         policy.get_input_embeddings().requires_grad_(False)
     if settings.lora_rank:
         with seeded(config.optimizer.seed):  # every rank draws the same adapters
-            given = (0.0, settings.lora_target_modules, settings.modules_to_save)
-            policy = add_lora(policy, settings.lora_rank, settings.lora_alpha, *given)
+            policy = add_lora(
+                policy,
+                settings.lora_rank,
+                settings.lora_alpha,
+                0.0,
+                settings.lora_target_modules,
+                settings.modules_to_save,
+            )
     actor = ActorCritic(
         policy,
         critic,

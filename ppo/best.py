@@ -49,9 +49,14 @@ def best_key(settings: RewardConfig, monitors: Iterable[str]) -> str:
 
 
 def keep_best(
-    config: PPOConfig, c: Trained, state: LoopState, run: Run, supervisor: Supervisor, update: int,
+    config: PPOConfig,
+    c: Trained,
+    state: LoopState,
+    run: Run,
+    supervisor: Supervisor,
+    update: int,
     metrics: Mapping[str, float],
-) -> None:  # fmt: skip
+) -> None:
     """Save the policy if the evaluation after this update is the best so far by the chosen monitor. Collective."""
     key = best_key(config.reward, c.setup.monitors)
     if key and state.best.improve(update, metrics.get(key)):
@@ -61,9 +66,14 @@ def keep_best(
 
 
 def save_last(
-    config: PPOConfig, c: Trained, state: LoopState, run: Run, supervisor: Supervisor, update: int,
+    config: PPOConfig,
+    c: Trained,
+    state: LoopState,
+    run: Run,
+    supervisor: Supervisor,
+    update: int,
     metrics: Mapping[str, float],
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Save the last policy: beside the best, or as the only one. Returns a line on what is saved where. Collective."""
     best, folder = state.best, run.folder
     has_best = best.update >= 0

@@ -106,8 +106,9 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     deepspeed = start_ranks(config, config.policy, config.accumulation_steps(world_size()))
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)
     context = check_models(config, tokenizer)
-    lengths = config.rollout.max_prompt, context, config.rollout.max_new_tokens
-    max_prompt, notes = fit_prompts_to_context(*lengths, config.policy.model)
+    max_prompt, notes = fit_prompts_to_context(
+        config.rollout.max_prompt, context, config.rollout.max_new_tokens, config.policy.model
+    )
     config = replace(config, rollout=replace(config.rollout, max_prompt=max_prompt))
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)

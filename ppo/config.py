@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 
 OF_TEXT = {"top_k", "top_p", "repetition_penalty", "stop", "min_length"} | {
-    "missing_eos_penalty", "mask_truncated", "overlong_penalty", "overlong_buffer",
-}  # fmt: skip
+    "missing_eos_penalty",
+    "mask_truncated",
+    "overlong_penalty",
+    "overlong_buffer",
+}
 UNREAD = {"actions": OF_TEXT, "tokens": {"action_scores"}}
 """settings that are not read, by policy_over"""
 

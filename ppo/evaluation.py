@@ -108,9 +108,13 @@ def _interval(name: str, value: float, std: float, episodes: int) -> dict[str, f
 
 
 def replies_to_show(
-    config: PPOConfig, setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling,
+    config: PPOConfig,
+    setup: TaskSetup,
+    generator: LocalGenerator,
+    tokenizer,
+    sampling: Sampling,
     rows: list[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
+) -> tuple[list[dict[str, Any]], str]:
     """Rows of replies to print, and the settings that they were sampled with. Collective.
 
     If the model's generation config has settings, its users sample with these: SHOWN replies are sampled so. Otherwise

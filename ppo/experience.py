@@ -66,8 +66,9 @@ class Experience:
         rollouts.old_logprobs, rollouts.reference_logprobs, rollouts.values = logprobs, reference, values
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
         method, lengths = self.config.method, torch.from_numpy(rollouts.reply_lengths)
-        given = logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
-        rollouts.correction = sampler_weights(*given)
+        rollouts.correction = sampler_weights(
+            logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
+        )
         return _mismatch(logprobs, rollouts.sampler_logprobs)
 
     def _reference(self, batch: RowBatch, states: torch.Tensor | None) -> torch.Tensor:

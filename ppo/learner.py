@@ -78,10 +78,16 @@ class Learner:
     """Makes updates. `rate(update)` is the learning rate of each; `begin(update)` is called before each."""
 
     def __init__(
-        self, config: PPOConfig, engine: TrainingEngine, loss: LossFunction, rate: Callable[[int], float],
-        device: torch.device, non_finite: NonFinite, begin: Callable[[int], None] = lambda _: None,
+        self,
+        config: PPOConfig,
+        engine: TrainingEngine,
+        loss: LossFunction,
+        rate: Callable[[int], float],
+        device: torch.device,
+        non_finite: NonFinite,
+        begin: Callable[[int], None] = lambda _: None,
         split: Split = minibatches,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.engine, self.loss, self.rate, self.device = config, engine, loss, rate, device
         self.non_finite, self.begin, self.split = non_finite, begin, split
         self._inspect: Inspect | None = None
@@ -145,9 +151,15 @@ class Learner:
         return {**dict(zip(sums, summed, strict=True)), "tokens": tokens.to(summed)}, stepped
 
     def _accumulate(
-        self, rollouts: Rollouts, rows: np.ndarray, scale: float, per_reply: float, critic_only: bool, last: bool,
+        self,
+        rollouts: Rollouts,
+        rows: np.ndarray,
+        scale: float,
+        per_reply: float,
+        critic_only: bool,
+        last: bool,
         losses: list[tuple[torch.Tensor, np.ndarray]],
-    ) -> dict[str, torch.Tensor]:  # fmt: skip
+    ) -> dict[str, torch.Tensor]:
         """Forward and backward of a micro-batch; its metrics, on the device. Appends each loss with its rows to
         `losses`: nothing here waits for the device.
         """
@@ -159,9 +171,11 @@ class Learner:
                 shown = len(logprobs) if len(rows) else 0
                 self._inspect(batch.tokens[:shown], logprobs.detach()[:shown].cpu())
             terms = self.loss(
-                None if logprobs is None else logprobs[None], None if values is None else values[None], recorded,
+                None if logprobs is None else logprobs[None],
+                None if values is None else values[None],
+                recorded,
                 None if entropies is None else entropies[None],
-            )  # fmt: skip
+            )
             metrics |= terms.metrics
             # under ZeRO the loss must reach every weight that is trained: a factor, not a branch
             loss = torch.zeros((), device=self.device)
@@ -214,8 +228,7 @@ class Learner:
             states = torch.cat([rollouts.frozen_states[i] for i in batch.indices])
         entropies = self.config.method.entropy_coef > 0
         if self.engine.module.critic is None or not self.engine.allows_partial_backward:
-            given = batch.rows, batch.targets, states
-            yield self.engine(*given, detach_values=critic_only, entropies=entropies), True
+            yield self.engine(batch.rows, batch.targets, states, detach_values=critic_only, entropies=entropies), True
             return
         yield self.engine(batch.rows, batch.targets, states, values=False, entropies=entropies), False
         yield self.engine(batch.rows), True

@@ -165,19 +165,34 @@ class RowBatch:
 
 
 def play_tasks(
-    setup: TaskSetup, tasks: Sequence[Task], seeds: Sequence[int], generator: LocalGenerator, tokenizer,
-    sampling: Sampling, config: PPOConfig, reward_function: RewardFunction | None = None,
+    setup: TaskSetup,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    generator: LocalGenerator,
+    tokenizer,
+    sampling: Sampling,
+    config: PPOConfig,
+    reward_function: RewardFunction | None = None,
     members: Sequence[int] | None = None,
-) -> list[Episode]:  # fmt: skip
+) -> list[Episode]:
     """Play one episode per task. Collective: an InputError of one rank is raised on all."""
     environments, r = [setup.environment() for _ in tasks], config.rollout
     policy = policy_over(r.policy_over, generator, r.action_scores)
     return raise_on_all_ranks(
         lambda: run_episodes(
-            environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function,
-            setup.players, r.max_prompt or None, r.long_prompts, members,
+            environments,
+            tasks,
+            seeds,
+            policy,
+            tokenizer,
+            sampling,
+            reward_function or setup.reward_function,
+            setup.players,
+            r.max_prompt or None,
+            r.long_prompts,
+            members,
         )
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -191,9 +206,14 @@ class Played:
 
 
 def roll_out(
-    setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling, config: PPOConfig, iteration: int,
+    setup: TaskSetup,
+    generator: LocalGenerator,
+    tokenizer,
+    sampling: Sampling,
+    config: PPOConfig,
+    iteration: int,
     reward_function: RewardFunction | None = None,
-) -> Played:  # fmt: skip
+) -> Played:
     """This rank's share of an iteration, played. Collective.
 
     Groups whose rewards are all equal are played again with other tasks, at most `max_refills` times (dynamic sampling,
@@ -201,8 +221,9 @@ def roll_out(
     """
 
     def play_all(chosen: Share) -> list[Episode]:
-        given = generator, tokenizer, sampling, config, reward_function, chosen.members
-        return play_tasks(setup, chosen.tasks, chosen.seeds, *given)
+        return play_tasks(
+            setup, chosen.tasks, chosen.seeds, generator, tokenizer, sampling, config, reward_function, chosen.members
+        )
 
     members = config.algorithm.num_generations
     given = setup.tasks, config.rollout.num_rollouts, members, iteration, config.optimizer.seed

@@ -186,9 +186,14 @@ def read_state(folder: Path, engine: TrainingEngine, state: LoopState, seed: int
 
 
 def save_results(
-    config: PPOConfig, engine: TrainingEngine, tokenizer, run: Run, metrics: Mapping[str, float], which: str,
+    config: PPOConfig,
+    engine: TrainingEngine,
+    tokenizer,
+    run: Run,
+    metrics: Mapping[str, float],
+    which: str,
     last: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Save the policy as an ordinary folder, with a model card, and its critic beside it. Call it on every rank.
 
     `which` says in a sentence which policy it is. With `last` the folder is `last/`, and the critic is in it.

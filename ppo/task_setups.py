@@ -98,15 +98,27 @@ def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     prompts = read_prompts(config.rollout, seed, tokenizer=tokenizer, columns=columns)
     reward_function, monitors = load_scorer_reward(config.reward)
     return TaskSetup(
-        prompts.train, prompts.evaluation, ScoredChat, reward_function, prompts.fingerprint, monitors=monitors,
-        rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts, reading=prompts.reading,
-    )  # fmt: skip
+        prompts.train,
+        prompts.evaluation,
+        ScoredChat,
+        reward_function,
+        prompts.fingerprint,
+        monitors=monitors,
+        rejections=prompts.rejections,
+        rows=prompts.rows,
+        parts=prompts.parts,
+        reading=prompts.reading,
+    )
 
 
 def text_with_function(
-    function: RewardFunctions, metric: Metric | None = None, tasks: Sequence[Task] | None = None,
-    eval_tasks: Sequence[Task] = (), as_text: bool = True, row_check: RowCheck | None = None,
-) -> Prepare:  # fmt: skip
+    function: RewardFunctions,
+    metric: Metric | None = None,
+    tasks: Sequence[Task] | None = None,
+    eval_tasks: Sequence[Task] = (),
+    as_text: bool = True,
+    row_check: RowCheck | None = None,
+) -> Prepare:
     """One reply to each prompt, rewarded by a function `(samples, prompts, outputs, tokenizer, **columns)`.
 
     Of several functions by name it is their sum, weighted by the setting `weights`. `tasks` are read from the settings'
@@ -129,10 +141,19 @@ def text_with_function(
             reward.check({name for task in part for name in task if name != "prompt"})
         monitors = load_monitors(config.reward, held_out)
         return TaskSetup(
-            prompts.train, held_out, ScoredChat, reward, prompts.fingerprint, metric, monitors,
-            rejections=prompts.rejections, rows=prompts.rows, parts=prompts.parts, reading=prompts.reading,
+            prompts.train,
+            held_out,
+            ScoredChat,
+            reward,
+            prompts.fingerprint,
+            metric,
+            monitors,
+            rejections=prompts.rejections,
+            rows=prompts.rows,
+            parts=prompts.parts,
+            reading=prompts.reading,
             uses_settings=frozenset({"weights"} - set(unused)),
-        )  # fmt: skip
+        )
 
     return prepare
 
@@ -222,8 +243,10 @@ def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
     if config.rollout.policy_over == "actions":
         environment = setup.environment()
         for agent, seen in environment.reset(setup.tasks[0], 0).items():
-            given = tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens
-            if agent not in setup.players and isinstance(found := read_candidates(*given)[0], str):
+            if agent not in setup.players and isinstance(
+                found := read_candidates(tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens)[0],
+                str,
+            ):
                 name = type(environment).__name__
                 raise InputError(
                     f"--policy_over actions: {name}, first task, seed 0, step 0: the observation of {agent!r} {found}; "

@@ -221,19 +221,37 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, super
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
         c.sampler.sync(c.engine.version)
-        given = config.rollout.num_rollouts, config.algorithm.num_generations, 0, config.optimizer.seed
-        own, recorder = share_of_rank(c.setup.tasks, *given), RecordingScorer()
-        using = c.sampler.generator, c.tokenizer, c.sampling, config, recorder, own.members
-        play_tasks(c.setup, own.tasks, [seed ^ 1 for seed in own.seeds], *using)
+        own, recorder = (
+            share_of_rank(
+                c.setup.tasks, config.rollout.num_rollouts, config.algorithm.num_generations, 0, config.optimizer.seed
+            ),
+            RecordingScorer(),
+        )
+        play_tasks(
+            c.setup,
+            own.tasks,
+            [seed ^ 1 for seed in own.seeds],
+            c.sampler.generator,
+            c.tokenizer,
+            c.sampling,
+            config,
+            recorder,
+            own.members,
+        )
         sums = reference_moments(reward, recorder.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))
 
 
 def measure_iteration(
-    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts, rewards: torch.Tensor,
-    learned: Learned, mismatch: LogprobMismatch,
-) -> dict[str, float]:  # fmt: skip
+    config: PPOConfig,
+    state: LoopState,
+    episodes: Sequence[Episode],
+    rollouts: Rollouts,
+    rewards: torch.Tensor,
+    learned: Learned,
+    mismatch: LogprobMismatch,
+) -> dict[str, float]:
     """The metrics of an iteration; updates the running moments and the first length. Collective."""
     sums = episode_sums(episodes) | rollout_sums(rollouts, rewards, state.kl.value, config.algorithm.has_critic)
     means = reduce_means(sums)

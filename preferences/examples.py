@@ -155,8 +155,9 @@ def tokenize_thumbs(
             rejections.append(rejection_of(thumb.file, thumb.line, thumb.field, row))
             continue
         number = numbers.setdefault(hash(thumb.prompt_key), len(numbers))
-        place = thumb.file, thumb.line
-        examples.append(ThumbExample(row, number, thumb.conversation, *place, thumb.liked, mismatched=row))
+        examples.append(
+            ThumbExample(row, number, thumb.conversation, thumb.file, thumb.line, thumb.liked, mismatched=row)
+        )
     return examples, rejections
 
 

@@ -33,9 +33,13 @@ def ipo(chosen: torch.Tensor, rejected: torch.Tensor, beta: float) -> SumAndCoun
 
 
 def kto(
-    ratios: torch.Tensor, liked: torch.Tensor, baseline: torch.Tensor, beta: float, liked_weight: float = 1.0,
+    ratios: torch.Tensor,
+    liked: torch.Tensor,
+    baseline: torch.Tensor,
+    beta: float,
+    liked_weight: float = 1.0,
     disliked_weight: float = 1.0,
-) -> SumAndCount:  # fmt: skip
+) -> SumAndCount:
     """w (1 - sigmoid(+-beta (ratio - z0))) of summed log-ratios, + for liked replies (Ethayarajh et al. 2024, eq. 8).
 
     liked: [replies] bool; `baseline` is z0 (see `kto_baseline`).
@@ -69,9 +73,13 @@ def orpo(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> SumAndC
 
 
 def bon(
-    chosen: torch.Tensor, rejected: torch.Tensor, chosen_logprobs: torch.Tensor, preference: torch.Tensor, beta: float,
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    chosen_logprobs: torch.Tensor,
+    preference: torch.Tensor,
+    beta: float,
     alpha: float,
-) -> SumAndCount:  # fmt: skip
+) -> SumAndCount:
     """alpha (-log pi(chosen)) + (1 - alpha) (preference DPO + (1 - preference) reverse DPO), of means a token.
 
     chosen, rejected: mean log-ratios; chosen_logprobs: mean log-probabilities; preference: the probability that the

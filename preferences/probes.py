@@ -87,9 +87,13 @@ class PairProbe:
     }
 
     def __init__(
-        self, examples: Sequence[PairExample], model: ReplyModel, settings: LossConfig, batch_tokens: int,
+        self,
+        examples: Sequence[PairExample],
+        model: ReplyModel,
+        settings: LossConfig,
+        batch_tokens: int,
         rule: LengthRule,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.examples, self.settings, self.rule = examples, settings, rule
         accuracy = {"accuracy": "accuracy of the implicit reward"}
         self.shown: Mapping[str, str] = {**accuracy, **rule.shown, **self.others}
@@ -125,8 +129,13 @@ class PairProbe:
         """The two rewards of each pair; lengths are in tokens, without the eos."""
         lengths = (self.measured.lengths - 1).tolist()
         for example, (chosen, rejected), both in zip(self.examples, self.rewards.tolist(), lengths, strict=True):
-            yield {"prompt": example.prompt, "row": example.origin, "chosen": chosen, "rejected": rejected,
-                   "lengths": both}  # fmt: skip
+            yield {
+                "prompt": example.prompt,
+                "row": example.origin,
+                "chosen": chosen,
+                "rejected": rejected,
+                "lengths": both,
+            }
 
 
 class ThumbProbe:

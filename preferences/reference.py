@@ -169,8 +169,10 @@ def _read(config: PreferenceConfig, run: Run, key: Key, replies: int) -> np.ndar
         return content[1]
     if not given:
         return None
-    raise InputError(f"--reference_logprobs {shown_path(given)} {_fault(path, different)}; leave --reference_logprobs "
-                     "out to compute them")  # fmt: skip
+    raise InputError(
+        f"--reference_logprobs {shown_path(given)} {_fault(path, different)}; leave --reference_logprobs "
+        "out to compute them"
+    )
 
 
 def _fault(path: Path, different: Sequence[str]) -> str:

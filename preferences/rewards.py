@@ -49,5 +49,4 @@ def pair_loss(
 
 def thumb_loss(settings: LossConfig, ratios: torch.Tensor, liked: torch.Tensor, baseline: torch.Tensor) -> SumAndCount:
     """The loss of replies with summed log-ratios [replies], liked [replies] bool; baseline: z0."""
-    weights = settings.liked_weight, settings.disliked_weight
-    return kto(ratios, liked, baseline, settings.strength, *weights)
+    return kto(ratios, liked, baseline, settings.strength, settings.liked_weight, settings.disliked_weight)

@@ -53,6 +53,15 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
     save = partial(save_trained_policy, training, how, "scores.jsonl", run)
     best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
     return ObjectiveTrainer(
-        policy, arguments, data.train, objective, sampler, {"": held_out, **samples}, run,
-        [KeepSamples(probe, run) for probe in samples.values()], supervisor, best, objective.before_update,
-    )  # fmt: skip
+        policy,
+        arguments,
+        data.train,
+        objective,
+        sampler,
+        {"": held_out, **samples},
+        run,
+        [KeepSamples(probe, run) for probe in samples.values()],
+        supervisor,
+        best,
+        objective.before_update,
+    )

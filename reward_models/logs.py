@@ -298,16 +298,26 @@ def tokenize_log(
         shortened += [row.shortened for row in fitting]
     digest.update(np.ascontiguousarray(log.labels[at]).tobytes())
     tokens = TokenRows(
-        np.concatenate([*ids, np.empty(0, np.int32)]), np.array(lengths, np.int64), np.array(dropped, np.int32),
+        np.concatenate([*ids, np.empty(0, np.int32)]),
+        np.array(lengths, np.int64),
+        np.array(dropped, np.int32),
         np.array(shortened, np.int32),
-    )  # fmt: skip
+    )
     columns, kept = log.columns, at[fits]
     row_ids = id_array(columns.table["row_id"])[kept] if "row_id" in columns.table.column_names else None
     rejections = [
         rejection_of(*columns.place(i), "output_text", reason) for i, reason in zip(at[~fits], reasons, strict=True)
     ]
-    places = columns.files, columns.file[kept], columns.line[kept]
-    return LogRows(tokens, log.labels[kept], log.users[rows[fits]], prompts[fits], row_ids, *places), rejections
+    return LogRows(
+        tokens,
+        log.labels[kept],
+        log.users[rows[fits]],
+        prompts[fits],
+        row_ids,
+        columns.files,
+        columns.file[kept],
+        columns.line[kept],
+    ), rejections
 
 
 def refuse_one_class(labels: np.ndarray, names: Sequence[str]) -> None:

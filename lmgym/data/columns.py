@@ -109,9 +109,14 @@ def _join(parts: Mapping[str, _Part], wanted: Mapping[str, Kind]) -> Columns:
         rejections += sorted([*part.faults, *of_rows], key=lambda rejection: rejection.line)
     lines = np.concatenate([part.lines for part in parts.values()])
     return Columns(
-        pyarrow.table(columns), names, tuple(parts), np.repeat(np.arange(len(parts)), sizes), lines, bad,
+        pyarrow.table(columns),
+        names,
+        tuple(parts),
+        np.repeat(np.arange(len(parts)), sizes),
+        lines,
+        bad,
         tuple(rejections),
-    )  # fmt: skip
+    )
 
 
 def _one_type(arrays: Sequence[Any], kind: Kind) -> Any:

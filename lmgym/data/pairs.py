@@ -138,8 +138,9 @@ def _read_sides(record: Record) -> tuple[Conversation, tuple[Reply, Reply]]:
     fields, tools = record.fields, record.fields.get("tools")
     chosen, rejected = (require_value(record, name, NO_REPLY) for name in COLUMNS)
     if fields.get("prompt") in (None, ""):
-        sides = read_conversation(chosen, "chosen", tools), read_conversation(rejected, "rejected", tools)
-        conversation, replies = _split_prompt(*sides)
+        conversation, replies = _split_prompt(
+            read_conversation(chosen, "chosen", tools), read_conversation(rejected, "rejected", tools)
+        )
         return in_row(record, conversation, "chosen"), replies
     asked = read_conversation(fields["prompt"], "prompt", tools)
     replies = only_reply(chosen, asked, "chosen"), only_reply(rejected, asked, "rejected")

@@ -83,9 +83,13 @@ class PromptRow:
 
 
 def read_prompts(
-    settings: PromptSettings, seed: int, as_text: bool = False, tokenizer: Any = None,
-    row_check: RowCheck | None = None, columns: ColumnConfig = USUAL,
-) -> Prompts:  # fmt: skip
+    settings: PromptSettings,
+    seed: int,
+    as_text: bool = False,
+    tokenizer: Any = None,
+    row_check: RowCheck | None = None,
+    columns: ColumnConfig = USUAL,
+) -> Prompts:
     """The prompts that the settings name, each once. Raises InputError where there are none, with what was rejected.
 
     With `as_text` a `prompt` of text stays a text, for rewards that read it; else it is a conversation. A prompt with
@@ -117,14 +121,17 @@ def read_prompts(
     if not train:
         needed = "needed: some that are not evaluated on"
         raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
-    tasks = [row.task for row in train], [row.task for row in held_out]
-    return Prompts(*tasks, rejections, read, parts, notes)
+    return Prompts([row.task for row in train], [row.task for row in held_out], rejections, read, parts, notes)
 
 
 def _read(
-    sets: Mapping[str, DataSet], row_check: RowCheck | None, as_text: bool, tokenizer: Any, columns: ColumnConfig,
+    sets: Mapping[str, DataSet],
+    row_check: RowCheck | None,
+    as_text: bool,
+    tokenizer: Any,
+    columns: ColumnConfig,
     notes: list[str],
-) -> tuple[list[PromptRow], list[Rejection]]:  # fmt: skip
+) -> tuple[list[PromptRow], list[Rejection]]:
     """(rows, rejections) of all data sets."""
     rows, rejections = read_rows_of_prompts(
         *sets.values(), as_text=as_text, tokenizer=tokenizer, columns=columns, notes=notes
@@ -139,9 +146,12 @@ def _read(
 
 
 def read_rows_of_prompts(
-    *sets: Iterable[Record], as_text: bool = False, tokenizer: Any = None, columns: ColumnConfig = USUAL,
+    *sets: Iterable[Record],
+    as_text: bool = False,
+    tokenizer: Any = None,
+    columns: ColumnConfig = USUAL,
     notes: list[str] | None = None,
-) -> tuple[list[PromptRow], list[Rejection]]:  # fmt: skip
+) -> tuple[list[PromptRow], list[Rejection]]:
     """(each prompt once, rejections) of the rows of all data sets; see `read_prompts`.
 
     Raises InputError for a set in which no row has a prompt.

@@ -41,9 +41,14 @@ def split_column(split_by: str) -> str | None:
 
 
 def split_rows(
-    rows: Sequence[P], given: Sequence[P] | None, split_by: str, sets: Iterable[DataSet], eval_size: float, seed: int,
+    rows: Sequence[P],
+    given: Sequence[P] | None,
+    split_by: str,
+    sets: Iterable[DataSet],
+    eval_size: float,
+    seed: int,
     noun: str,
-) -> Sides[P]:  # fmt: skip
+) -> Sides[P]:
     """Rows of `sets` on two sides; `given` are those of an evaluation set, if there is one.
 
     Raises InputError where a side would be empty, and for a column that no row has.
@@ -142,9 +147,13 @@ def fitting_eval_size(eval_size: float, rows: int, noun: str) -> tuple[float, li
 
 
 def split_by_unit(
-    rows: Sequence[P], eval_size: float, seed: int, noun: str = "pairs", keys: Sequence[str] | None = None,
+    rows: Sequence[P],
+    eval_size: float,
+    seed: int,
+    noun: str = "pairs",
+    keys: Sequence[str] | None = None,
     split_by: str = PROMPT,
-) -> tuple[list[P], list[P]]:  # fmt: skip
+) -> tuple[list[P], list[P]]:
     """(train, eval) with no unit on both sides; `eval_size` is a share below 1 or a number of rows.
 
     `keys` are the units', by default the prompts'. Units are sampled by a seeded hash, so a row's side does not depend

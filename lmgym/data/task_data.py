@@ -205,10 +205,13 @@ class _Prepared:
         train, evaluation = (ExampleRows.open(folder / name, self.how.kind) for name in FILES)
         data = self._task_data(train, evaluation)
         facts = {
-            "rejections": [asdict(rejection) for rejection in data.rejections], "fingerprint": data.fingerprint,
-            "left_out": data.left_out, "rows": data.rows, "parts": [asdict(part) for part in data.parts],
+            "rejections": [asdict(rejection) for rejection in data.rejections],
+            "fingerprint": data.fingerprint,
+            "left_out": data.left_out,
+            "rows": data.rows,
+            "parts": [asdict(part) for part in data.parts],
             "notes": data.notes,
-        }  # fmt: skip
+        }
         text = json.dumps(facts, ensure_ascii=False)
         (folder / "facts.json").write_text(text, encoding="utf-8", errors="surrogatepass")
 
@@ -220,9 +223,13 @@ class _Prepared:
                 "tokenised anew behind the prompt, whose ids are those that generation is given"
             )
         facts = {
-            "rejections": self.rejections, "fingerprint": self.fingerprint, "left_out": self.left_out,
-            "rows": self.read, "parts": self.parts, "notes": notes,
-        }  # fmt: skip
+            "rejections": self.rejections,
+            "fingerprint": self.fingerprint,
+            "left_out": self.left_out,
+            "rows": self.read,
+            "parts": self.parts,
+            "notes": notes,
+        }
         return _task_data(self.how.noun, train, evaluation, facts)
 
 

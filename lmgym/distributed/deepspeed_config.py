@@ -228,9 +228,14 @@ def match_run(
 
 
 def resolve_config(
-    config: dict[str, Any], micro_batch: int, accumulation: int, ranks: int, precision: str, max_grad_norm: float,
+    config: dict[str, Any],
+    micro_batch: int,
+    accumulation: int,
+    ranks: int,
+    precision: str,
+    max_grad_norm: float,
     hidden_size: int,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The config for raw DeepSpeed: every "auto" and absent setting has its value.
 
     Raises InputError if an "auto" remains or a setting contradicts the run's arguments.

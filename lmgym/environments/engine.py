@@ -129,9 +129,11 @@ class Table:
             self.pool.shutdown(cancel_futures=True)
 
     def begin(
-        self, episodes: Sequence[RunningEpisode], tasks: Sequence[Task],
+        self,
+        episodes: Sequence[RunningEpisode],
+        tasks: Sequence[Task],
         beginnings: Sequence[Sequence[Mapping[str, str]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Reset the episodes' environments, and replay their beginnings."""
         resets = [partial(e.environment.reset, tasks[e.index], e.seed) for e in episodes]
         for episode, observations in zip(episodes, self._call_all(episodes, resets), strict=True):

@@ -144,9 +144,14 @@ class RunningEpisode:
                 assert action.completion is not None
                 prompt, observed = action.prompt, self.observations[agent].prompt
                 step = Step(
-                    prompt.ids, prompt.text, action.completion, dropped_turns=prompt.dropped_turns,
-                    shortened=prompt.shortened, observed=observed, appended=prompt.appended,
-                )  # fmt: skip
+                    prompt.ids,
+                    prompt.text,
+                    action.completion,
+                    dropped_turns=prompt.dropped_turns,
+                    shortened=prompt.shortened,
+                    observed=observed,
+                    appended=prompt.appended,
+                )
                 self.steps.setdefault(agent, []).append(step)
         self.said.append(said)
 

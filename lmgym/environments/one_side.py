@@ -40,9 +40,13 @@ class OneSide:
         if requests:
             info = {}
         return StepResult(
-            self._renamed(result.observations), rewards, result.terminated, result.truncated, {**result.info, **info},
+            self._renamed(result.observations),
+            rewards,
+            result.terminated,
+            result.truncated,
+            {**result.info, **info},
             [type(one)(POLICY, one.prompt, one.reply, one.columns) for one in requests],
-        )  # fmt: skip
+        )
 
     def _renamed(self, by_agent: Mapping) -> dict:
         return {POLICY if agent == self.side else OPPONENT: value for agent, value in by_agent.items()}

@@ -77,9 +77,13 @@ def build_letter_tokenizer() -> PreTrainedTokenizerFast:
     letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     letters.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=letters, padding_side="right", pad_token=PAD_TOKEN, eos_token=EOS_TOKEN,
-        model_max_length=CONTEXT, chat_template=TEMPLATE,
-    )  # fmt: skip
+        tokenizer_object=letters,
+        padding_side="right",
+        pad_token=PAD_TOKEN,
+        eos_token=EOS_TOKEN,
+        model_max_length=CONTEXT,
+        chat_template=TEMPLATE,
+    )
 
 
 def _ids(walk: str, eos: int) -> list[int]:
@@ -88,9 +92,14 @@ def _ids(walk: str, eos: int) -> list[int]:
 
 
 def fit(
-    policy: PolicyModel, rows: Sequence[list[int]], starts: Sequence[int], steps: int, rng: np.random.Generator,
-    batch_size: int = BATCH, learning_rate: float = LEARNING_RATE,
-) -> None:  # fmt: skip
+    policy: PolicyModel,
+    rows: Sequence[list[int]],
+    starts: Sequence[int],
+    steps: int,
+    rng: np.random.Generator,
+    batch_size: int = BATCH,
+    learning_rate: float = LEARNING_RATE,
+) -> None:
     """Update on `steps` batches of the cross entropy of each row's ids from its start on; epochs have own orders."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -57,9 +57,16 @@ def run_episodes(
     players = {agent: GeneratorPlayer(actor, sampling) for agent, actor in (others or {}).items()}
     [base] = seeds_of(sampling, 1)
     episodes = play(
-        environments, tasks, seeds, players, policy, reward_function=reward_function, members=members,
-        beginnings=beginnings, seed_of=hashed_seeds(base),
-    )  # fmt: skip
+        environments,
+        tasks,
+        seeds,
+        players,
+        policy,
+        reward_function=reward_function,
+        members=members,
+        beginnings=beginnings,
+        seed_of=hashed_seeds(base),
+    )
     _fail_unclaimed(episodes)
     return policy.finish(episodes)
 
@@ -92,8 +99,13 @@ class PolicyPlayer:
         if not isinstance(self.generator, ActionPolicy):
             return self.generator.generate(prompts, 1, seeded)
         seen = [observation for _, _, observation in agents]
-        given = [one.prompt for one in seen], [one.actions for one in seen]
-        read = read_candidates(self.tokenizer, *given, self.sampling.max_new_tokens, self.generator.scores)
+        read = read_candidates(
+            self.tokenizer,
+            [one.prompt for one in seen],
+            [one.actions for one in seen],
+            self.sampling.max_new_tokens,
+            self.generator.scores,
+        )
 
         def whose(number: int) -> str:
             episode, agent, _ = agents[number]
@@ -110,12 +122,20 @@ class PolicyPlayer:
         final = {(episode.index, agent): p.ids for (episode, agent, _), p in zip(waiting, prompts, strict=True)}
         return [
             Episode(
-                episode.index, agent, steps, episode.result.terminated, episode.result.truncated,
-                final.get((episode.index, agent)), episode.result.info, episode.seed, episode.actions, episode.error,
+                episode.index,
+                agent,
+                steps,
+                episode.result.terminated,
+                episode.result.truncated,
+                final.get((episode.index, agent)),
+                episode.result.info,
+                episode.seed,
+                episode.actions,
+                episode.error,
             )
             for episode in episodes
             for agent, steps in (episode.steps or ({"": []} if episode.error else {})).items()
-        ]  # fmt: skip
+        ]
 
     def _fit_prompts(
         self, agents: Sequence[tuple[RunningEpisode, str, Observation]], on_long: OnLongPrompt

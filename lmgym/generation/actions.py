@@ -29,9 +29,12 @@ TOKENS_AT_ONCE = 8192
 
 
 def read_candidates(
-    tokenizer, prompts: Sequence[Conversation | str], actions: Sequence[Sequence[str]], most: int,
+    tokenizer,
+    prompts: Sequence[Conversation | str],
+    actions: Sequence[Sequence[str]],
+    most: int,
     scores: ActionScores = "sum",
-) -> list[Candidates | str]:  # fmt: skip
+) -> list[Candidates | str]:
     """The actions listed with each prompt, of at most `most` tokens with their eos; a string says why they are refused.
 
     The divisor of a score is 1, the candidate's tokens with its eos, or its words.
@@ -136,12 +139,16 @@ class ActionPolicy:
         return [
             [
                 Completion(
-                    own.texts[number], "eos", own.ids[number], (logprob,), len(own.ids[number]),
+                    own.texts[number],
+                    "eos",
+                    own.ids[number],
+                    (logprob,),
+                    len(own.ids[number]),
                     Choice(own, number, entropy),
                 )
             ]
             for own, number, logprob, entropy in found
-        ]  # fmt: skip
+        ]
 
     def pick(
         self, prompts: Sequence[Conversation], actions: Sequence[Sequence[str]], sampling: Sampling

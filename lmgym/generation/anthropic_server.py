@@ -33,13 +33,25 @@ class AnthropicGenerator:
     """
 
     def __init__(
-        self, model: str, base_url: str = BASE_URL, timeout: float = 120.0, retries: int = 5,
-        key_variable: str = "ANTHROPIC_API_KEY", concurrency: int = 4,
-    ) -> None:  # fmt: skip
+        self,
+        model: str,
+        base_url: str = BASE_URL,
+        timeout: float = 120.0,
+        retries: int = 5,
+        key_variable: str = "ANTHROPIC_API_KEY",
+        concurrency: int = 4,
+    ) -> None:
         self.model, self.base_url, self.concurrency = model, base_url.rstrip("/"), concurrency
         self._server = ModelServer(
-            self.base_url, PATH, model, timeout, retries, key_variable, concurrency, ("x-api-key", "{}"),
-        )  # fmt: skip
+            self.base_url,
+            PATH,
+            model,
+            timeout,
+            retries,
+            key_variable,
+            concurrency,
+            ("x-api-key", "{}"),
+        )
         self.usage = self._server.usage
 
     def reply(

@@ -36,9 +36,13 @@ class LocalGenerator:
     """Samples from any causal model, `generation_batch_size` replies at a time; `autocast` is a dtype to compute in."""
 
     def __init__(
-        self, model, tokenizer, generation_batch_size: int = 64, decoder: Decoder | None = None,
+        self,
+        model,
+        tokenizer,
+        generation_batch_size: int = 64,
+        decoder: Decoder | None = None,
         autocast: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.tokenizer, self.generation_batch_size = model, tokenizer, generation_batch_size
         self.autocast = autocast
         self.decoder = Decoder(model) if decoder is None else decoder
@@ -85,8 +89,11 @@ class LocalGenerator:
             waiting = waiting[len(batch) :]
             numbers = [number for _, replies in batch for number in replies]
             with torch.autocast(self.decoder.device.type, self.autocast, enabled=self.autocast is not None):
-                given = [prompt for prompt, _ in batch], seeds[numbers], several, sampling, progress
-                found |= zip(numbers, self._generate_batch(*given), strict=True)
+                found |= zip(
+                    numbers,
+                    self._generate_batch([prompt for prompt, _ in batch], seeds[numbers], several, sampling, progress),
+                    strict=True,
+                )
         return [[found[i * n + reply] for reply in range(n)] for i in range(len(prompts))]
 
     def _requests(self, prompts: Sequence[list[int]], n: int) -> list[tuple[list[int], list[int]]]:

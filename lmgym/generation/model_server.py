@@ -32,9 +32,16 @@ from lmgym.text import Conversation, messages
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
 MAX_RETRY_AFTER = 30.0  # seconds of a Retry-After header that are respected
 HEADERS = {
-    "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent",
-    "anthropic-version", "x-stainless-raw-response",
-}  # fmt: skip
+    "host",
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-type",
+    "content-length",
+    "user-agent",
+    "anthropic-version",
+    "x-stainless-raw-response",
+}
 """those of the clients that are sent; the last one says what their methods return"""
 # the words of OpenAI, vLLM, SGLang, llama.cpp, LM Studio and TGI
 TOO_LONG = re.compile(
@@ -158,9 +165,12 @@ class ModelServer:
                 request.headers[self.key_header[0]] = self.key_header[1].format(key)
 
         return sdk.DefaultAsyncHttpxClient(
-            trust_env=False, mounts={"http://": None, "https://": None},  # versions heed one or the other
-            follow_redirects=False, verify=_certificates(), event_hooks={"request": [set_headers]},
-        )  # fmt: skip
+            trust_env=False,
+            mounts={"http://": None, "https://": None},  # versions heed one or the other
+            follow_redirects=False,
+            verify=_certificates(),
+            event_hooks={"request": [set_headers]},
+        )
 
     async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Completion]:
         stop = stop_after_attempt(self.retries + 1)

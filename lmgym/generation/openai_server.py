@@ -41,19 +41,33 @@ class ServedGenerator:
     """
 
     def __init__(
-        self, base_url: str, model: str, api: Literal["chat", "completions"] = "chat", n_in_one_request: bool = True,
-        timeout: float = 60.0, retries: int = 3, key_variable: str = "OPENAI_API_KEY", concurrency: int = 8,
+        self,
+        base_url: str,
+        model: str,
+        api: Literal["chat", "completions"] = "chat",
+        n_in_one_request: bool = True,
+        timeout: float = 60.0,
+        retries: int = 3,
+        key_variable: str = "OPENAI_API_KEY",
+        concurrency: int = 8,
         top_logprobs: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
         self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
         self.concurrency, self.top_logprobs = concurrency, top_logprobs
         self._server = ModelServer(
-            self.base_url, PATHS[api], model, timeout, retries, key_variable, concurrency,
-            ("Authorization", "Bearer {}"), f", or n_in_one_request=False; {self.base_url}/models lists its models",
-        )  # fmt: skip
+            self.base_url,
+            PATHS[api],
+            model,
+            timeout,
+            retries,
+            key_variable,
+            concurrency,
+            ("Authorization", "Bearer {}"),
+            f", or n_in_one_request=False; {self.base_url}/models lists its models",
+        )
         self.usage = self._server.usage
         self._asked_logprobs = (
             {"logprobs": True, "top_logprobs": top_logprobs} if api == "chat" else {"logprobs": top_logprobs}
@@ -180,8 +194,10 @@ def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:
     if not isinstance(logprobs, dict):
         return ()
     if "content" in logprobs:
-        places = [(place["token"], {top["token"]: float(top["logprob"]) for top in place["top_logprobs"]})
-                  for place in logprobs["content"] or ()]  # fmt: skip
+        places = [
+            (place["token"], {top["token"]: float(top["logprob"]) for top in place["top_logprobs"]})
+            for place in logprobs["content"] or ()
+        ]
     else:
         places = list(zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=False))
     return tuple(LikelyTokens(token, {text: float(p) for text, p in top.items()}) for token, top in places)

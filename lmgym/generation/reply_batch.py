@@ -29,9 +29,16 @@ class ReplyBatch:
     """n replies to each of several prompts. What is sampled stays on the device until the batch ends."""
 
     def __init__(
-        self, prompts: list[list[int]], seeds: np.ndarray, n: int, sampling: Sampling, tokenizer, eos: Sequence[int],
-        may_stop: np.ndarray | None, logits: torch.Tensor,
-    ) -> None:  # fmt: skip
+        self,
+        prompts: list[list[int]],
+        seeds: np.ndarray,
+        n: int,
+        sampling: Sampling,
+        tokenizer,
+        eos: Sequence[int],
+        may_stop: np.ndarray | None,
+        logits: torch.Tensor,
+    ) -> None:
         """`may_stop` [vocabulary] bool: tokens that may complete a stop string. `logits` [prompts * n, vocabulary],
         `seeds` [prompts * n] uint64.
         """

@@ -101,9 +101,14 @@ def _attend_rows(
 
 
 def _attend_shared(
-    queries: torch.Tensor, prompt: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor, values: torch.Tensor,
-    layer: LayerAttention, prompt_mask: torch.Tensor | None, reply_mask: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
+    queries: torch.Tensor,
+    prompt: tuple[torch.Tensor, torch.Tensor],
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    layer: LayerAttention,
+    prompt_mask: torch.Tensor | None,
+    reply_mask: torch.Tensor | None,
+) -> torch.Tensor:
     """`_attend_rows` with prompts that are read once for all their replies; keys, values: [P, key heads, n, width, D].
 
     The two products are concatenated: into a slice of a larger tensor, torch would multiply matrix by matrix.

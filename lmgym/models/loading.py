@@ -115,9 +115,14 @@ def load_classifier(
 
 
 def load_with_new_keys(
-    name: str, tokenizer, num_labels: int, seed: int = 0, fresh_head: bool = True, trust_remote_code: bool = False,
+    name: str,
+    tokenizer,
+    num_labels: int,
+    seed: int = 0,
+    fresh_head: bool = True,
+    trust_remote_code: bool = False,
     bits: int = 0,
-) -> tuple[Any, set[str]]:  # fmt: skip
+) -> tuple[Any, set[str]]:
     """`load_classifier` with the names of the weights that are new, of the head and an encoder's pooler."""
     config = load_config(name, trust_remote_code)
     refuse_pickles(name)

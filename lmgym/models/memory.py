@@ -108,9 +108,15 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     model.tie_weights()  # accelerate has separated them: a tied head is no second matrix
     if settings is not None and settings.lora_rank:
-        given = (0.0, settings.lora_target_modules, settings.modules_to_save)
         with torch.device("meta"):
-            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *given)
+            model = add_lora(
+                model,
+                settings.lora_rank,
+                settings.lora_alpha,
+                0.0,
+                settings.lora_target_modules,
+                settings.modules_to_save,
+            )
     trainable, total = count_parameters(model)
     return total, trainable
 

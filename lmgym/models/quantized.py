@@ -19,8 +19,10 @@ def loading_arguments(bits: int) -> dict[str, Any]:
     from transformers import BitsAndBytesConfig
 
     nf4 = {
-        "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16,
-    }  # fmt: skip
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": torch.bfloat16,
+    }
     settings = BitsAndBytesConfig(load_in_4bit=True, **nf4) if bits == 4 else BitsAndBytesConfig(load_in_8bit=True)
     return {"quantization_config": settings, "device_map": {"": torch.cuda.current_device()}}
 

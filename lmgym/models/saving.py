@@ -200,9 +200,13 @@ def _reload_in_fp32(base):
     """A quantised model loaded again from its source, with its present number of embeddings."""
     config = base.config
     fresh = type(base).from_pretrained(
-        config.name_or_path, revision=getattr(config, "_commit_hash", None) or "main", num_labels=config.num_labels,
-        dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True,
-    )  # fmt: skip
+        config.name_or_path,
+        revision=getattr(config, "_commit_hash", None) or "main",
+        num_labels=config.num_labels,
+        dtype=torch.float32,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+    )
     rows = base.get_input_embeddings().weight.shape[0]
     if rows != fresh.get_input_embeddings().weight.shape[0]:
         fresh.resize_token_embeddings(rows, mean_resizing=False)

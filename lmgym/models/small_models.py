@@ -72,9 +72,12 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int 
     unigram.pre_tokenizer, unigram.decoder = split, decoders.ByteLevel()
     unigram.add_special_tokens(specials)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=unigram, padding_side="right", pad_token=PAD_TOKEN, eos_token=EOS_TOKEN,
+        tokenizer_object=unigram,
+        padding_side="right",
+        pad_token=PAD_TOKEN,
+        eos_token=EOS_TOKEN,
         model_max_length=max_length,
-    )  # fmt: skip
+    )
     ensure_template(tokenizer)
     return tokenizer
 

@@ -32,5 +32,7 @@ def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[
     filled = np.flatnonzero(pairs)
     means = [(np.bincount(place, values, bins)[filled] / pairs[filled]).tolist() for values in (confidence, right)]
     edges = np.linspace(0.5, 1, bins + 1)
-    columns = edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means
-    return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
+    return [
+        ReliabilityBin(*row)
+        for row in zip(edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means, strict=True)
+    ]

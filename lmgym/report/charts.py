@@ -67,13 +67,16 @@ def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
         "data": {"values": rows},
         "height": HEIGHT + 60,
         "layer": [
-            {"data": {"values": [{"y": 0}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.5},
-             "encoding": {"y": _axis("y", y)}},
+            {
+                "data": {"values": [{"y": 0}]},
+                "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.5},
+                "encoding": {"y": _axis("y", y)},
+            },
             {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "opacity": 0.5}, "encoding": bars},
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding},
             {"mark": _dot() | {"size": 50}, "encoding": encoding | {"tooltip": _tooltip(x, y)}},
         ],
-    }  # fmt: skip
+    }
 
 
 def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
@@ -105,9 +108,12 @@ def bars(rows: Sequence[tuple[str, float, float | None, float | None]], y: str, 
     x = {"field": "x", "type": "nominal", "title": None, "sort": [row[0] for row in rows], "axis": {"labelAngle": -30}}
     layers: list[Spec] = [
         {"mark": {"type": "bar", "opacity": 0.8}, "encoding": {"x": x, "y": _axis("y", y), "tooltip": _tooltip("", y)}},
-        {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "strokeWidth": 2},
-         "encoding": {"x": x, "y": _axis("low", y), "y2": {"field": "high"}}},
-    ]  # fmt: skip
+        {
+            "transform": [WITH_BOUNDS],
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {"x": x, "y": _axis("low", y), "y2": {"field": "high"}},
+        },
+    ]
     if base is not None:
         rule = {"type": "rule", "strokeDash": [3, 3]}
         layers.append({"data": {"values": [{"y": base}]}, "mark": rule, "encoding": {"y": _axis("y", y)}})
@@ -115,9 +121,11 @@ def bars(rows: Sequence[tuple[str, float, float | None, float | None]], y: str, 
 
 
 def reliability_diagram(
-    points: Sequence[tuple[float, float, int]], x_title: str = "confidence of the scorer: σ(|score difference|)",
-    y_title: str = "share of pairs that it got right", low: float = 0.5,
-) -> Spec:  # fmt: skip
+    points: Sequence[tuple[float, float, int]],
+    x_title: str = "confidence of the scorer: σ(|score difference|)",
+    y_title: str = "share of pairs that it got right",
+    low: float = 0.5,
+) -> Spec:
     """(confidence, accuracy, count) of each bin, over the diagonal on which confidence is right; x is in [low, 1]."""
     rows = [{"x": confidence, "y": accuracy, "n": count} for confidence, accuracy, count in points]
     x = _axis("x", x_title) | {"scale": {"domain": [low, 1]}}
@@ -128,12 +136,15 @@ def reliability_diagram(
         "data": {"values": rows},
         "height": HEIGHT + 60,
         "layer": [
-            {"data": {"values": [{"x": low, "y": low}, {"x": 1, "y": 1}]},
-             "mark": {"type": "line", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": {"x": x, "y": y}},
+            {
+                "data": {"values": [{"x": low, "y": low}, {"x": 1, "y": 1}]},
+                "mark": {"type": "line", "strokeDash": [3, 3], "opacity": 0.6},
+                "encoding": {"x": x, "y": y},
+            },
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": x, "y": y}},
             {"mark": _dot(), "encoding": {"x": x, "y": y, "size": size, "tooltip": tooltip}},
         ],
-    }  # fmt: skip
+    }
 
 
 def _rows(name: str, points: Points) -> list[Spec]:
@@ -183,11 +194,17 @@ def _levels(levels: Mapping[str, float], y: str) -> list[Spec]:
     text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -2, "opacity": 0.8}
     encoding = {"y": _axis("y", y)}
     return [
-        {"data": {"values": values}, "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
-         "encoding": encoding},
-        {"data": {"values": values}, "mark": text,
-         "encoding": encoding | {"x": {"value": 0}, "text": {"field": "name", "type": "nominal"}}},
-    ]  # fmt: skip
+        {
+            "data": {"values": values},
+            "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
+            "encoding": encoding,
+        },
+        {
+            "data": {"values": values},
+            "mark": text,
+            "encoding": encoding | {"x": {"value": 0}, "text": {"field": "name", "type": "nominal"}},
+        },
+    ]
 
 
 def _band() -> Spec:

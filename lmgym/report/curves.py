@@ -27,49 +27,119 @@ class Curve:
 
 
 CURVES = (
-    Curve("loss", "Loss", "The held-out loss is what counts: where it rises while the training loss falls, the model "
-          "learns its training rows by heart.",
-          {"training": "train/loss", "held out": "eval/nll|eval/loss"}, "nats"),
-    Curve("accuracy", "Accuracy", "Share of examples that the model gets right; the band is a 95% interval.",
-          {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"}),
-    Curve("margins", "Margins", "Score of the chosen reply minus that of the rejected one.",
-          {"training": "train/margin", "held out": "eval/margin_mean|eval/margin"}, "score difference"),
-    Curve("implicit_rewards", "Implicit rewards", "Log-ratios to the reference times beta, on held-out rows: what "
-          "counts is their distance; both may fall.",
-          {"chosen": "eval/reward_chosen|eval/reward_liked", "rejected": "eval/reward_rejected|eval/reward_disliked"},
-          "reward"),
-    Curve("perplexity", "Perplexity", "Of an output token of held-out rows; lower is better.",
-          {"held out": "eval/perplexity"}),
-    Curve("calibration_curve", "Calibration error", "0 where the scorer's confidence equals its accuracy.",
-          {"calibration error (ECE)": "eval/ece", "Brier score": "eval/brier"}),
-    Curve("reward", "Reward", "Mean reward per episode: of the replies that the policy learned from, and of replies "
-          "to held-out prompts, with a 95% interval.",
-          {"rollouts": "reward/mean", "held out": "eval/reward/mean"}, "reward"),
-    Curve("monitors", "Scorers that are watched, not optimised", "A scorer that the policy cannot exploit: if the "
-          "reward rises and this one falls, the policy exploits the reward.",
-          {"evaluation scorer": "eval/eval_scorer"}, "score"),
-    Curve("kl", "KL to the reference", "How far the policy has moved, in nats per reply.",
-          {"KL": "kl/reference|eval/kl"}, "nats per reply"),
-    Curve("lengths", "Length of replies", "Lengths that fall to a few tokens or rise to the limit are a sign of a "
-          "reward that can be exploited.",
-          {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"}, "tokens"),
-    Curve("entropy", "Entropy", "Of a token; where it falls to 0, the policy says one thing only.",
-          {"entropy": "policy/entropy"}, "nats per token"),
-    Curve("diversity", "Diversity of replies", "Shares of distinct openings (first three words) and of distinct pairs "
-          "of words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
-          {"openings": "eval/diversity/openings", "pairs of words": "eval/diversity/distinct_2"}, "share"),
-    Curve("clip_fraction", "Clipped tokens", "Share of tokens whose ratio was clipped; above .3 the updates are too "
-          "large.", {"clipped": "policy/clip_fraction"}),
-    Curve("explained_variance", "Variance that the critic explains", "1: the critic predicts the returns; below .1 "
-          "advantages are almost as noisy as the rewards.", {"explained": "values/explained_variance"}),
-    Curve("policy_loss", "Losses of policy and critic", "The policy's loss is no measure of progress.",
-          {"policy": "loss/policy", "critic": "loss/value"}),
-    Curve("groups", "Rewards within a group", "Groups whose rewards are all equal teach nothing.",
-          {"groups of equal rewards": "groups/equal_rewards", "standard deviation": "groups/reward_std"}),
+    Curve(
+        "loss",
+        "Loss",
+        "The held-out loss is what counts: where it rises while the training loss falls, the model "
+        "learns its training rows by heart.",
+        {"training": "train/loss", "held out": "eval/nll|eval/loss"},
+        "nats",
+    ),
+    Curve(
+        "accuracy",
+        "Accuracy",
+        "Share of examples that the model gets right; the band is a 95% interval.",
+        {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"},
+    ),
+    Curve(
+        "margins",
+        "Margins",
+        "Score of the chosen reply minus that of the rejected one.",
+        {"training": "train/margin", "held out": "eval/margin_mean|eval/margin"},
+        "score difference",
+    ),
+    Curve(
+        "implicit_rewards",
+        "Implicit rewards",
+        "Log-ratios to the reference times beta, on held-out rows: what counts is their distance; both may fall.",
+        {"chosen": "eval/reward_chosen|eval/reward_liked", "rejected": "eval/reward_rejected|eval/reward_disliked"},
+        "reward",
+    ),
+    Curve(
+        "perplexity",
+        "Perplexity",
+        "Of an output token of held-out rows; lower is better.",
+        {"held out": "eval/perplexity"},
+    ),
+    Curve(
+        "calibration_curve",
+        "Calibration error",
+        "0 where the scorer's confidence equals its accuracy.",
+        {"calibration error (ECE)": "eval/ece", "Brier score": "eval/brier"},
+    ),
+    Curve(
+        "reward",
+        "Reward",
+        "Mean reward per episode: of the replies that the policy learned from, and of replies "
+        "to held-out prompts, with a 95% interval.",
+        {"rollouts": "reward/mean", "held out": "eval/reward/mean"},
+        "reward",
+    ),
+    Curve(
+        "monitors",
+        "Scorers that are watched, not optimised",
+        "A scorer that the policy cannot exploit: if the "
+        "reward rises and this one falls, the policy exploits the reward.",
+        {"evaluation scorer": "eval/eval_scorer"},
+        "score",
+    ),
+    Curve(
+        "kl",
+        "KL to the reference",
+        "How far the policy has moved, in nats per reply.",
+        {"KL": "kl/reference|eval/kl"},
+        "nats per reply",
+    ),
+    Curve(
+        "lengths",
+        "Length of replies",
+        "Lengths that fall to a few tokens or rise to the limit are a sign of a reward that can be exploited.",
+        {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"},
+        "tokens",
+    ),
+    Curve(
+        "entropy",
+        "Entropy",
+        "Of a token; where it falls to 0, the policy says one thing only.",
+        {"entropy": "policy/entropy"},
+        "nats per token",
+    ),
+    Curve(
+        "diversity",
+        "Diversity of replies",
+        "Shares of distinct openings (first three words) and of distinct pairs "
+        "of words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
+        {"openings": "eval/diversity/openings", "pairs of words": "eval/diversity/distinct_2"},
+        "share",
+    ),
+    Curve(
+        "clip_fraction",
+        "Clipped tokens",
+        "Share of tokens whose ratio was clipped; above .3 the updates are too large.",
+        {"clipped": "policy/clip_fraction"},
+    ),
+    Curve(
+        "explained_variance",
+        "Variance that the critic explains",
+        "1: the critic predicts the returns; below .1 advantages are almost as noisy as the rewards.",
+        {"explained": "values/explained_variance"},
+    ),
+    Curve(
+        "policy_loss",
+        "Losses of policy and critic",
+        "The policy's loss is no measure of progress.",
+        {"policy": "loss/policy", "critic": "loss/value"},
+    ),
+    Curve(
+        "groups",
+        "Rewards within a group",
+        "Groups whose rewards are all equal teach nothing.",
+        {"groups of equal rewards": "groups/equal_rewards", "standard deviation": "groups/reward_std"},
+    ),
     Curve("gradient", "Norm of the gradient", "Before it is clipped.", {"norm": "train/grad_norm"}),
     Curve("learning_rate", "Learning rate", "", {"rate": "train/learning_rate|policy/learning_rate"}),
     Curve("speed", "Tokens per second", "", {"tokens/s": "train/tokens_per_second|rollout/tokens_per_second"}),
-)  # fmt: skip
+)
 
 
 def curves(run: RunFiles) -> list[Panel]:
@@ -82,8 +152,7 @@ def curves(run: RunFiles) -> list[Panel]:
             series |= _monitors(run)
         if series:
             levels = reference_lines(run) if curve.id == "reward" else {}
-            given = sorted(set(marks)), run.kept_update, levels
-            chart = lines(series, "updates", curve.y, _evaluated(curve), *given)
+            chart = lines(series, "updates", curve.y, _evaluated(curve), sorted(set(marks)), run.kept_update, levels)
             found.append(Panel(curve.id, curve.title, curve.about, chart))
     return found
 

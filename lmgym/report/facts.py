@@ -162,8 +162,15 @@ def launches(run: RunFiles) -> list[Panel]:
             )
         )
     columns = ("started", "from", "ended", "took", "error")
-    return [Panel("launches", "Launches", "Each launch continues from the last checkpoint of the one before.",
-                  table=Table(columns, rows), wide=True)]  # fmt: skip
+    return [
+        Panel(
+            "launches",
+            "Launches",
+            "Each launch continues from the last checkpoint of the one before.",
+            table=Table(columns, rows),
+            wide=True,
+        )
+    ]
 
 
 def _seconds(record: Row) -> str:

@@ -26,21 +26,33 @@ def held_out(run: RunFiles) -> list[Panel]:
     prompts = np.array([str(row.get("prompt", i)) for i, row in enumerate(pairs)])
     bins = [(b.confidence, b.accuracy, b.pairs) for b in reliability(chosen, rejected)]
     panels = [
-        Panel("reliability", "Reliability", "A calibrated scorer lies on the dashed diagonal: of the pairs of which it "
-              "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs.",
-              reliability_diagram(bins)),
-        Panel("accuracy_by_margin", "Accuracy by margin", f"{GROUPS} groups of equal size by the absolute difference "
-              "of the two scores, with 95% intervals over prompts: large margins should be right more often.",
-              bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected, prompts), "accuracy", 0.5)),
-    ]  # fmt: skip
+        Panel(
+            "reliability",
+            "Reliability",
+            "A calibrated scorer lies on the dashed diagonal: of the pairs of which it "
+            "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs.",
+            reliability_diagram(bins),
+        ),
+        Panel(
+            "accuracy_by_margin",
+            "Accuracy by margin",
+            f"{GROUPS} groups of equal size by the absolute difference "
+            "of the two scores, with 95% intervals over prompts: large margins should be right more often.",
+            bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected, prompts), "accuracy", 0.5),
+        ),
+    ]
     lengths = [row.get("lengths") for row in pairs]
     if all(isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) for pair in lengths):
         longer = np.array([a - b for a, b in lengths])  # type: ignore[misc]
         panels.append(
-            Panel("accuracy_by_length", "Accuracy by difference in length", "Tokens of the chosen reply minus those of "
-                  "the rejected one. A scorer that prefers long replies is right on the right and wrong on the left.",
-                  bars(_by_quantile(longer, chosen > rejected, prompts), "accuracy", 0.5))
-        )  # fmt: skip
+            Panel(
+                "accuracy_by_length",
+                "Accuracy by difference in length",
+                "Tokens of the chosen reply minus those of "
+                "the rejected one. A scorer that prefers long replies is right on the right and wrong on the left.",
+                bars(_by_quantile(longer, chosen > rejected, prompts), "accuracy", 0.5),
+            )
+        )
     chart = histogram({"chosen": chosen.tolist(), "rejected": rejected.tolist()}, "score")
     about = "Scores of the chosen and of the rejected replies: the further apart, the better the scorer separates them."
     return [*panels, Panel("score_distribution", "Distribution of scores", about, chart)]

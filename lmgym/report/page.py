@@ -67,9 +67,15 @@ def run_sections(run: RunFiles) -> list[Section]:
 
 
 def render(
-    title: str, badge: Mapping[str, str], lead: Sequence[str], cards: Sequence[Any], sections: Sequence[Section],
-    live: bool = False, style: str = "", script: str = "",
-) -> str:  # fmt: skip
+    title: str,
+    badge: Mapping[str, str],
+    lead: Sequence[str],
+    cards: Sequence[Any],
+    sections: Sequence[Section],
+    live: bool = False,
+    style: str = "",
+    script: str = "",
+) -> str:
     """A page of sections. All text is escaped by the template; charts, episodes and viewers travel as JSON.
 
     `style` and `script` are added to the page's own; a script finds its panel's content in `viewers-json`.
@@ -79,11 +85,20 @@ def render(
     episodes = {panel.id: panel.episodes for panel in panels if panel.episodes}
     viewers = {panel.id: panel.viewer for panel in panels if panel.viewer}
     return _template().render(
-        title=title, badge=badge, lead=lead, cards=cards, sections=sections, live=live,
-        charts=_script_json(charts), episodes=_script_json(episodes), viewers=_script_json(viewers),
-        vega=vega_bundle() if charts else "", style=_asset("page.css") + style, script=_asset("page.js") + script,
+        title=title,
+        badge=badge,
+        lead=lead,
+        cards=cards,
+        sections=sections,
+        live=live,
+        charts=_script_json(charts),
+        episodes=_script_json(episodes),
+        viewers=_script_json(viewers),
+        vega=vega_bundle() if charts else "",
+        style=_asset("page.css") + style,
+        script=_asset("page.js") + script,
         figure=figure,
-    )  # fmt: skip
+    )
 
 
 def vega_bundle() -> str:

@@ -91,9 +91,13 @@ class _SignalEvent(ctypes.Structure):
     """glibc's struct sigevent."""
 
     _fields_ = (
-        ("value", ctypes.c_void_p), ("number", ctypes.c_int), ("notify", ctypes.c_int), ("function", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p), ("padding", ctypes.c_char * 32),
-    )  # fmt: skip
+        ("value", ctypes.c_void_p),
+        ("number", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("padding", ctypes.c_char * 32),
+    )
 
 
 class _TimerSpec(ctypes.Structure):

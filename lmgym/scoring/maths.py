@@ -81,9 +81,13 @@ def judge(answers: Sequence[Any], replies: Sequence[str]) -> list[str]:
     verdicts: list[str] = []
     while len(verdicts) < len(lines):
         done = subprocess.run(
-            [sys.executable, "-P", str(WORKER), str(SECONDS)], input="".join(lines[len(verdicts) :]), text=True,
-            capture_output=True, check=False, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-P", str(WORKER), str(SECONDS)],
+            input="".join(lines[len(verdicts) :]),
+            text=True,
+            capture_output=True,
+            check=False,
+            start_new_session=True,
+        )
         verdicts += done.stdout.split()
         if done.returncode in KILLED:
             verdicts.append("too long")

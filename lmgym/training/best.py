@@ -151,10 +151,12 @@ class BestModel:
 
     def notes(self, trainer: Evaluated) -> list[str]:
         """Lines for the end of a run: that it stopped early, and that it overfitted."""
-        stopped = [] if self._end is None else [
-            f"stopped early after update {self._end:,} of {trainer.state.max_steps:,}: {self.patience} evaluations in "
-            f"a row were not better by {self.described(trainer)} than the one after update {self.update:,}"
-        ]  # fmt: skip
+        stopped = []
+        if self._end is not None:
+            stopped = [
+                f"stopped early after update {self._end:,} of {trainer.state.max_steps:,}: {self.patience} evaluations "
+                f"in a row were not better by {self.described(trainer)} than the one after update {self.update:,}"
+            ]
         return [*stopped, *overfitting(trainer.losses, self._saved(trainer))]
 
     def closing(self, trainer: Evaluated) -> str:

@@ -113,9 +113,15 @@ def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | Non
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     if settings.lora_rank:
-        layers = (plan.config.trainer.lora_dropout, settings.lora_target_modules, settings.modules_to_save)
         with seeded(plan.config.optimizer.seed):  # loading draws another number of random numbers under every engine
-            model = add_lora(model, settings.lora_rank, settings.lora_alpha, *layers)
+            model = add_lora(
+                model,
+                settings.lora_rank,
+                settings.lora_alpha,
+                plan.config.trainer.lora_dropout,
+                settings.lora_target_modules,
+                settings.modules_to_save,
+            )
     record_size(plan.config, model, run, supervisor, keeps_best=plan.config.trainer.best_metric is not None)
     refuse_unsavable(model, plan.tokenizer, run)
     return model

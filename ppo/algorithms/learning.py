@@ -29,8 +29,9 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
         mask = rollouts.mask
         logprobs, reference = rollouts.padded(rollouts.old_logprobs), rollouts.padded(rollouts.reference_logprobs)
         of_reward = kl_coef if algorithm.kl_in == "reward" else 0.0
-        given = rollouts.padded(rollouts.scores), mask, of_reward, algorithm.kl_estimator
-        rewards = kl_rewards(logprobs, reference, *given)
+        rewards = kl_rewards(
+            logprobs, reference, rollouts.padded(rollouts.scores), mask, of_reward, algorithm.kl_estimator
+        )
         if algorithm.outcome is None:
             estimate_by_critic(config.critic, rollouts, rewards)
         elif algorithm.per_token:
@@ -98,13 +99,14 @@ def loss_function(config: PPOConfig) -> LossFunction:
     """The loss of the config's method: of the policy, with a KL and an entropy bonus; and vf_coef * the value loss."""
     algorithm, method, critic = config.algorithm, config.method, config.critic
     token_loss = algorithm.token_loss or clipped_loss
-    bounds = algorithm.epsilon_low, algorithm.epsilon_high, method.delta
 
     def of_policy(logprobs: torch.Tensor, entropies: torch.Tensor | None, r: Recorded):
         log_ratios = log_ratio(logprobs, r.logprobs, r.mask)
         if algorithm.importance_sampling_level == "sequence":
             log_ratios = ratios_of_replies(log_ratios, r.rows, r.replies)
-        losses, clipped = token_loss(logprobs, log_ratios, r.advantages, r.mask, *bounds)
+        losses, clipped = token_loss(
+            logprobs, log_ratios, r.advantages, r.mask, algorithm.epsilon_low, algorithm.epsilon_high, method.delta
+        )
         losses = losses * r.correction
         if r.kl_coef:
             losses = losses + r.kl_coef * kl_estimates(logprobs, r.reference, r.mask, algorithm.kl_estimator)
@@ -114,16 +116,17 @@ def loss_function(config: PPOConfig) -> LossFunction:
         return policy, {"policy_loss": policy.detach(), "clip_fraction": clipped.sum(), **ratio_metrics(logprobs, r)}
 
     def loss(
-        logprobs: torch.Tensor | None, values: torch.Tensor | None, recorded: Recorded,
+        logprobs: torch.Tensor | None,
+        values: torch.Tensor | None,
+        recorded: Recorded,
         entropies: torch.Tensor | None = None,
-    ) -> LossTerms:  # fmt: skip
+    ) -> LossTerms:
         policy = value = None
         metrics: dict[str, torch.Tensor] = {}
         if logprobs is not None:
             policy, metrics = of_policy(logprobs, entropies, recorded)
         if values is not None:
-            given = values, recorded.values, recorded.returns, recorded.mask, critic.cliprange_value
-            value_sum, _ = value_loss(*given)
+            value_sum, _ = value_loss(values, recorded.values, recorded.returns, recorded.mask, critic.cliprange_value)
             metrics["value_loss"] = value_sum.detach()
             value = critic.vf_coef * value_sum
         return LossTerms(policy, value, metrics)

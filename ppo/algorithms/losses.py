@@ -20,17 +20,28 @@ class TokenLoss(Protocol):
     """A loss of the policy."""
 
     def __call__(
-        self, logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor,
-        low: float, high: float, delta: float | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        self,
+        logprobs: torch.Tensor,
+        log_ratios: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        low: float,
+        high: float,
+        delta: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(the loss of each token, 0 where masked; bool: it has no gradient, being clipped)."""
         ...
 
 
 def clipped_loss(
-    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 0.2,
-    high: float = 0.2, delta: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    logprobs: torch.Tensor,
+    log_ratios: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    low: float = 0.2,
+    high: float = 0.2,
+    delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """max(-A rho, -A clip(rho, 1 - low, 1 + high)) (Schulman et al. 2017, eq. 7; two bounds: Yu et al. 2025, eq. 10).
 
     With `delta` rho is at most that where A is negative (dual clip, Ye et al. 2020). log rho is clamped to +-20; beyond
@@ -47,9 +58,14 @@ def clipped_loss(
 
 
 def cispo_loss(
-    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 1.0,
-    high: float = 4.0, delta: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    logprobs: torch.Tensor,
+    log_ratios: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    low: float = 1.0,
+    high: float = 4.0,
+    delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """-A clip(rho, 1 - low, 1 + high) log p, without a gradient of the clipped rho (MiniMax 2025, eq. 4).
 
     Every token keeps its gradient, so none counts as clipped unless its rho is out of bounds. `delta` is not used.
@@ -62,9 +78,14 @@ def cispo_loss(
 
 
 def likelihood_loss(
-    logprobs: torch.Tensor, log_ratios: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, low: float = 0.0,
-    high: float = 0.0, delta: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    logprobs: torch.Tensor,
+    log_ratios: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    low: float = 0.0,
+    high: float = 0.0,
+    delta: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """-A log p, the loss of SFT where A is 1; the ratio and its bounds are not used.
 
     Raises ValueError for shapes that differ.
@@ -84,9 +105,12 @@ def ratios_of_replies(log_ratios: torch.Tensor, rows: torch.Tensor, replies: int
 
 
 def sampler_weights(
-    trainer: torch.Tensor, sampler: torch.Tensor, lengths: torch.Tensor,
-    mode: Literal["none", "token_truncate", "sequence_mask"], cap: float,
-) -> torch.Tensor:  # fmt: skip
+    trainer: torch.Tensor,
+    sampler: torch.Tensor,
+    lengths: torch.Tensor,
+    mode: Literal["none", "token_truncate", "sequence_mask"],
+    cap: float,
+) -> torch.Tensor:
     """Weights [M] of the losses of sampled tokens, from their log-probabilities [M]: importance sampling.
 
     Sampler and trainer may differ, by their engine, their precision or an update, before the policy is updated.

@@ -11,12 +11,14 @@ from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, Rollo
 CONFIG = PPOConfig(
     name="randomwalks",
     policy=ModelConfig(model="outputs/randomwalks_start/graph1000_seed0_steps70", precision="fp32"),
-    rollout=RolloutConfig(num_rollouts=200, max_new_tokens=9), method=MethodConfig(init_kl_coef=0.0),
-    critic=CriticConfig(vf_coef=1.2), limits=LimitConfig(max_kl=0.0),
+    rollout=RolloutConfig(num_rollouts=200, max_new_tokens=9),
+    method=MethodConfig(init_kl_coef=0.0),
+    critic=CriticConfig(vf_coef=1.2),
+    limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(
         3e-4, schedule="linear", global_batch=100, micro_batch=50, max_updates=160, max_grad_norm=100.0
     ),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

@@ -37,9 +37,13 @@ RATIO = "the first update's ratio would not be 1; a defect of ours, or an untest
 
 
 def check_rollouts(
-    config: PPOConfig, c: TrainingComponents, state: LoopState, episodes: Sequence[Episode], rollouts: Rollouts,
+    config: PPOConfig,
+    c: TrainingComponents,
+    state: LoopState,
+    episodes: Sequence[Episode],
+    rollouts: Rollouts,
     mismatch: LogprobMismatch,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Raises InputError, on all ranks, if sampler, trainer and reference disagree. Collective.
 
     The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
@@ -50,8 +54,9 @@ def check_rollouts(
     known, precision = state.rounding, config.policy.precision
     found = mismatch.largest if precision == "fp32" else mismatch.mean
     if known is None or found > allowed_difference(precision, known, mismatch.tokens):
-        given = c.experience.actor.temperature, c.experience.device, precision
-        rounding = measure_rounding(c.sampler.whole, rollouts, *given)
+        rounding = measure_rounding(
+            c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device, precision
+        )
         raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
         notes = [] if known is not None else rounding_notes(config, rounding)
         state.rounding = rounding.trainer
@@ -102,12 +107,17 @@ def rounding_notes(config: PPOConfig, rounding: Rounding) -> list[str]:
 
 
 def check_first_rollouts(
-    config: PPOConfig, tokenizer, eos: Sequence[int], episodes: Sequence[Episode], rollouts: Rollouts,
+    config: PPOConfig,
+    tokenizer,
+    eos: Sequence[int],
+    episodes: Sequence[Episode],
+    rollouts: Rollouts,
     rounding: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raises InputError if the reference is another model, or eos or scores are misplaced; see state.py."""
-    given = config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding
-    if config.method.reference is None and (found := _difference(*given)):
+    if config.method.reference is None and (
+        found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding)
+    ):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
     steps, last = (
         [step for episode in episodes for step in episode.steps],
@@ -134,9 +144,13 @@ def first_ratio_check(config: PPOConfig, c: TrainingComponents, state: LoopState
 
 
 def check_ratio(
-    config: PPOConfig, tokenizer, rollouts: Rollouts, tokens: torch.Tensor, logprobs: torch.Tensor,
+    config: PPOConfig,
+    tokenizer,
+    rollouts: Rollouts,
+    tokens: torch.Tensor,
+    logprobs: torch.Tensor,
     rounding: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raises InputError if the first training forward differs from the log-probabilities recorded of these tokens."""
     if found := _difference(config, tokenizer, rollouts, logprobs, rollouts.old_logprobs[tokens], rounding, tokens):
         raise InputError(
@@ -146,9 +160,14 @@ def check_ratio(
 
 
 def _difference(
-    config: PPOConfig, tokenizer, rollouts: Rollouts, logprobs: torch.Tensor, others: torch.Tensor,
-    rounding: float | None = None, tokens: torch.Tensor | None = None,
-) -> str:  # fmt: skip
+    config: PPOConfig,
+    tokenizer,
+    rollouts: Rollouts,
+    logprobs: torch.Tensor,
+    others: torch.Tensor,
+    rounding: float | None = None,
+    tokens: torch.Tensor | None = None,
+) -> str:
     """A description of the difference, with the worst token, if it is more than allowed; NaN is infinitely far.
 
     In fp32 the largest difference counts, in 16 bits the mean. Without a `rounding` the policy's is taken to be 0.

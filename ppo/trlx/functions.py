@@ -37,9 +37,13 @@ def adapt_reward(function: Function) -> Function:
     """
 
     def reward(
-        samples: Sequence[str], prompts: Sequence[str], outputs: Sequence[str], tokenizer: Any,
-        output_ids: Sequence[list[int]], **columns: Any,
-    ) -> Any:  # fmt: skip
+        samples: Sequence[str],
+        prompts: Sequence[str],
+        outputs: Sequence[str],
+        tokenizer: Any,
+        output_ids: Sequence[list[int]],
+        **columns: Any,
+    ) -> Any:
         given = {"samples": samples, "prompts": prompts, "outputs": outputs, "tokenizer": tokenizer}
         answer = _call(function, {**given, OUTPUT_IDS: output_ids, **columns})
         answer = answer.tolist() if hasattr(answer, "tolist") else answer

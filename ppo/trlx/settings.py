@@ -43,8 +43,12 @@ UNUSED = {
 """fields that nothing reads, and what to do or know instead"""
 TRAINERS = ("AcceleratePPOTrainer", "AccelerateSFTTrainer", "AccelerateRFTTrainer")
 SAMPLING: dict[str, type] = {
-    "max_new_tokens": int, "temperature": float, "top_k": int, "top_p": float, "repetition_penalty": float,
-}  # fmt: skip
+    "max_new_tokens": int,
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "repetition_penalty": float,
+}
 
 
 class Schedule(NamedTuple):
@@ -98,25 +102,29 @@ def ppo_config(config: TRLConfig, stop: Iterable[str] = ()) -> tuple[PPOConfig, 
         run_name(config),
         shared.model,
         RolloutConfig(
-            num_rollouts=rollouts * ranks, **sampling,
+            num_rollouts=rollouts * ranks,
+            **sampling,
             generation_batch_size=number("method.chunk_size", method.chunk_size, int),
         ),
         RewardConfig(cliprange_reward=_or_infinite("cliprange_reward", method.cliprange_reward), scale=scale),
         MethodConfig(
-            ppo_epochs=epochs, num_layers_unfrozen=unfrozen_layers(config),
+            ppo_epochs=epochs,
+            num_layers_unfrozen=unfrozen_layers(config),
             init_kl_coef=number("method.init_kl_coef", method.init_kl_coef),
             target=None if method.target is None else number("method.target", method.target),
-            horizon=number("method.horizon", method.horizon), cliprange=number("method.cliprange", method.cliprange),
+            horizon=number("method.horizon", method.horizon),
+            cliprange=number("method.cliprange", method.cliprange),
         ),
         shared.optimizer,
         shared.run,
         CriticConfig(
-            gamma=number("method.gamma", method.gamma), lam=number("method.lam", method.lam),
+            gamma=number("method.gamma", method.gamma),
+            lam=number("method.lam", method.lam),
             cliprange_value=number("method.cliprange_value", method.cliprange_value),
             vf_coef=number("method.vf_coef", method.vf_coef),
         ),
         LimitConfig(max_kl=0.0, min_length=0.0),
-    )  # fmt: skip
+    )
     return ours, [*shared.notes, *notes, *([why] if why else [])]
 
 
@@ -142,20 +150,27 @@ def shared_settings(config: TRLConfig, updates_per_epoch: int) -> Shared:
         raise InputError(f"train.tracker is {shown(train.tracker)}; needed: wandb, tensorboard, or None")
     every = number("train.checkpoint_interval", train.checkpoint_interval, int)
     settings = OptimizerConfig(
-        **optimizer, max_grad_norm=NO_CLIPPING, global_batch=batch * ranks, max_updates=updates,
+        **optimizer,
+        max_grad_norm=NO_CLIPPING,
+        global_batch=batch * ranks,
+        max_updates=updates,
         micro_batch=batch if train.minibatch_size is None else number("minibatch_size", train.minibatch_size, int),
         seed=number("train.seed", train.seed, int),
-    )  # fmt: skip
+    )
     run: dict[str, Any] = {
-        "output": train.checkpoint_dir, "deepspeed": deepspeed, "tracking": trackers[train.tracker],
+        "output": train.checkpoint_dir,
+        "deepspeed": deepspeed,
+        "tracking": trackers[train.tracker],
         "eval_updates": number("train.eval_interval", train.eval_interval, int),
         "save_updates": -1 if every >= updates else every,
-    }  # fmt: skip
+    }
     model: dict[str, Any] = {"precision": precision, **adapters}
     return Shared(
-        ModelConfig(str(config.model.model_path), **model), settings, RunConfig(**run),
+        ModelConfig(str(config.model.model_path), **model),
+        settings,
+        RunConfig(**run),
         [*_unused(config), *notes, *more],
-    )  # fmt: skip
+    )
 
 
 def whole_iterations(updates: int, each: int) -> list[str]:
@@ -218,9 +233,12 @@ def _optimizer(config: TRLConfig, updates: int) -> tuple[dict[str, Any], list[st
         notes.append(f"optimizer.kwargs.eps is not used: it is {ADAM_EPSILON:g} in PPO, and torch's own in SFT")
     notes += [f"optimizer.kwargs.{key}={shown(value)} is not used" for key, value in given.items()]
     settings = {
-        "learning_rate": rate, "adam_beta2": number("optimizer.kwargs.betas", beta2), "weight_decay": decay,
-        "schedule": schedule.name, "warmup": schedule.warmup,
-    }  # fmt: skip
+        "learning_rate": rate,
+        "adam_beta2": number("optimizer.kwargs.betas", beta2),
+        "weight_decay": decay,
+        "schedule": schedule.name,
+        "warmup": schedule.warmup,
+    }
     return settings, [*notes, *filter(None, [schedule.note])]
 
 

@@ -66,10 +66,17 @@ class Trained:
 
 
 def train(
-    model_path: str | None = None, reward_fn: Function | None = None, dataset: Any = None, samples: Any = None,
-    rewards: Any = None, prompts: Prompts = None, eval_prompts: Prompts = None, metric_fn: Function | None = None,
-    config: TRLConfig | None = None, stop_sequences: Iterable[str] | None = None,
-) -> Trained:  # fmt: skip
+    model_path: str | None = None,
+    reward_fn: Function | None = None,
+    dataset: Any = None,
+    samples: Any = None,
+    rewards: Any = None,
+    prompts: Prompts = None,
+    eval_prompts: Prompts = None,
+    metric_fn: Function | None = None,
+    config: TRLConfig | None = None,
+    stop_sequences: Iterable[str] | None = None,
+) -> Trained:
     """Train as trlx does: PPO or RFT on `reward_fn`, or SFT on `samples`.
 
     Raises InputError for what is not here: ILQL, rewards of given samples, encoder-decoders. Under a launcher
@@ -93,9 +100,14 @@ def train(
 
 
 def _train(
-    config: TRLConfig, reward_fn: Function | None, samples: Any, prompts: Prompts, eval_prompts: Prompts,
-    metric_fn: Function | None, stop_sequences: Iterable[str] | None,
-) -> None:  # fmt: skip
+    config: TRLConfig,
+    reward_fn: Function | None,
+    samples: Any,
+    prompts: Prompts,
+    eval_prompts: Prompts,
+    metric_fn: Function | None,
+    stop_sequences: Iterable[str] | None,
+) -> None:
     """PPO, RFT or SFT, as the config's method says."""
     method = config.method
     if isinstance(method, SFTConfig):

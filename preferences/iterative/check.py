@@ -140,7 +140,16 @@ def load(config: IterativeConfig) -> tuple[dict[str, Scorer], dict[str, Scorer]]
 def task_data(prompts: Prompts) -> TaskData:
     """The prompts as a run records them."""
     return TaskData(
-        noun="prompts", train=prompts.train, evaluation=prompts.evaluation, lengths=np.ones(len(prompts.train)),
-        replies=2, truncated=0, shortened=0, rejections=prompts.rejections, fingerprint=prompts.fingerprint,
-        rows=prompts.rows, parts=prompts.parts, notes=prompts.reading,
-    )  # fmt: skip
+        noun="prompts",
+        train=prompts.train,
+        evaluation=prompts.evaluation,
+        lengths=np.ones(len(prompts.train)),
+        replies=2,
+        truncated=0,
+        shortened=0,
+        rejections=prompts.rejections,
+        fingerprint=prompts.fingerprint,
+        rows=prompts.rows,
+        parts=prompts.parts,
+        notes=prompts.reading,
+    )

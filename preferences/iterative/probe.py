@@ -29,9 +29,14 @@ class RoundProbe:
     loss = ""
 
     def __init__(
-        self, tasks: Sequence[Task], answerer: Answerer, own: ReferenceSums, start: ReferenceSums, run: Run,
+        self,
+        tasks: Sequence[Task],
+        answerer: Answerer,
+        own: ReferenceSums,
+        start: ReferenceSums,
+        run: Run,
         updates_per_round: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tasks, self.answerer, self.own, self.start, self.run = tasks, answerer, own, start, run
         self.updates_per_round = updates_per_round
         self.report = Report({}, {})

@@ -103,9 +103,15 @@ class Answerer:
     heartbeat: Callable[[str], None] = lambda doing: None
 
     def answer(
-        self, tasks: Sequence[Task], places: Sequence[int], n: int, seed: int, file: Path | None, run: Run,
+        self,
+        tasks: Sequence[Task],
+        places: Sequence[int],
+        n: int,
+        seed: int,
+        file: Path | None,
+        run: Run,
         with_monitor: bool = False,
-    ) -> list[Answers]:  # fmt: skip
+    ) -> list[Answers]:
         """n replies to each prompt, in order of `places`, on every rank; those in a `file` are not sampled again.
 
         `seed` is of the first place, one more for each that follows. Collective. Raises InputError, on all ranks, for
@@ -119,8 +125,9 @@ class Answerer:
         for first in range(0, len(missing), block):
             self.heartbeat(f"replies {first:,} of {len(missing):,}")
             own = missing[first : first + block][rank() :: world_size()]
-            given = [tasks_at[place] for place in own], own, n, seed, with_monitor
-            rows = raise_on_all_ranks(partial(self._answer, *given))
+            rows = raise_on_all_ranks(
+                partial(self._answer, [tasks_at[place] for place in own], own, n, seed, with_monitor)
+            )
             new = sorted((one for of_rank in all_gather_objects(rows) for one in of_rank), key=lambda one: one.place)
             if file:
                 append_answers(file, new, run)
@@ -143,11 +150,17 @@ class Answerer:
         model.train(training)  # after the scorers, which may sample from the policy too
         return [
             Answers(
-                place, prompt.text, prompt.ids, [list(one.ids) for one in own], [one.text for one in own],
-                [one.finish_reason for one in own], scores, totals,
+                place,
+                prompt.text,
+                prompt.ids,
+                [list(one.ids) for one in own],
+                [one.text for one in own],
+                [one.finish_reason for one in own],
+                scores,
+                totals,
             )
             for place, prompt, own, (scores, totals) in zip(places, prompts, replies, judged, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def read_answers(file: Path) -> list[Answers]:

@@ -43,10 +43,13 @@ def show_rounds(plan: IterativePlan, trainer: Any, seconds: float) -> None:
         low, high = value.get("win_rate_low"), value.get("win_rate_high")
         interval = " (–)" if low is None else f" ({low:.2f} to {high:.2f})"
         table.add_row(
-            f"{line['step'] / config.updates_per_round:g}", f"{value['win_rate']:.3f}{interval}",
+            f"{line['step'] / config.updates_per_round:g}",
+            f"{value['win_rate']:.3f}{interval}",
             *(f"{value[f'score/{name}']:.3f}" for name in scorers),
-            f"{value['kl']:.2f}", f"{value['tokens']:.1f}", f"{value['ended']:.3f}",
-        )  # fmt: skip
+            f"{value['kl']:.2f}",
+            f"{value['tokens']:.1f}",
+            f"{value['ended']:.3f}",
+        )
     CONSOLE.print(table)
     saved = folder / saved_name(config)
     say(f"{seconds:.0f} s of training and evaluation; the policy: {saved}, {trainer.best.closing(trainer)}")

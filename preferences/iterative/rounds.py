@@ -87,9 +87,13 @@ class Rounds:
             return None
         soft = 1 / (1 + math.exp(-min(gap, 700.0)))  # scores as the logits of preferences
         return PairExample(
-            answers.rows((best, worst)), prompt, self.plan.prompts.train[prompt]["prompt"], str(folder / REPLIES),
-            answers.place + 1, soft if self.plan.training.config.loss.loss == "bon" else 1.0,
-        )  # fmt: skip
+            answers.rows((best, worst)),
+            prompt,
+            self.plan.prompts.train[prompt]["prompt"],
+            str(folder / REPLIES),
+            answers.place + 1,
+            soft if self.plan.training.config.loss.loss == "bon" else 1.0,
+        )
 
     def _with_reference(
         self, pairs: Sequence[PairExample], folder: Path, model: torch.nn.Module, device: torch.device

@@ -58,9 +58,14 @@ def make_trainer(
     config, tokenizer, o = plan.training.config, plan.training.tokenizer, plan.training.config.optimizer
     settings, updates = config.policy, plan.updates
     sampler = UpdateSampler(
-        np.ones(updates * o.global_batch), o.global_batch, plan.training.accumulation, world_size(), rank(), o.seed,
+        np.ones(updates * o.global_batch),
+        o.global_batch,
+        plan.training.accumulation,
+        world_size(),
+        rank(),
+        o.seed,
         in_order=True,
-    )  # fmt: skip
+    )
     arguments = training_arguments(_in_one_epoch(plan), sampler)
     policy = load_trained_policy(plan.training, run, supervisor)
     replies = ReplyModel(policy, tokenizer.eos_token_id, config.uses_adapter)
@@ -69,8 +74,11 @@ def make_trainer(
     judge = Judge(plan.scorers, plan.weights, plan.monitor, config.judge.missing_eos_penalty)
     answerer = Answerer(
         LocalGenerator(policy.causal, tokenizer, config.rounds.generation_batch_size, policy.decoder, autocast),
-        judge, plan.sampling, plan.room, supervisor.heartbeat if supervisor else lambda doing: None,
-    )  # fmt: skip
+        judge,
+        plan.sampling,
+        plan.room,
+        supervisor.heartbeat if supervisor else lambda doing: None,
+    )
     own, of_start = _sums(replies, config), _sums(start, config, below_adapter=bool(settings.lora_rank))
     reference = own if config.rounds.renew_reference else of_start
     needs_sums = config.loss.has_reference and not config.uses_adapter
@@ -80,9 +88,18 @@ def make_trainer(
     save = partial(save_trained_policy, plan.training, card_text(config), None, run)
     best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
     return ObjectiveTrainer(
-        policy, arguments, range(updates * o.global_batch), objective, sampler, {"": probe}, run,
-        [_AfterEvaluation(probe, run)], supervisor, best, objective.before_update,
-    )  # fmt: skip
+        policy,
+        arguments,
+        range(updates * o.global_batch),
+        objective,
+        sampler,
+        {"": probe},
+        run,
+        [_AfterEvaluation(probe, run)],
+        supervisor,
+        best,
+        objective.before_update,
+    )
 
 
 def _in_one_epoch(plan: IterativePlan):

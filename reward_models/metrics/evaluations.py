@@ -43,13 +43,15 @@ class Evaluation:
 
 
 def _retry(scores: np.ndarray, rows: ColumnsByName) -> Metrics:
-    ids = rows.get("user_id"), rows.get("prompt_id")
-    return retry_continue(scores, rows["retried"], rows["end_of_conversation"], *ids)
+    return retry_continue(
+        scores, rows["retried"], rows["end_of_conversation"], rows.get("user_id"), rows.get("prompt_id")
+    )
 
 
 def _retention(scores: np.ndarray, rows: ColumnsByName) -> Metrics:
-    ids = rows.get("user_id"), rows.get("prompt_id")
-    return retention(scores, rows["d3"], rows["d7"], rows["d30"], rows["is_new_user"], *ids)
+    return retention(
+        scores, rows["d3"], rows["d7"], rows["d30"], rows["is_new_user"], rows.get("user_id"), rows.get("prompt_id")
+    )
 
 
 RETRY = Evaluation(

@@ -145,9 +145,15 @@ def _blocks(values: Floats, ids: Mapping[str, Ints]) -> tuple[TieBlocks, dict[st
 
 
 def _add_auc(
-    metrics: Metrics, name: str, values: Floats, users: Ints | None, column: str, flag: Floats, rows: str,
+    metrics: Metrics,
+    name: str,
+    values: Floats,
+    users: Ints | None,
+    column: str,
+    flag: Floats,
+    rows: str,
     where: Mask | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The AUC over the rows `where`, which `rows` names; its interval is over users, or over rows if they are None."""
     of = np.ones(len(flag), dtype=bool) if where is None else where
     positive, negative, unknown = of & (flag == 1), of & (flag == 0), of & np.isnan(flag)

@@ -144,7 +144,7 @@ def test_no_key_or_token_is_in_the_source() -> None:
 
 @pytest.mark.parametrize("path", experiments(), ids=lambda p: f"{p.parts[-3]}/{p.stem}")
 def test_an_experiment_is_short_and_builds_one_config(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 35
     tree = parse(path)
     assert ast.get_docstring(tree)
     assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree))

@@ -23,14 +23,25 @@ from lmgym.runs.files import sync
 from lmgym.text import Conversation, Turn, from_messages, messages
 
 FIELDS: dict[str, tuple[type, ...]] = {
-    "selected": (int, NoneType), "selected_by": (str,), "human_pick": (int, str, NoneType),
-    "edited_text": (str, NoneType), "tied": (list,), "scores_visible": (bool,), "seed": (int,), "sampling": (dict,),
-    "dropped_turns": (int,), "failed": (dict,),
-}  # fmt: skip
+    "selected": (int, NoneType),
+    "selected_by": (str,),
+    "human_pick": (int, str, NoneType),
+    "edited_text": (str, NoneType),
+    "tied": (list,),
+    "scores_visible": (bool,),
+    "seed": (int,),
+    "sampling": (dict,),
+    "dropped_turns": (int,),
+    "failed": (dict,),
+}
 DECISION = ("selected", "selected_by", "human_pick", "edited_text", "tied", "scores_visible")
 CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
-    "text": (str,), "tokens": (int,), "finish_reason": (str,), "seed": (int,), "scores": (dict,),
-}  # fmt: skip
+    "text": (str,),
+    "tokens": (int,),
+    "finish_reason": (str,),
+    "seed": (int,),
+    "scores": (dict,),
+}
 COLUMNS = ("tokens", "finish_reason", "seed")  # one value where all candidates have the same
 
 

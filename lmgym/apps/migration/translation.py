@@ -13,14 +13,20 @@ COMMIT = re.compile("[0-9a-f]{40}")
 LOSSES = {"dpo": {"sigmoid": "dpo", "ipo": "ipo"}, "kto": {"kto": "kto"}}
 # of GRPO: the method, and over what its loss is averaged
 GRPO_LOSSES = {
-    "grpo": ("grpo", "sequence"), "dapo": ("grpo", "token"), "bnpo": ("grpo", "token"),
-    "dr_grpo": ("grpo", "constant"), "cispo": ("cispo", "token"),
-}  # fmt: skip
+    "grpo": ("grpo", "sequence"),
+    "dapo": ("grpo", "token"),
+    "bnpo": ("grpo", "token"),
+    "dr_grpo": ("grpo", "constant"),
+    "cispo": ("cispo", "token"),
+}
 # settings of the experiment that TRL's trainers do not have
 OF_NO_EXPERIMENT = {
-    "normalize": False, "cliprange_reward": math.inf, "missing_eos_penalty": 0, "target": None,
+    "normalize": False,
+    "cliprange_reward": math.inf,
+    "missing_eos_penalty": 0,
+    "target": None,
     "num_layers_unfrozen": -1,
-}  # fmt: skip
+}
 UNIMPORTANT = {"task_type", "lora_task_type", "use_peft", "inference_mode", "do_train", "do_eval", "world_size"}
 
 
@@ -54,8 +60,11 @@ def translate(settings: Settings) -> Translation:
 
 
 def _model(found: Translation, left: dict[str, Any], kind: str) -> None:
-    names = ("sft_model_path", "model_name", "model", "model_name_or_path") if kind == "ppo" else (
-        "model", "model_name_or_path")  # fmt: skip
+    names = (
+        ("sft_model_path", "model_name", "model", "model_name_or_path")
+        if kind == "ppo"
+        else ("model", "model_name_or_path")
+    )
     given = [left.pop(name) for name in names if name in left]
     known = [value for value in given if isinstance(value, str)]
     if not known:

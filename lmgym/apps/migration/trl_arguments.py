@@ -8,8 +8,13 @@ from lmgym.apps.migration.trl_tables import ON_PROMPTS
 
 SCHEDULES = {name: name for name in ("linear", "cosine", "constant_with_warmup")} | {"constant": "constant_with_warmup"}
 TRACKERS = {"wandb": "auto", "tensorboard": "tensorboard", "none": "none"}
-LORA = {"lora_r": "lora_rank", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-        "lora_target_modules": "lora_target_modules", "lora_modules_to_save": "modules_to_save"}  # fmt: skip
+LORA = {
+    "lora_r": "lora_rank",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "lora_target_modules": "lora_target_modules",
+    "lora_modules_to_save": "modules_to_save",
+}
 PEFT = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"}
 
 

@@ -14,10 +14,13 @@ CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}
 TRAINERS = {f"{name}Trainer": kind for name, kind in KINDS.items()}
 NEEDED = f"needed: a script with one of TRL's {', '.join([*CONFIGS, *TRAINERS])}"
 POSITIONS = {
-    "reward": ("model", "args"), "sft": ("model", "args"), "dpo": ("model", "ref_model", "args"),
-    "kto": ("model", "ref_model", "args"), "grpo": ("model", "reward_funcs", "args"),
+    "reward": ("model", "args"),
+    "sft": ("model", "args"),
+    "dpo": ("model", "ref_model", "args"),
+    "kto": ("model", "ref_model", "args"),
+    "grpo": ("model", "reward_funcs", "args"),
     "ppo": ("args", "processing_class", "model", "ref_model", "reward_model"),
-}  # fmt: skip
+}
 """arguments of trainers without a name"""
 OLD_POSITIONS = ("args", "model", "ref_model", "tokenizer")  # of the first PPOTrainer
 READERS = {"json", "csv", "parquet"}  # of load_dataset, whose files are in data_files
@@ -35,7 +38,7 @@ SIGNS = {
     "grpo": {"num_generations", "max_completion_length", "epsilon", "reward_funcs", "scale_rewards"},
     "ppo": {"kl_coef", "num_ppo_epochs", "response_length", "reward_model_path", "ppo_epochs", "init_kl_coef"},
     "dpo": {"precompute_ref_log_probs", "rpo_alpha", "label_smoothing"},
-}  # fmt: skip
+}
 """settings that only one trainer has"""
 
 

@@ -17,39 +17,85 @@ COMMANDS = {
 ON_PROMPTS = {"grpo", "ppo"}
 
 _OF_ALL: dict[str, Any] = {
-    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3,
-    "lr_scheduler_type": "linear", "warmup_steps": 0,
-}  # fmt: skip
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 3,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reward": {"learning_rate": 1e-4, "max_length": 1024, **_OF_ALL},
     "sft": {"learning_rate": 2e-5, "max_length": 1024, **_OF_ALL},
     "dpo": {"learning_rate": 1e-6, "max_length": 1024, "beta": 0.1, "loss_type": "sigmoid", **_OF_ALL},
     "kto": {"learning_rate": 1e-6, "max_length": 1024, "beta": 0.1, "loss_type": "kto", **_OF_ALL},
     "grpo": {
-        "learning_rate": 1e-6, "num_generations": 8, "max_completion_length": 512, "temperature": 1.0, "beta": 0.0,
-        "num_iterations": 1, "epsilon": 0.2, "scale_rewards": "group", "loss_type": "dapo", **_OF_ALL,
+        "learning_rate": 1e-6,
+        "num_generations": 8,
+        "max_completion_length": 512,
+        "temperature": 1.0,
+        "beta": 0.0,
+        "num_iterations": 1,
+        "epsilon": 0.2,
+        "scale_rewards": "group",
+        "loss_type": "dapo",
+        **_OF_ALL,
     },
     "ppo": {
-        "learning_rate": 3e-6, "num_mini_batches": 1, "num_ppo_epochs": 4, "response_length": 53, "temperature": 0.7,
-        "kl_coef": 0.05, "cliprange": 0.2, "cliprange_value": 0.2, "vf_coef": 0.1, "gamma": 1.0, "lam": 0.95, **_OF_ALL,
+        "learning_rate": 3e-6,
+        "num_mini_batches": 1,
+        "num_ppo_epochs": 4,
+        "response_length": 53,
+        "temperature": 0.7,
+        "kl_coef": 0.05,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "vf_coef": 0.1,
+        "gamma": 1.0,
+        "lam": 0.95,
+        **_OF_ALL,
     },
-}  # fmt: skip
+}
 OLD_PPO: dict[str, Any] = {
-    "learning_rate": 1.41e-5, "batch_size": 128, "mini_batch_size": 128, "gradient_accumulation_steps": 1,
-    "ppo_epochs": 4, "init_kl_coef": 0.2, "adap_kl_ctrl": True, "target": 6, "horizon": 10000, "gamma": 1, "lam": 0.95,
-    "cliprange": 0.2, "cliprange_value": 0.2, "vf_coef": 0.1, "lr_scheduler_type": "constant", "warmup_steps": 0,
-}  # fmt: skip
+    "learning_rate": 1.41e-5,
+    "batch_size": 128,
+    "mini_batch_size": 128,
+    "gradient_accumulation_steps": 1,
+    "ppo_epochs": 4,
+    "init_kl_coef": 0.2,
+    "adap_kl_ctrl": True,
+    "target": 6,
+    "horizon": 10000,
+    "gamma": 1,
+    "lam": 0.95,
+    "cliprange": 0.2,
+    "cliprange_value": 0.2,
+    "vf_coef": 0.1,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+}
 OLD_PPO_NAMES = OLD_PPO.keys() - DEFAULTS["ppo"].keys() | {"model_name", "steps", "log_with"}
 
 _FLAGS = {
     name: name
     for name in (
-        "learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed", "gradient_checkpointing", "deepspeed",
-        "save_total_limit", "trust_remote_code", "load_in_4bit", "load_in_8bit",
+        "learning_rate",
+        "weight_decay",
+        "adam_beta2",
+        "max_grad_norm",
+        "seed",
+        "gradient_checkpointing",
+        "deepspeed",
+        "save_total_limit",
+        "trust_remote_code",
+        "load_in_4bit",
+        "load_in_8bit",
     )
 } | {
-    "num_train_epochs": "epochs", "max_steps": "max_updates", "output_dir": "output", "eval_steps": "eval_updates",
-}  # fmt: skip
+    "num_train_epochs": "epochs",
+    "max_steps": "max_updates",
+    "output_dir": "output",
+    "eval_steps": "eval_updates",
+}
 _TRAINER = {"logging_steps": "log_updates", "dataloader_num_workers": "data_workers", "max_length": "max_length"}
 _SAMPLING = {
     "temperature": "temperature",
@@ -63,22 +109,45 @@ FLAGS: dict[str, dict[str, str]] = {
     "reward": _FLAGS | _TRAINER | {"center_rewards_coefficient": "centering"},
     "sft": _FLAGS | _TRAINER,
     "dpo": _FLAGS | _TRAINER | _PREFERENCE | {"label_smoothing": "label_smoothing", "rpo_alpha": "sft_weight"},
-    "kto": _FLAGS | _TRAINER | _PREFERENCE
+    "kto": _FLAGS
+    | _TRAINER
+    | _PREFERENCE
     | {"desirable_weight": "liked_weight", "undesirable_weight": "disliked_weight"},
-    "grpo": _FLAGS | _SAMPLING | {
-        "num_generations": "num_generations", "max_completion_length": "max_new_tokens", "beta": "init_kl_coef",
-        "max_prompt_length": "max_prompt", "num_iterations": "ppo_epochs", "delta": "delta", "epsilon": "epsilon_low",
-        "epsilon_high": "epsilon_high", "importance_sampling_level": "importance_sampling_level",
-        "mask_truncated_completions": "mask_truncated", "entropy_coef": "entropy_coef",
+    "grpo": _FLAGS
+    | _SAMPLING
+    | {
+        "num_generations": "num_generations",
+        "max_completion_length": "max_new_tokens",
+        "beta": "init_kl_coef",
+        "max_prompt_length": "max_prompt",
+        "num_iterations": "ppo_epochs",
+        "delta": "delta",
+        "epsilon": "epsilon_low",
+        "epsilon_high": "epsilon_high",
+        "importance_sampling_level": "importance_sampling_level",
+        "mask_truncated_completions": "mask_truncated",
+        "entropy_coef": "entropy_coef",
     },
-    "ppo": _FLAGS | _SAMPLING | {
-        "num_ppo_epochs": "ppo_epochs", "ppo_epochs": "ppo_epochs", "kl_coef": "init_kl_coef", "lam": "lam",
-        "init_kl_coef": "init_kl_coef", "horizon": "horizon", "kl_estimator": "kl_estimator", "gamma": "gamma",
-        "cliprange": "cliprange", "cliprange_value": "cliprange_value", "vf_coef": "vf_coef",
-        "response_length": "max_new_tokens", "missing_eos_penalty": "missing_eos_penalty", "ref_model": "reference",
+    "ppo": _FLAGS
+    | _SAMPLING
+    | {
+        "num_ppo_epochs": "ppo_epochs",
+        "ppo_epochs": "ppo_epochs",
+        "kl_coef": "init_kl_coef",
+        "lam": "lam",
+        "init_kl_coef": "init_kl_coef",
+        "horizon": "horizon",
+        "kl_estimator": "kl_estimator",
+        "gamma": "gamma",
+        "cliprange": "cliprange",
+        "cliprange_value": "cliprange_value",
+        "vf_coef": "vf_coef",
+        "response_length": "max_new_tokens",
+        "missing_eos_penalty": "missing_eos_penalty",
+        "ref_model": "reference",
         "score_clip": "cliprange_reward",
     },
-}  # fmt: skip
+}
 """TRL's names with one flag each; the others of `translate` need several"""
 
 _OURS = "the loop is lmgym's"

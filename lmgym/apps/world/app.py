@@ -35,9 +35,14 @@ def refuse_days(days: int) -> None:
 
 
 def deploy(
-    policy: Generator, users: int | Ints, days: int, seed: int, world: World | None = None, sampling: Sampling = REPLY,
+    policy: Generator,
+    users: int | Ints,
+    days: int,
+    seed: int,
+    world: World | None = None,
+    sampling: Sampling = REPLY,
     progress: Progress = lambda *_: None,
-) -> Behaviour:  # fmt: skip
+) -> Behaviour:
     """Lets users of a world (default: World(0)) chat with a policy for a number of days from their first one.
 
     `users` is a number of users or an array of user numbers. The users' side is a function of (world, seed, user); the

@@ -35,9 +35,7 @@ class AppConversation:
     retries.
     """
 
-    def __init__(
-        self, world: World, population: Population, max_replies: int = 60, retry_reward: float = 0.0
-    ) -> None:  # fmt: skip
+    def __init__(self, world: World, population: Population, max_replies: int = 60, retry_reward: float = 0.0) -> None:
         if max_replies < 1:
             raise InputError(f"max_replies={max_replies}; needed: 1 or more")
         self.world, self.population = world, population

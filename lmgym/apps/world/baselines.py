@@ -45,7 +45,6 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
     held_out = [chat for text in gold["text"].to_pylist() if (chat := split_reply(text))]
     if len(held_out) < len(gold) or gold["utility"].is_null(nan_is_null=True).to_pylist().count(True):
         raise InputError(f"{shown_path(folder / 'gold_eval.parquet')} has rows without a reply or a utility; {AGAIN}")
-    evaluation = [chat for chat, _ in held_out], [reply for _, reply in held_out]
     found = {}
     for name, inputs in (
         ("length", lambda chats, replies: _length(replies)),
@@ -53,7 +52,9 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
         ("oracle", world.features),
     ):
         try:
-            scores = _fit(inputs(*train), labels, inputs(*evaluation))
+            scores = _fit(
+                inputs(*train), labels, inputs([chat for chat, _ in held_out], [reply for _, reply in held_out])
+            )
             rho = gold_correlation(scores, gold["utility"].to_numpy())["gold_spearman"]
         except (ValueError, LookupError) as error:  # one label for all rows, or texts of another world
             fault = one_line(f"{type(error).__name__}: {error}", 80)

@@ -43,9 +43,14 @@ BOTS = (
 
 
 def speak(
-    grammar: Grammar, rng: random.Random, manners: Manners, persona: Persona, topic: str, named: Sequence[str],
+    grammar: Grammar,
+    rng: random.Random,
+    manners: Manners,
+    persona: Persona,
+    topic: str,
+    named: Sequence[str],
     earlier: Sequence[str],
-) -> str:  # fmt: skip
+) -> str:
     """A reply to a user who just named things of a topic; `earlier` are its previous sentences."""
     if rng.random() < 0.5:
         manners = COMMON

@@ -9,8 +9,12 @@ from lmgym.runs.launch import launch
 WORLD = click.option("--world", "folder", required=True, help="folder of a world")
 MODEL_FOLDER = click.option("--output", required=True, help="folder for the model")
 TABLES_FOLDER = click.option("--output", required=True, help="folder for the Parquet files")
-RETENTION = click.option("--retention", default=2.0, show_default=True,
-                         help="how long users stay: log odds of another day; 1 is shorter, 3 is longer")  # fmt: skip
+RETENTION = click.option(
+    "--retention",
+    default=2.0,
+    show_default=True,
+    help="how long users stay: log odds of another day; 1 is shorter, 3 is longer",
+)
 
 
 @click.command()
@@ -66,14 +70,19 @@ POLICY = (
     "POLICY is a model's folder, or `bots` (the world's own). POLICY@SCORER:N is the best of N of its replies by "
     "SCORER: a scorer's folder, `gold` (the hidden utility: the ceiling) or `random` (the floor)."
 )
-DAYS = click.option("--days", default=31, show_default=True,
-                    help="days of each user from the first conversation on; 31 for retention on day 30")  # fmt: skip
+DAYS = click.option(
+    "--days",
+    default=31,
+    show_default=True,
+    help="days of each user from the first conversation on; 31 for retention on day 30",
+)
 SEED = click.option("--seed", default=0, show_default=True, help="seed of the users and of sampling")
 WORLD_SEED = click.option("--world_seed", default=0, show_default=True, help="seed of the policies' world")
 TEMPERATURE = click.option("--temperature", default=1.0, show_default=True, help="of sampling")
 MAX_NEW_TOKENS = click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
-PROCESSES = click.option("--processes", default=0, show_default=True,
-                         help="0: up to one per core, for small models without a GPU")  # fmt: skip
+PROCESSES = click.option(
+    "--processes", default=0, show_default=True, help="0: up to one per core, for small models without a GPU"
+)
 
 
 @click.command(
@@ -92,9 +101,19 @@ PROCESSES = click.option("--processes", default=0, show_default=True,
 @PROCESSES
 @click.option("--output", default="outputs/ab", show_default=True, help="folder for ab.json")
 def ab(
-    policies: tuple[str, ...], users: int, days: int, seed: int, world_seed: int, paired: bool, retention: float,
-    temperature: float, max_new_tokens: int, logs: bool, processes: int, output: str,
-) -> None:  # fmt: skip
+    policies: tuple[str, ...],
+    users: int,
+    days: int,
+    seed: int,
+    world_seed: int,
+    paired: bool,
+    retention: float,
+    temperature: float,
+    max_new_tokens: int,
+    logs: bool,
+    processes: int,
+    output: str,
+) -> None:
     from lmgym.apps.world.ab import Design, run_ab
 
     design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens, retention)
@@ -113,9 +132,17 @@ def ab(
 @PROCESSES
 @TABLES_FOLDER
 def deploy(
-    policy: str, users: int, days: int, seed: int, world_seed: int, retention: float, temperature: float,
-    max_new_tokens: int, processes: int, output: str,
-) -> None:  # fmt: skip
+    policy: str,
+    users: int,
+    days: int,
+    seed: int,
+    world_seed: int,
+    retention: float,
+    temperature: float,
+    max_new_tokens: int,
+    processes: int,
+    output: str,
+) -> None:
     from lmgym.apps.world.ab import Design, run_deploy
 
     design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens, retention)

@@ -28,8 +28,17 @@ ROWS_PER_USER = 40  # approximate
 RETENTION_DAYS = (3, 7, 30)  # of retention_eval
 GROUP = 4  # replies that an annotator ranks
 FILES = (
-    "logs", "gold", "retry_eval", "retention_eval", "ranking_eval", "reject_eval", "gold_eval", "pairs", "kwise", "sft",
-)  # fmt: skip
+    "logs",
+    "gold",
+    "retry_eval",
+    "retention_eval",
+    "ranking_eval",
+    "reject_eval",
+    "gold_eval",
+    "pairs",
+    "kwise",
+    "sft",
+)
 
 
 def write_world(folder: str | Path, rows: int, seed: int, retention: float = NOISE.retention) -> dict[str, int]:
@@ -150,17 +159,25 @@ def evaluation_tables(
     returned = {f"d{d}": cohort.messages[user[retention], day[retention] + d] > 0 for d in RETENTION_DAYS}
     tables = {
         "retry_eval": _table(
-            text=texts[retry], retried=np.array(logs.retried)[retry], end_of_conversation=np.array(logs.ended)[retry],
-            user_id=ids[user[retry]], prompt_id=prompts[retry],
+            text=texts[retry],
+            retried=np.array(logs.retried)[retry],
+            end_of_conversation=np.array(logs.ended)[retry],
+            user_id=ids[user[retry]],
+            prompt_id=prompts[retry],
         ),
         "retention_eval": _table(
-            text=texts[retention], **returned, is_new_user=cohort.users.is_new[user[retention]],
+            text=texts[retention],
+            **returned,
+            is_new_user=cohort.users.is_new[user[retention]],
             user_id=ids[user[retention]],
         ),
         "gold_eval": _table(
-            row_id=first_row + gold, user_id=ids[user[gold]], text=texts[gold], utility=np.array(logs.utility)[gold],
+            row_id=first_row + gold,
+            user_id=ids[user[gold]],
+            text=texts[gold],
+            utility=np.array(logs.utility)[gold],
         ),
-    }  # fmt: skip
+    }
     return {name: table for name, table in tables.items() if table.num_rows}
 
 

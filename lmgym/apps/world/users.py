@@ -147,9 +147,13 @@ class Reaction:
 
 
 def react(
-    rng: RandomSource, users: Users, utility: Floats, messages: NDArray[np.int64], attempts: NDArray[np.int64],
+    rng: RandomSource,
+    users: Users,
+    utility: Floats,
+    messages: NDArray[np.int64],
+    attempts: NDArray[np.int64],
     noise: Noise = NOISE,
-) -> Reaction:  # fmt: skip
+) -> Reaction:
     """The users' reactions to replies of utility[n], after messages[n] and attempts[n] at answering the last one."""
     n = len(utility)
     shown = rng.random(n) >= noise.unshown

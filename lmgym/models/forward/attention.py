@@ -100,9 +100,18 @@ def record_attention_calls() -> Iterator[list[tuple[torch.nn.Module, LayerAttent
 
 
 def _transformers_interface(
-    module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None, s_aux=None,
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    dropout=0.0,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
     **_,
-) -> tuple[torch.Tensor, None]:  # fmt: skip
+) -> tuple[torch.Tensor, None]:
     """[1, N, heads, D] of queries, keys and values [1, heads, N, D]; the signature is that of AttentionInterface."""
     current = _current.get()
     if current is None:
@@ -230,9 +239,15 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: L
         no_mask = square or (queries == 1 and window is None)
         mask = None if no_mask else causal_mask(queries, tokens, window, q.device)
         found = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=square and queries > 1, dropout_p=layer.dropout, scale=layer.scaling,
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=square and queries > 1,
+            dropout_p=layer.dropout,
+            scale=layer.scaling,
             enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
+        )
     return found.transpose(1, 2)
 
 
@@ -280,8 +295,16 @@ def _flash_attention(query, key, value, layer: LayerAttention, varlen: Varlen) -
     # torch 2.11 has no such setting, and its kernel takes fewer key heads without it
     grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in VARLEN else {}
     found = varlen_attn(
-        query.contiguous(), key.contiguous(), value.contiguous(), varlen.query_starts, varlen.key_starts,
-        varlen.longest_query, varlen.longest_key, scale=layer.scaling, window_size=(back, 0), **grouped,
-    )  # fmt: skip
+        query.contiguous(),
+        key.contiguous(),
+        value.contiguous(),
+        varlen.query_starts,
+        varlen.key_starts,
+        varlen.longest_query,
+        varlen.longest_key,
+        scale=layer.scaling,
+        window_size=(back, 0),
+        **grouped,
+    )
     assert isinstance(found, torch.Tensor)  # a tuple only with return_aux
     return found

@@ -59,9 +59,13 @@ class Decoder:
         return next(self.model.parameters()).device
 
     def hidden(
-        self, rows: PackedRows, attention: Attention | None = None, states: torch.Tensor | None = None, first: int = 0,
+        self,
+        rows: PackedRows,
+        attention: Attention | None = None,
+        states: torch.Tensor | None = None,
+        first: int = 0,
         recompute: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """States [M, W] after the last norm at the places that are read.
 
         `states` [N, W] are those of all tokens before layer `first`; the layers below it do not run. With `recompute`

@@ -26,9 +26,13 @@ FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product with a frozen head, and with
 
 
 def policy_logprobs(
-    decoder: Decoder, normed: torch.Tensor, rows: PackedRows, targets: torch.Tensor, temperature: float = 1.0,
+    decoder: Decoder,
+    normed: torch.Tensor,
+    rows: PackedRows,
+    targets: torch.Tensor,
+    temperature: float = 1.0,
     entropies: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(log-probabilities, and, if asked for, entropies) of targets [M], or of the actions that `rows` choose [R]."""
     if rows.choices is not None:
         of_tokens = token_logprobs(decoder, normed, targets)
@@ -169,9 +173,13 @@ def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tens
 
 
 def head_logprobs(
-    states: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float,
+    states: torch.Tensor,
+    targets: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    temperature: float,
     rows: int,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
 
     Logits are held for `rows` tokens at a time.
@@ -191,9 +199,15 @@ class HeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor,
-        temperature: float, rows: int, grad_enabled: bool,
-    ) -> torch.Tensor:  # fmt: skip
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        temperature: float,
+        rows: int,
+        grad_enabled: bool,
+    ) -> torch.Tensor:
         """Keeps the negated derivatives [M, W] by the states, and the probabilities, minus 1 at the target."""
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype

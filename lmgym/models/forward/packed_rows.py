@@ -122,9 +122,11 @@ def pack_replies(rows: Sequence[Replies], whole: bool = False) -> PackedRows:
 
 
 def pack_choices(
-    prompts: Sequence[Sequence[int]], candidates: Sequence[Sequence[Sequence[int]]],
-    divisors: Sequence[Sequence[float]], chosen: Sequence[int],
-) -> tuple[PackedRows, torch.Tensor]:  # fmt: skip
+    prompts: Sequence[Sequence[int]],
+    candidates: Sequence[Sequence[Sequence[int]]],
+    divisors: Sequence[Sequence[float]],
+    chosen: Sequence[int],
+) -> tuple[PackedRows, torch.Tensor]:
     """Rows that each choose among candidates, ids with their end of turn, after a prompt; and all candidates' ids [M].
 
     A prompt runs once, but for its last token, which each candidate begins with.

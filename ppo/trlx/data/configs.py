@@ -150,9 +150,12 @@ class TRLConfig:
 
 
 SECTIONS: dict[str, type] = {
-    "model": ModelConfig, "optimizer": OptimizerConfig, "scheduler": SchedulerConfig, "tokenizer": TokenizerConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "scheduler": SchedulerConfig,
+    "tokenizer": TokenizerConfig,
     "train": TrainConfig,
-}  # fmt: skip
+}
 
 
 def _section(kind: type, name: str, given: Any) -> Any:

@@ -87,9 +87,12 @@ class DPOConfig(MethodConfig):
 
 
 METHODS: dict[str, type[MethodConfig]] = {
-    "ppoconfig": PPOConfig, "sftconfig": SFTConfig, "rftconfig": RFTConfig, "ilqlconfig": ILQLConfig,
+    "ppoconfig": PPOConfig,
+    "sftconfig": SFTConfig,
+    "rftconfig": RFTConfig,
+    "ilqlconfig": ILQLConfig,
     "dpoconfig": DPOConfig,
-}  # fmt: skip
+}
 REFUSED: dict[type[MethodConfig], str] = {ILQLConfig: NO_ILQL, DPOConfig: NO_DPO}
 
 

@@ -14,9 +14,10 @@ CONFIG = IterativeConfig(
     policy=ModelConfig(model="outputs/demo/policy/model", lora_rank=32, lora_alpha=64, precision="fp32"),
     data=PromptConfig(prompts="outputs/debate_prompts.jsonl", eval_size=64, max_length=256),
     rounds=RoundConfig(prompts_per_round=128, num_generations=4, max_new_tokens=32, renew_reference=True),
-    judge=JudgeConfig(weights="p_win=1,won=0", missing_eos_penalty=0.0), loss=LossConfig("dpo", beta=0.1),
+    judge=JudgeConfig(weights="p_win=1,won=0", missing_eos_penalty=0.0),
+    loss=LossConfig("dpo", beta=0.1),
     optimizer=OptimizerConfig(2e-3, schedule="constant_with_warmup", global_batch=64, micro_batch=64, max_updates=16),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

@@ -12,9 +12,10 @@ CONFIG = PPOConfig(
     name="debate_letters",
     policy=ModelConfig(model="outputs/demo/policy/model", lora_rank=32, lora_alpha=64, precision="fp32"),
     rollout=RolloutConfig(prompts="synthetic", num_rollouts=128, num_generations=8, max_new_tokens=32, eval_size=64),
-    method=MethodConfig("grpo", ppo_epochs=2, init_kl_coef=0.0), limits=LimitConfig(max_kl=0.0),
+    method=MethodConfig("grpo", ppo_epochs=2, init_kl_coef=0.0),
+    limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-2, global_batch=64, micro_batch=64, max_updates=96),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

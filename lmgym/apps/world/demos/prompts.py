@@ -4,17 +4,53 @@ import json
 from pathlib import Path
 
 FRAMES = (
-    "How do I {task}?", "Give me a tip to {task}.", "I want to {task}. Where do I start?", "Why is it hard to {task}?",
-)  # fmt: skip
+    "How do I {task}?",
+    "Give me a tip to {task}.",
+    "I want to {task}. Where do I start?",
+    "Why is it hard to {task}?",
+)
 TASKS = (
-    "boil an egg", "bake bread", "grow tomatoes", "make good coffee", "cook rice", "peel garlic", "plant a tree",
-    "keep bees", "train a puppy", "clean a carpet", "wash a sweater", "remove a stain", "sharpen a knife",
-    "paint a wall", "build a shelf", "fix a bicycle", "pack a suitcase", "plan a birthday", "write a poem",
-    "learn chess", "play the guitar", "learn French", "improve my handwriting", "remember names", "give a speech",
-    "pass an exam", "write a letter", "save money", "find a job", "meet my neighbours", "cure a cold", "tie a tie",
-    "stop a headache", "run a marathon", "learn swimming", "draw a face", "take a photo", "read a map",
-    "choose a book", "make friends",
-)  # fmt: skip
+    "boil an egg",
+    "bake bread",
+    "grow tomatoes",
+    "make good coffee",
+    "cook rice",
+    "peel garlic",
+    "plant a tree",
+    "keep bees",
+    "train a puppy",
+    "clean a carpet",
+    "wash a sweater",
+    "remove a stain",
+    "sharpen a knife",
+    "paint a wall",
+    "build a shelf",
+    "fix a bicycle",
+    "pack a suitcase",
+    "plan a birthday",
+    "write a poem",
+    "learn chess",
+    "play the guitar",
+    "learn French",
+    "improve my handwriting",
+    "remember names",
+    "give a speech",
+    "pass an exam",
+    "write a letter",
+    "save money",
+    "find a job",
+    "meet my neighbours",
+    "cure a cold",
+    "tie a tie",
+    "stop a headache",
+    "run a marathon",
+    "learn swimming",
+    "draw a face",
+    "take a photo",
+    "read a map",
+    "choose a book",
+    "make friends",
+)
 HELD_OUT = 4  # one task of this many is evaluated on, never trained on
 
 

@@ -68,13 +68,18 @@ def _steps(folder: Path, seed: int, updates: int) -> list[DemoStep]:
         step("model", MODEL / "config.json", Path(sys.executable).parent / "lmgym", "get", "smollm2-135m"),
         sample("before", MODEL),
         step(
-            "training", training / "model/config.json",
-            *deepspeed("friendly_answers"), "--model", MODEL, "--prompts", folder / "prompts.jsonl",
+            "training",
+            training / "model/config.json",
+            *deepspeed("friendly_answers"),
+            "--model",
+            MODEL,
+            "--prompts",
+            folder / "prompts.jsonl",
             *("--eval_prompts", held_out, "--eval_updates", updates, "--save_updates", -1, "--seed", seed),
             *("--output", training, "--max_updates", updates, "--tracking", "none"),
         ),
         sample("after", training / "model"),
-    ]  # fmt: skip
+    ]
 
 
 def show_results(folder: Path) -> dict[str, Any]:

@@ -66,9 +66,12 @@ def deepspeed(experiment: str) -> list[object]:
 
 
 def run_steps(
-    steps: Sequence[DemoStep], about: Mapping[str, tuple[str, float]], folder: Path, completed: CompletedSteps,
+    steps: Sequence[DemoStep],
+    about: Mapping[str, tuple[str, float]],
+    folder: Path,
+    completed: CompletedSteps,
     times: StepTimes,
-) -> int:  # fmt: skip
+) -> int:
     """Runs the steps that are not completed. Returns 0, or the exit code of the step that failed.
 
     `about` says of each step by name what it does, and about how many seconds it takes.
